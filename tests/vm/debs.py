@@ -1,0 +1,360 @@
+"""Fetches and unpacks the Debian packages the guest is made of; needs no root and installs nothing.
+
+Everything happens in one cache folder: a private apt configuration (own sources, lists, status), the
+.deb files, and the trees they are unpacked into. The archive is the one the machine's own apt is set up
+with; apt verifies its signature and every hash, and :data:`PINS` are checked here besides. Where the
+archive has moved on from a pinned version the newer one is taken with a warning.
+
+Run as a script it prepares the cache and prints what it took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import urllib.parse
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+RELEASE = "trixie"
+BACKPORTS = "trixie-backports"
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+DOWNLOADS_AT_ONCE = 6
+# Raise it when what is unpacked changes, so that a cache made by older code is made again.
+LAYOUT = 3
+
+# Kernel modules the guest loads, with their dependencies (names as in modinfo's `depends`).
+MODULE_FILES = ("amdxdna", "drm", "gpu-sched", "drm_kms_helper", "drm_shmem_helper", "tee", "hid",
+                "amd_sfh", "button", "amd-pmf")
+
+# Package -> (version, SHA-256 of the .deb) the suite was last green with.
+PINS = {
+    "linux-binary-7.3.4+deb13-amd64": ("7.3.4-1~bpo13+1",
+                                       "7e3248d03a84dcdda88c567aa8c4038f2e7795d2dd167b112c56f8901b6f513f"),
+    "linux-modules-7.3.4+deb13-amd64": ("7.3.4-1~bpo13+1",
+                                        "b3ea01922c9f133767a83cf6891c19b3693858ded617bf22d1e34f95382c08ea"),
+    "qemu-system-x86": ("1:11.1.3+ds-1~bpo13+1",
+                        "447decc4b3c245edc1d0940bdf97c87e07b2e3bd4b24c4d0c7155d860d52bd5f"),
+    "seabios": ("1.17.0-1~bpo13+1",
+                "1a335215bbdb076e8fe8fc47c2985dcfa2cc4506e5c27697733cc0a4125dd1e9"),
+    "busybox-static": ("1:1.37.0-6+b9",
+                       "598a3fd92bdafc34cd81196b2952ad36e910e47a4ecf162f8ce5e8e262598e53"),
+    "linux-libc-dev": ("7.3.4-1~bpo13+1",
+                       "b3a4538fca67081c8606a93f37521d0eb74ac75996a02f3321a6b27f978e10a8"),
+}
+
+
+class Unavailable(Exception):
+    """This machine cannot prepare the guest; the text is one line saying why."""
+
+
+@dataclass(frozen=True)
+class Deb:
+    """One package of the archive: `file` is its name in the download folder, `sha256` what apt expects."""
+
+    name: str
+    version: str
+    file: str
+    size: int
+    sha256: str
+
+
+def cache_dir() -> Path:
+    """The cache folder: $AMDXDNA_VM_CACHE, else amdxdna-vm in the user's XDG cache."""
+    explicit = os.environ.get("AMDXDNA_VM_CACHE")
+    if explicit:
+        return Path(explicit).absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "amdxdna-vm"
+
+
+def archive_uri() -> str:
+    """The Debian archive this machine's apt uses.
+
+    Raises Unavailable on a machine without apt, or whose apt has no Debian archive, or that is not x86-64.
+    """
+    if platform.machine() != "x86_64":
+        raise Unavailable(f"the guest is x86-64 and this machine is {platform.machine()}")
+    for tool in ("apt-get", "dpkg-deb"):
+        if not shutil.which(tool):
+            raise Unavailable(f"no {tool} on this machine (the guest is made of Debian packages)")
+    if not os.path.exists(KEYRING):
+        raise Unavailable(f"no {KEYRING}")
+    lines = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"])
+    for line in lines.splitlines():
+        if urllib.parse.urlsplit(line).path.rstrip("/").endswith("/debian"):
+            return line.rstrip("/")
+    raise Unavailable("this machine's apt is set up with no Debian archive")
+
+
+def _run(command: list[str], cwd: Path | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        detail = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        raise Unavailable(f"{' '.join(command[:1] + command[3:5])} failed: {detail[-1] if detail else ''}")
+    return done.stdout
+
+
+class Apt:
+    """A private apt below `root`: nothing of the machine's package state is read or changed.
+
+    Proxy and network settings of the machine's apt configuration stay in force.
+    """
+
+    def __init__(self, root: Path, uri: str) -> None:
+        self.root = root
+        self.downloads = root / "debs"
+        etc = root / "apt"
+        for folder in (etc / "none", root / "lists" / "partial", self.downloads / "partial"):
+            folder.mkdir(parents=True, exist_ok=True)
+        (etc / "status").touch()
+        (etc / "sources.list").write_text("".join(
+            f"deb [arch=amd64 signed-by={KEYRING}] {uri} {suite} main\n" for suite in (RELEASE, BACKPORTS)))
+        self.config = etc / "apt.conf"
+        self.config.write_text(f"""
+            Dir::Etc::sourcelist "{etc}/sources.list";
+            Dir::Etc::sourceparts "{etc}/none";
+            Dir::Etc::preferences "{etc}/none/preferences";
+            Dir::Etc::preferencesparts "{etc}/none";
+            Dir::State::lists "{root}/lists";
+            Dir::State::status "{etc}/status";
+            Dir::State::extended_states "{etc}/extended_states";
+            Dir::Cache "{root}";
+            Dir::Cache::archives "{self.downloads}";
+            #clear APT::Update::Post-Invoke;
+            #clear APT::Update::Post-Invoke-Success;
+            #clear APT::Architectures;
+            APT::Architecture "amd64";
+            APT::Architectures {{ "amd64"; }};
+            APT::Sandbox::User "";
+            Acquire::Languages "none";
+            Acquire::Retries "3";
+            Debug::NoLocking "true";
+        """)
+
+    def get(self, *arguments: str) -> str:
+        """Runs apt-get; its output. Raises Unavailable with apt's last line."""
+        return _run(["apt-get", "-c", str(self.config), "-qq", "-y", *arguments], cwd=self.downloads)
+
+    def update(self) -> None:
+        """Fetches the package lists."""
+        self.get("update")
+
+    def closure(self, *packages: str) -> list[Deb]:
+        """The packages and all they depend on, without recommendations, backports preferred."""
+        out = self.get("--print-uris", "--no-install-recommends", "-t", BACKPORTS, "install", *packages)
+        named = []
+        for line in out.splitlines():
+            if line.startswith("'"):
+                name, version, _ = line.split()[1].split("_")
+                named.append(f"{name}={urllib.parse.unquote(version)}")
+        return self.describe(named)
+
+    def describe(self, packages: Iterable[str]) -> list[Deb]:
+        """Versions, sizes and hashes of exactly these packages (`name` or `name=version`)."""
+        debs = []
+        for line in self.get("--print-uris", "-t", BACKPORTS, "download", *packages).splitlines():
+            if not line.startswith("'"):
+                continue
+            _, file, size, digest = line.split()
+            name, version, _ = file.split("_")
+            kind, _, value = digest.partition(":")
+            if kind != "SHA256":
+                raise Unavailable(f"the archive gives no SHA-256 of {file}")
+            debs.append(Deb(name, urllib.parse.unquote(version), file, int(size), value))
+        return debs
+
+    def download(self, debs: list[Deb]) -> None:
+        """Brings the .deb files that are not there yet, several apt processes at once, and checks all."""
+        missing = [deb for deb in debs if not self._good(deb)]
+        groups: list[list[Deb]] = [[] for _ in range(DOWNLOADS_AT_ONCE)]
+        for deb in sorted(missing, key=lambda deb: -deb.size):
+            min(groups, key=lambda group: sum(d.size for d in group)).append(deb)
+        with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
+            list(pool.map(lambda group: self.get("download", *(f"{d.name}={d.version}" for d in group)),
+                          [group for group in groups if group]))
+        for deb in missing:
+            if not self._good(deb):
+                raise Unavailable(f"{deb.file} did not arrive as announced (size or SHA-256 differs)")
+
+    def _good(self, deb: Deb) -> bool:
+        path = self.downloads / deb.file
+        if not path.exists() or path.stat().st_size != deb.size:
+            return False
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        return digest.hexdigest() == deb.sha256
+
+    def unpack(self, deb: Deb, into: Path, wanted: Callable[[str], bool] | None = None) -> None:
+        """Unpacks a .deb's files below `into`: all of them, or those whose path `wanted` accepts."""
+        into.mkdir(parents=True, exist_ok=True)
+        path = str(self.downloads / deb.file)
+        if wanted is None:
+            _run(["dpkg-deb", "-x", path, str(into)])
+            return
+        with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", path], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+                for member in archive:
+                    if wanted(member.name):
+                        archive.extract(member, into)
+            # What is left of the stream is not needed, but dpkg-deb must not die of a closed pipe.
+            while process.stdout.read(1 << 20):
+                pass
+
+
+def check_pins(debs: list[Deb]) -> None:
+    """Warns where a package is not the version the suite was green with; raises where its hash differs."""
+    for deb in debs:
+        version, sha256 = PINS.get(deb.name, ("", ""))
+        if version and deb.version != version:
+            warnings.warn(f"{deb.name} {deb.version} instead of the tested {version}", stacklevel=2)
+        elif sha256 and deb.sha256 != sha256:
+            raise Unavailable(f"{deb.file} has SHA-256 {deb.sha256} and not the pinned {sha256}")
+
+
+@dataclass(frozen=True)
+class Rig:
+    """What the set-up made. `qemu` and `kernel` are unpacked trees, `versions` the packages taken."""
+
+    root: Path
+    kernel_release: str
+    versions: dict[str, str]
+    seconds: float
+
+    @property
+    def qemu(self) -> Path:
+        """Tree with QEMU, its libraries and its firmware."""
+        return self.root / "qemu"
+
+    @property
+    def modules(self) -> Path:
+        """Folder of the kernel's modules."""
+        return self.root / "kernel" / "usr/lib/modules" / self.kernel_release
+
+    @property
+    def vmlinuz(self) -> Path:
+        """The kernel image."""
+        return next((self.root / "kernel").rglob("*vmlinuz*"))
+
+    @property
+    def busybox(self) -> Path:
+        """The static busybox."""
+        return self.root / "busybox/usr/bin/busybox"
+
+    @property
+    def uapi_header(self) -> Path:
+        """The kernel's own header of the driver's ioctls."""
+        return self.root / "headers/usr/include/drm/amdxdna_accel.h"
+
+
+@contextlib.contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    root.mkdir(parents=True, exist_ok=True)
+    with open(root / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def prepare(root: Path | None = None) -> Rig:
+    """Makes the cache complete (at once when it already is) and says what is in it.
+
+    Safe to call from several processes. Raises Unavailable where the machine cannot.
+    """
+    root = root or cache_dir()
+    with _locked(root):
+        stamp = root / "rig.json"
+        if stamp.exists():
+            record = json.loads(stamp.read_text())
+            if record["layout"] == LAYOUT:
+                return Rig(root, record["kernel"], record["versions"], 0.0)
+        began = time.monotonic()
+        kernel, versions = _build(root)
+        stamp.write_text(json.dumps({"layout": LAYOUT, "kernel": kernel, "versions": versions}, indent=1))
+        return Rig(root, kernel, versions, time.monotonic() - began)
+
+
+def _qemu_part(name: str) -> bool:
+    return name.startswith(("lib", "qemu-system", "seabios"))
+
+
+def _build(root: Path) -> tuple[str, dict[str, str]]:
+    apt = Apt(root, archive_uri())
+    apt.update()
+    everything = apt.closure("qemu-system-x86", "linux-image-amd64", "busybox-static", "linux-libc-dev")
+    by_name = {deb.name: deb for deb in everything}
+    kernel = next(name.removeprefix("linux-binary-") for name in by_name if name.startswith("linux-binary-"))
+    parts = {"kernel": by_name[f"linux-binary-{kernel}"], "modules": by_name[f"linux-modules-{kernel}"],
+             "busybox": by_name["busybox-static"], "headers": by_name["linux-libc-dev"]}
+    qemu = [deb for deb in everything if _qemu_part(deb.name)]
+    taken = [*parts.values(), *qemu]
+    check_pins(taken)
+    apt.download(taken)
+    for tree in ("qemu", "kernel", "busybox", "headers"):
+        shutil.rmtree(root / tree, ignore_errors=True)
+
+    def is_module(path: str) -> bool:
+        return Path(path).name.split(".ko")[0] in MODULE_FILES and ".ko" in path
+
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(apt.unpack, parts["modules"], root / "kernel", is_module),
+                pool.submit(apt.unpack, parts["kernel"], root / "kernel", lambda path: "vmlinuz" in path),
+                pool.submit(apt.unpack, parts["busybox"], root / "busybox",
+                            lambda path: path.endswith("bin/busybox")),
+                pool.submit(apt.unpack, parts["headers"], root / "headers",
+                            lambda path: path.endswith(("drm/drm.h", "drm/drm_mode.h", "amdxdna_accel.h"))),
+                *(pool.submit(apt.unpack, deb, root / "qemu") for deb in qemu)]
+        for job in jobs:
+            job.result()
+    return kernel, {deb.name: deb.version for deb in taken}
+
+
+def unpack_closure(root: Path, tree: str, packages: Iterable[str], skip: Callable[[str], bool]) -> Path:
+    """Another tree of the cache: `packages` with their dependencies except those `skip` names.
+
+    Used for the optional peers of the guest. Returns the folder; at once when it is already there.
+    """
+    with _locked(root):
+        folder = root / tree
+        stamp = root / f"{tree}.json"
+        key = [LAYOUT, *packages]
+        if stamp.exists() and json.loads(stamp.read_text())["packages"] == key:
+            return folder
+        apt = Apt(root, archive_uri())
+        apt.update()
+        debs = [deb for deb in apt.closure(*packages) if not skip(deb.name)]
+        apt.download(debs)
+        shutil.rmtree(folder, ignore_errors=True)
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(lambda deb: apt.unpack(deb, folder), debs))
+        stamp.write_text(json.dumps({"packages": key, "versions": {d.name: d.version for d in debs}}))
+        return folder
+
+
+def main() -> int:
+    """Prepares the cache and prints a summary; exit status 1 with one line where it cannot."""
+    try:
+        rig = prepare()
+    except Unavailable as reason:
+        print(f"cannot prepare the guest: {reason}", file=sys.stderr)
+        return 1
+    print(f"{rig.root}: kernel {rig.kernel_release}, {len(rig.versions)} packages, {rig.seconds:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
