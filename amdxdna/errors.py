@@ -1,0 +1,336 @@
+"""Every error of the binding, and the one table that says what a failed call means and what to do.
+
+Each :class:`XdnaError` carries
+
+* ``call``: the call that failed, by its interface name (``"CREATE_HWCTX"``, ``"open"``) or, where no call was
+  made, what was attempted (``"alloc"``);
+* ``errno``: the number the kernel gave, or None where the binding itself refused;
+* ``meaning``: the cause in plain words;
+* ``remedy``: what the reader can do about it.
+
+The causes come from the driver's source (drivers/accel/amdxdna of Linux 7.3) and from the errno measured on
+the stock driver.
+"""
+
+from __future__ import annotations
+
+import errno as _errno
+import os
+from typing import Any, NamedTuple
+
+
+class XdnaError(OSError):
+    """Base of every error of the binding; an :class:`OSError` with ``errno`` and ``strerror``."""
+
+    call: str
+    meaning: str
+    remedy: str
+
+    def __init__(self, meaning: str, *, call: str = "", errno: int | None = None, remedy: str = "",
+                 **facts: Any) -> None:
+        if errno is None:
+            super().__init__(meaning)
+        else:
+            super().__init__(errno, os.strerror(errno))
+        self.call = call
+        self.meaning = meaning
+        self.remedy = remedy
+        for name, value in facts.items():
+            setattr(self, name, value)
+
+    def __str__(self) -> str:
+        parts = []
+        if self.call:
+            parts.append(self.call)
+        if self.errno is not None:
+            parts.append(f"{_errno.errorcode.get(self.errno, self.errno)}, {self.strerror}")
+        head = f"{parts[0]} failed ({parts[1]}): " if len(parts) == 2 else "".join(f"{p}: " for p in parts)
+        return f"{head}{self.meaning}" + (f". {self.remedy}" if self.remedy else "")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.errno, dict(self.__dict__))
+
+
+def _rebuild(cls: type[XdnaError], errno: int | None, facts: dict[str, Any]) -> XdnaError:
+    return cls(facts.pop("meaning"), errno=errno, **facts)
+
+
+class NoDevice(XdnaError):
+    """No usable NPU node: none exists, or the driver refuses to open the one there is."""
+
+
+class PermissionDenied(XdnaError):
+    """The user may not do this: open the node, change the power mode, pin memory."""
+
+
+class DeviceBusy(XdnaError):
+    """The driver serves nobody else now (EBUSY)."""
+
+
+class DeviceLost(XdnaError):
+    """The device or its firmware stopped answering; contexts and buffers of this open are gone."""
+
+
+class Unsupported(XdnaError):
+    """The driver is older than the feature, or lacks it. ``needed`` is the DRM minor, where one is known."""
+
+    needed: int | None = None
+
+
+class BadArgument(XdnaError, ValueError):
+    """The call was refused for what was passed to it; nothing changed."""
+
+
+class NoFreeContext(XdnaError):
+    """Every hardware context is taken. ``holders``: (pid, contexts) pairs, where the driver tells them."""
+
+    holders: tuple[tuple[int, int], ...] = ()
+
+
+class OutOfHeap(XdnaError):
+    """The device heap is full. ``requested``, ``used``, ``size`` and ``limit`` are in bytes, where known."""
+
+    requested: int = 0
+    used: int = 0
+    size: int = 0
+    limit: int = 0
+
+
+class OutOfMemory(XdnaError, MemoryError):
+    """The system has no memory for it, or the locked-memory limit is too low."""
+
+
+class CommandFailed(XdnaError):
+    """A command did not complete. ``state`` is its ERT state; in a chain, ``index`` is the failing member."""
+
+    state: int = 0
+    index: int | None = None
+
+
+class CommandRejected(CommandFailed):
+    """The driver took the packet and dropped it: the wait returned with the state still NEW."""
+
+
+class CommandAborted(CommandFailed):
+    """The command was dropped since the context was reset, mostly by another command's timeout."""
+
+
+class CommandTimeout(CommandFailed):
+    """The device made no progress for two seconds and the driver reset the context.
+
+    ``health`` is the decoded report (:class:`amdxdna.run.Health`) or None where the driver left none.
+    """
+
+    health: Any = None
+
+
+class WaitTimeout(XdnaError, TimeoutError):
+    """The caller's own time limit passed. The command is still running and can be waited for again."""
+
+
+class BadXclbin(XdnaError, ValueError):
+    """A file is no valid xclbin. ``path`` names it, ``offset`` is the byte where the trouble is."""
+
+    path: str = ""
+    offset: int = 0
+
+
+class Closed(XdnaError):
+    """The object was closed, or belongs to the parent of this forked process."""
+
+
+class _Row(NamedTuple):
+    error: type[XdnaError]
+    meaning: str
+    remedy: str
+
+
+_NO_ADDRESS = _Row(
+    NoDevice, "the driver can give this process no address space on the device: no PASID, and no other "
+    "address mode is on",
+    "Enable the IOMMU (firmware setup, and no iommu=off or amd_iommu=off on the kernel command line); inside "
+    "a virtual machine load the driver with force_iova=1")
+_OLD = "the driver does not know this request"
+_OLD_REMEDY = "Use a newer kernel (`uname -r`), or do without this feature"
+_MEMLOCK = ("Raise the locked-memory limit (`ulimit -l unlimited`, or LimitMEMLOCK= of the service) or copy "
+            "the data into an ordinary buffer")
+_CLOSED_HANDLE = "no such handle on this device: it was closed, or belongs to another open of the node"
+_BUG = "This is a bug in the caller; the values passed are in the message"
+
+# (call, errno) -> cause and remedy. A call is looked up by its full name, then its first word, then "*".
+_TABLE: dict[tuple[str, int], _Row] = {
+    ("open", _errno.ENOENT): _Row(
+        NoDevice, "there is no NPU node: the amdxdna module is not loaded, or it failed to start the device",
+        "Load it (`modprobe amdxdna`, Linux 6.14 or newer) and look at `dmesg | grep amdxdna`: missing "
+        "firmware (linux-firmware, amdnpu/) or a firmware of another protocol are the usual causes"),
+    ("open", _errno.EACCES): _Row(
+        PermissionDenied, "this user may not open the node",
+        "Join the node's group (`ls -l /dev/accel`; `usermod -aG render USER`, then log in again). In a "
+        "container pass the node in and give the group by number: its id differs from the host's"),
+    ("open", _errno.EPERM): _Row(
+        PermissionDenied, "a sandbox or container refuses the node",
+        "Allow the device (for example `--device /dev/accel/accel0`)"),
+    ("open", _errno.EBUSY): _Row(
+        DeviceBusy, "the driver refuses another open of the node (some builds allow one open a process)",
+        "Share one Device in the process, and end other programs that use the NPU"),
+    ("open", _errno.ENXIO): _Row(
+        NoDevice, "the node is left over: no driver is behind it", "Reload the module or reboot"),
+    ("open", _errno.ENODEV): _NO_ADDRESS,
+    ("open", _errno.EOPNOTSUPP): _NO_ADDRESS,
+    ("open", _errno.EINVAL): _NO_ADDRESS,
+    ("open", _errno.ENOTTY): _Row(
+        NoDevice, "this file is no DRM device", "Give the path of an accel node, such as /dev/accel/accel0"),
+    ("mmap", _errno.EAGAIN): _Row(
+        OutOfMemory, "the mapping would pass the locked-memory limit", _MEMLOCK),
+    ("mmap", _errno.EPERM): _Row(
+        OutOfMemory, "locked memory is not allowed for this user", _MEMLOCK),
+    ("mmap", _errno.ENOMEM): _Row(
+        OutOfMemory, "no memory or no address space for the mapping",
+        "Close buffers, or raise the address-space limit (`ulimit -v`)"),
+    ("mmap", _errno.EINVAL): _Row(BadArgument, "the range is not a buffer of this node", _BUG),
+    ("CREATE_BO", _errno.EINVAL): _Row(BadArgument, "the driver does not accept this type or size", _BUG),
+    ("CREATE_BO", _errno.ENOSPC): _Row(
+        OutOfMemory, "the driver has no room for a buffer of this size (or the size is 0)",
+        "Ask for less, or close buffers"),
+    ("CREATE_BO", _errno.ENOMEM): _Row(
+        OutOfMemory, "the kernel has no memory for the buffer", "Close buffers or free memory"),
+    ("CREATE_BO DEV", _errno.EAGAIN): _Row(
+        OutOfHeap, "the device heap is full (or not mapped yet)",
+        "Close device buffers and kernels that are no longer needed"),
+    ("CREATE_BO DEV", _errno.ENOSPC): _Row(
+        OutOfHeap, "the device heap is full", "Close device buffers and kernels that are no longer needed"),
+    ("CREATE_BO DEV", _errno.EINVAL): _Row(
+        OutOfHeap, "the size is 0 or over the largest heap of the device", "Split the buffer"),
+    ("CREATE_BO DEV_HEAP", _errno.ENOSPC): _Row(
+        OutOfHeap, "the heap is at the largest size the driver gives one process",
+        "Close device buffers and kernels that are no longer needed"),
+    ("CREATE_BO DEV_HEAP", _errno.EBUSY): _Row(
+        OutOfHeap, "this driver gives each process one heap and it is full",
+        "Close device buffers and kernels that are no longer needed"),
+    ("CREATE_BO DEV_HEAP", _errno.EOPNOTSUPP): _Row(
+        OutOfHeap, "this driver cannot enlarge the device heap and it is full",
+        "Close device buffers and kernels that are no longer needed"),
+    ("CREATE_BO DEV_HEAP", _errno.EINVAL): _Row(
+        BadArgument, "the driver wants another heap size (a multiple of 64 MiB)", _BUG),
+    ("CREATE_BO userptr", _errno.EFAULT): _Row(
+        BadArgument, "the driver cannot pin this memory: it is unmapped, read-only, or a shared mapping of a "
+        "disk file", "Use a private read-write mapping or copy the data into an ordinary buffer"),
+    ("CREATE_BO userptr", _errno.EPERM): _Row(
+        OutOfMemory, "pinning user memory needs a locked-memory limit above 0", _MEMLOCK),
+    ("CREATE_BO userptr", _errno.ENOMEM): _Row(
+        OutOfMemory, "the memory to pin is over the locked-memory limit", _MEMLOCK),
+    ("CREATE_BO userptr", _errno.EINVAL): _Row(
+        BadArgument, "address and length must be multiples of the page size (and the driver must know "
+        "user-pointer buffers: Linux 6.17 or newer)", "Align them, or copy the data into an ordinary buffer"),
+    ("CREATE_HWCTX", _errno.EINVAL): _Row(
+        NoFreeContext, "the firmware gives no hardware context; most often all of them are taken",
+        "Close other programs that use the NPU (`python -m amdxdna contexts` lists them), or share contexts "
+        "through a ContextPool"),
+    ("CREATE_HWCTX", _errno.ENOENT): _Row(
+        BadArgument, "the process has no device heap yet", "Allocate the heap before the first context"),
+    ("CREATE_HWCTX", _errno.EAGAIN): _Row(
+        BadArgument, "the device heap is not mapped yet", "Map the heap before the first context"),
+    ("CREATE_HWCTX", _errno.EBUSY): _Row(
+        NoFreeContext, "this open of the node holds 255 contexts, the driver's limit", "Close some of them"),
+    ("CREATE_HWCTX", _errno.ENODEV): _Row(
+        NoFreeContext, "no partition of the array is free for this many columns",
+        "Close other programs that use the NPU, or use a kernel of fewer columns"),
+    ("CREATE_HWCTX", _errno.ETIME): _Row(
+        DeviceLost, "the firmware does not answer",
+        "Reload the module (`modprobe -r amdxdna; modprobe amdxdna`) or reboot; see `dmesg`"),
+    ("CREATE_HWCTX", _errno.ENOMEM): _Row(OutOfMemory, "the kernel has no memory for the context",
+                                          "Free memory"),
+    ("CONFIG_HWCTX", _errno.EINVAL): _Row(
+        BadArgument, "the context is gone, already configured, or a CU names no device buffer", _BUG),
+    ("CONFIG_HWCTX", _errno.E2BIG): _Row(BadArgument, "more compute units than fit one page", _BUG),
+    ("DESTROY_HWCTX", _errno.EINVAL): _Row(BadArgument, _CLOSED_HANDLE, _BUG),
+    ("EXEC_CMD", _errno.EINVAL): _Row(
+        BadArgument, "the context or the command buffer is gone", "Create a fresh context"),
+    ("EXEC_CMD", _errno.ENOENT): _Row(
+        BadArgument, "an argument buffer is closed or belongs to another device", _BUG),
+    ("EXEC_CMD", _errno.EALREADY): _Row(
+        BadArgument, "a buffer is listed twice in one submit", _BUG),
+    ("EXEC_CMD", _errno.EFAULT): _Row(
+        BadArgument, "the pages of an argument buffer cannot be reached", _BUG),
+    ("EXEC_CMD", _errno.ENODEV): _Row(
+        DeviceLost, "the device is stopped or was removed", "See `dmesg`; reload the module"),
+    ("SYNCOBJ_TIMELINE_WAIT", _errno.ETIME): _Row(
+        WaitTimeout, "the command has not completed within the time given",
+        "Wait again: it is still running"),
+    ("SYNCOBJ_TIMELINE_WAIT", _errno.ENOENT): _Row(
+        BadArgument, "the context was destroyed, and its timeline with it", _BUG),
+    ("SYNCOBJ_TIMELINE_WAIT", _errno.EINVAL): _Row(
+        BadArgument, "nothing was submitted under this sequence number", _BUG),
+    ("GET_BO_INFO", _errno.ENOENT): _Row(BadArgument, _CLOSED_HANDLE, _BUG),
+    ("GEM_CLOSE", _errno.EINVAL): _Row(BadArgument, _CLOSED_HANDLE, _BUG),
+    ("PRIME_HANDLE_TO_FD", _errno.EOPNOTSUPP): _Row(
+        Unsupported, "device and user-pointer buffers cannot be exported", "Export a share buffer"),
+    ("PRIME_FD_TO_HANDLE", _errno.EBADF): _Row(BadArgument, "this file descriptor is not open", _BUG),
+    ("PRIME_FD_TO_HANDLE", _errno.EINVAL): _Row(
+        BadArgument, "this file descriptor is no dma-buf", "Pass the descriptor an exporter gave"),
+    ("GET_INFO", _errno.EOPNOTSUPP): _Row(Unsupported, _OLD, _OLD_REMEDY),
+    ("GET_INFO", _errno.ENODEV): _Row(
+        Unsupported, "this machine offers no such data (the sensors need the amd_pmf module)",
+        "Load amd_pmf, or do without this feature"),
+    ("GET_INFO", _errno.EINVAL): _Row(BadArgument, "the driver does not accept this query", _BUG),
+    ("GET_ARRAY", _errno.EOPNOTSUPP): _Row(Unsupported, _OLD, _OLD_REMEDY),
+    ("SET_STATE", _errno.EOPNOTSUPP): _Row(Unsupported, _OLD, _OLD_REMEDY),
+    ("SET_STATE", _errno.EACCES): _Row(
+        PermissionDenied, "only root may change the device's state", "Run it with sudo"),
+    ("SET_STATE", _errno.EINVAL): _Row(
+        BadArgument, "the driver refuses this state (turbo needs an idle device: no open context)",
+        "Close the contexts first, or choose another mode"),
+    ("WAIT_CMD", _errno.EOPNOTSUPP): _Row(Unsupported, "this device has no WAIT_CMD", _OLD_REMEDY),
+    ("*", _errno.EACCES): _Row(PermissionDenied, "this user may not do this", "Run it with more rights"),
+    ("*", _errno.EPERM): _Row(PermissionDenied, "this user may not do this", "Run it with more rights"),
+    ("*", _errno.ENOMEM): _Row(
+        OutOfMemory, "the kernel has no memory for this", "Close buffers or free memory"),
+    ("*", _errno.ENOTTY): _Row(
+        Unsupported, "the file is no amdxdna node, or its driver is too old for this call", _OLD_REMEDY),
+    ("*", _errno.EOPNOTSUPP): _Row(Unsupported, _OLD, _OLD_REMEDY),
+    ("*", _errno.EBADF): _Row(Closed, "the node was closed", _BUG),
+    ("*", _errno.EFAULT): _Row(
+        BadArgument, "an address passed to the driver is not readable or writable", _BUG),
+    ("*", _errno.EINVAL): _Row(BadArgument, "the driver does not accept these arguments", _BUG),
+    ("*", _errno.ENODEV): _Row(
+        DeviceLost, "the device was removed or its driver unloaded", "See `dmesg`; reload the module"),
+    ("*", _errno.EIO): _Row(
+        DeviceLost, "the device does not answer", "See `dmesg`; reload the module or reboot"),
+    ("*", _errno.ETIME): _Row(
+        DeviceLost, "the firmware does not answer", "See `dmesg`; reload the module or reboot"),
+    ("*", _errno.EBUSY): _Row(DeviceBusy, "the driver is busy", "Try again later"),
+}
+
+_UNKNOWN = _Row(XdnaError, "an error the binding has no explanation for", "See `dmesg | grep amdxdna`")
+
+
+def explain(call: str, errno: int) -> tuple[type[XdnaError], str, str]:
+    """The table's row for `call` (``"CREATE_BO DEV"``: a name, then what it was about) and `errno`.
+
+    Returns (exception class, meaning, remedy).
+    """
+    for key in (call, call.split(" ", 1)[0], "*"):
+        row = _TABLE.get((key, errno))
+        if row is not None:
+            return row
+    return _UNKNOWN
+
+
+def from_errno(call: str, errno: int, detail: str = "", **facts: Any) -> XdnaError:
+    """The exception for a failed `call`; `detail` (what was passed) goes behind the meaning."""
+    error, meaning, remedy = explain(call, errno)
+    if detail:
+        meaning = f"{meaning} [{detail}]"
+    return error(meaning, call=call, errno=errno, remedy=remedy, **facts)
+
+
+def unsupported(feature: str, needed: int, minor: int) -> Unsupported:
+    """`feature` came with DRM minor `needed`; the driver at hand reports `minor`."""
+    return Unsupported(
+        f"{feature} needs amdxdna driver version 0.{needed} or newer; this one is 0.{minor}",
+        call=feature, remedy="Use a newer kernel (`uname -r`), or do without this feature", needed=needed)
+
+
+def closed(what: str) -> Closed:
+    """`what` (``"buffer"``) was used after close()."""
+    return Closed(f"this {what} is closed", call=what, remedy=f"Open or allocate a new {what}")

@@ -1,0 +1,147 @@
+"""The seam: the only way from this package to a device.
+
+A :class:`Node` opens, issues an ioctl, maps and closes; everything above it is the same for the kernel's
+driver (:class:`KernelNode`) and for the emulated one (``amdxdna.emu.node.EmuNode``).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from amdxdna import sysfs
+from amdxdna._native import lib
+from amdxdna.errors import BadArgument, Closed, NoDevice, from_errno
+
+PROT_READ_WRITE = 0x1 | 0x2
+MAP_SHARED = 0x01
+MAP_FIXED = 0x10
+
+
+class Node(Protocol):
+    """An open device node. Every method may be called from any thread."""
+
+    path: str
+    """``"/dev/accel/accel0"``, or ``"emu"``."""
+
+    emulated: bool
+    """Only for a one-line notice to the user: no logic above the seam may depend on it."""
+
+    def ioctl(self, request: int, address: int) -> int:
+        """Issues `request` on the struct at `address` in this process; returns a value >= 0.
+
+        Raises OSError with the driver's errno. A signal's handlers run in Python while it blocks (EINTR is
+        retried), so an exception raised by a handler comes out of it.
+        """
+
+    def mmap(self, length: int, offset: int, *, address: int = 0) -> int:
+        """Maps `length` bytes of the node at `offset`, shared, read-write; returns the address.
+
+        With `address` the mapping replaces what is there (MAP_FIXED). Raises OSError.
+        """
+
+    def munmap(self, address: int, length: int) -> None:
+        """Undoes :meth:`mmap`. Works after :meth:`close` too: views of a buffer may outlive the device."""
+
+    def close(self) -> None:
+        """Closes the node; later calls do nothing. In a forked child it leaves the parent's node alone."""
+
+
+class KernelNode:
+    """The kernel's node, opened O_RDWR | O_CLOEXEC.
+
+    A forked child inherits the object but not the right to use it: drivers up to 0.1 destroy every context
+    when any duplicate of the descriptor is closed, so in a child every method but :meth:`munmap` is refused
+    and :meth:`close` does nothing.
+    """
+
+    emulated = False
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._fd = -1
+        try:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise from_errno("open", error.errno or 0, self.path) from None
+
+    def _usable(self) -> int:
+        if self._pid != os.getpid():
+            raise Closed("this device was opened by the parent process", call=self.path,
+                         remedy="Open the device in the process that uses it, after the fork")
+        if self._fd < 0:
+            raise Closed("the node is closed", call=self.path, remedy="Open the device again")
+        return self._fd
+
+    def ioctl(self, request: int, address: int) -> int:
+        fd = self._usable()
+        while True:
+            value = lib.xdna_ioctl(fd, request, address)
+            if value >= 0:
+                return value
+            if value != -errno.EINTR:
+                raise OSError(-value, os.strerror(-value))
+
+    def mmap(self, length: int, offset: int, *, address: int = 0) -> int:
+        flags = MAP_SHARED | (MAP_FIXED if address else 0)
+        value = lib.xdna_mmap(address, length, PROT_READ_WRITE, flags, self._usable(), offset)
+        if value < 0:
+            raise OSError(-value, os.strerror(-value))
+        return value
+
+    def munmap(self, address: int, length: int) -> None:
+        value = lib.xdna_munmap(address, length)
+        if value < 0:
+            raise OSError(-value, os.strerror(-value))
+
+    def close(self) -> None:
+        with self._lock:
+            fd, self._fd = self._fd, -1
+        if fd >= 0 and self._pid == os.getpid():
+            os.close(fd)
+
+
+def resolve(spec: str | int | None, sys: str | Path = "/sys", dev: str | Path = "/dev") -> str:
+    """What `spec` names: a node's path, or ``"emu..."`` for the emulated device.
+
+    None or ``"auto"``: the first kernel node if there is one, else ``"emu"``. An int (or its digits): the
+    n-th node of the amdxdna driver, from 0. Else a path. Raises NoDevice for an index past the last node.
+    """
+    if spec is None or spec == "auto":
+        found = sysfs.find_nodes(sys, dev)
+        return found[0].path if found else "emu"
+    if isinstance(spec, str) and spec.isdecimal():
+        spec = int(spec)
+    if isinstance(spec, bool) or not isinstance(spec, (int, str)):
+        raise BadArgument(f"{spec!r} names no device", call="open",
+                          remedy='Give "auto", "emu", an index or the path of an accel node')
+    if isinstance(spec, int):
+        found = sysfs.find_nodes(sys, dev)
+        if 0 <= spec < len(found):
+            return found[spec].path
+        if found:
+            raise NoDevice(f"there is no NPU {spec}; there are {len(found)}, from 0", call="open",
+                           errno=errno.ENOENT, remedy="Give a smaller index")
+        cause, remedy = sysfs.why_none(sys)
+        raise NoDevice(cause, call="open", errno=errno.ENOENT, remedy=remedy)
+    return spec
+
+
+def open_node(spec: str | int | None = None, sys: str | Path = "/sys", dev: str | Path = "/dev") -> Node:
+    """Opens a new node: see :func:`resolve` for `spec`; ``"emu:key=value,..."`` sets emulator options.
+
+    Raises NoDevice, PermissionDenied or DeviceBusy with cause and remedy. The caller closes it. A process
+    should open a kernel node once (:class:`amdxdna.device.Device` shares it).
+    """
+    where = resolve(spec, sys, dev)
+    if where == "emu" or where.startswith("emu:"):
+        from amdxdna.emu.node import EmuNode
+        from amdxdna.emu.options import EmuOptions
+
+        return EmuNode(EmuOptions.parse(where[4:]))
+    return KernelNode(where)

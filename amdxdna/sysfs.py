@@ -1,0 +1,83 @@
+"""Finds NPU nodes, and says why there is none, from sysfs.
+
+Every function takes the roots of sysfs and of the device folder, so tests can pass a tree of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+DRIVER = "amdxdna"
+_AMD = 0x1022
+# PCI device ids of drivers/accel/amdxdna/amdxdna_pci_drv.c.
+_NPU_IDS = frozenset({0x1502, 0x17F0, 0x17F1, 0x17F2, 0x17F3, 0x1B0A, 0x1B0B, 0x1B0C})
+
+
+@dataclass(frozen=True)
+class FoundNode:
+    """One accel node of the amdxdna driver: its path, the PCI function behind it and that function's ids."""
+
+    path: str
+    pci: str
+    vendor: int
+    device: int
+    revision: int
+
+
+def _hex(path: Path) -> int:
+    try:
+        return int(path.read_text().strip(), 16)
+    except (OSError, ValueError):
+        return 0
+
+
+def _number(name: str) -> int:
+    digits = name[len("accel"):]
+    return int(digits) if digits.isdecimal() else 1 << 30
+
+
+def find_nodes(sys: str | Path = "/sys", dev: str | Path = "/dev") -> list[FoundNode]:
+    """The accel class devices whose driver is amdxdna, in node order. The node can be accel1 or later."""
+    try:
+        entries = sorted((Path(sys) / "class" / "accel").iterdir(), key=lambda p: (_number(p.name), p.name))
+    except OSError:
+        return []
+    found = []
+    for entry in entries:
+        device = entry / "device"
+        try:
+            driver = (device / "driver").resolve(strict=True).name
+            pci = device.resolve(strict=True).name
+        except OSError:
+            continue
+        if driver == DRIVER:
+            found.append(FoundNode(str(Path(dev) / "accel" / entry.name), pci, _hex(device / "vendor"),
+                                   _hex(device / "device"), _hex(device / "revision")))
+    return found
+
+
+def why_none(sys: str | Path = "/sys") -> tuple[str, str]:
+    """(cause, remedy) for a machine on which :func:`find_nodes` finds nothing."""
+    root = Path(sys)
+    functions = [p for p in _listed(root / "bus" / "pci" / "devices")
+                 if _hex(p / "vendor") == _AMD and _hex(p / "device") in _NPU_IDS]
+    if not functions:
+        return ("no NPU on the PCI bus: this machine has none, its firmware setup disables it, or a virtual "
+                "machine or container hides it",
+                "Enable the NPU (IPU) in the firmware setup, or use the emulated device: \"emu\"")
+    if not (root / "bus" / "pci" / "drivers" / DRIVER).exists():
+        return ("the NPU is there but its driver is not: the amdxdna module is not loaded",
+                "Load it (`modprobe amdxdna`, Linux 6.14 or newer), or use the emulated device: \"emu\"")
+    if not any((p / "driver").exists() for p in functions):
+        return ("the amdxdna driver is loaded but did not take the NPU: its start failed",
+                "Look at `dmesg | grep amdxdna`: missing firmware (linux-firmware, amdnpu/), a firmware of "
+                "another protocol, or no IOMMU are the usual causes")
+    return ("the NPU has a driver but no accel node", "Look at `dmesg | grep amdxdna` and at /dev/accel")
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
