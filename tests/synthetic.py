@@ -1,9 +1,9 @@
 """Seeded Hugging Face checkpoints of tiny Qwen3.5 models, written without torch.
 
-`write_checkpoint(directory, SHAPES["tied"])` makes a directory that transformers' Qwen3_5ForCausalLM (or
-Qwen3_5ForConditionalGeneration where the shape has a tower) and `python -m qwen35 export` both read. Weights are
-scaled so that logits differ from token to token: fan-in scaled linears, decays over a few to a few hundred
-tokens. `write_checkpoint(..., rounded=True)` stores the matrices as a bfp16 bundle holds them, in F32, so that a
+`write_checkpoint(directory, SHAPES["tied"])` makes a directory that transformers (Qwen3_5ForCausalLM,
+with a tower Qwen3_5ForConditionalGeneration) and `python -m qwen35 export` both read. Weights are scaled
+so that logits differ from token to token: fan-in scaled linears, decays over a few to a few hundred
+tokens. With `rounded=True` the matrices are stored as a bfp16 bundle holds them, in F32, so that a
 float32 reference run differs from the NPU run by activation rounding alone.
 """
 
@@ -117,7 +117,7 @@ def bf16_round(values: np.ndarray) -> np.ndarray:
 
 
 def bfp16_round(values: np.ndarray) -> np.ndarray:
-    """[..., K] float32 rounded to bfp16, blocks of 8 along the last axis; written from the format's definition.
+    """[..., K] float32 rounded to bfp16, blocks of 8 along the last axis; from the format's definition.
 
     e is the largest biased exponent of a block, a value m * 2^(e-133) with m in [-128, 127], half to even.
     """
@@ -149,7 +149,8 @@ def weights(shape: Shape, seed: int = 0, prefix: str = "model.language_model.") 
         if kind == "lin":
             la, keys, vals = at + "linear_attn.", s.lin_kheads * s.lin_hk, s.lin_heads * s.lin_hv
             qkv = linear(2 * keys + vals, s.hidden)
-            qkv[keys:2 * keys] = bf16_round(0.8 * qkv[:keys] + 0.6 * qkv[keys:2 * keys])  # q.k mostly positive
+            # a trained layer's k resembles its q: q.k near zero would amplify rounding
+            qkv[keys:2 * keys] = bf16_round(0.8 * qkv[:keys] + 0.6 * qkv[keys:2 * keys])
             out[la + "in_proj_qkv.weight"] = qkv
             out[la + "in_proj_z.weight"] = linear(vals, s.hidden)
             out[la + "in_proj_b.weight"] = linear(s.lin_heads, s.hidden)
