@@ -1,1 +1,6 @@
-/* filled by kernels */
+/* GEMM and GEMV return 0, or -ENOMEM; operands must span what stream.py's spans() says. */
+int emu_gemm(uintptr_t a, uintptr_t b, uintptr_t c, size_t rows, size_t k, size_t n, size_t lda,
+             size_t c_stride, uint32_t flags, uint32_t format, int threads, int isa);
+int emu_gemv(uintptr_t x, uintptr_t w, uintptr_t y, size_t m, size_t k, uint32_t flags,
+             uint32_t format, int threads, int isa);
+void emu_copy(uintptr_t src, uintptr_t dst, size_t nbytes, uint32_t addend);

@@ -1,0 +1,16 @@
+"""Types of the C extension behind the emulated NPU's kernels (csrc/kernels.cdef.h)."""
+
+from typing import Any
+
+class _Lib:
+    def emu_gemm(
+        self, a: int, b: int, c: int, rows: int, k: int, n: int, lda: int, c_stride: int,
+        flags: int, format: int, threads: int, isa: int, /,
+    ) -> int: ...
+    def emu_gemv(
+        self, x: int, w: int, y: int, m: int, k: int, flags: int, format: int, threads: int, isa: int, /
+    ) -> int: ...
+    def emu_copy(self, src: int, dst: int, nbytes: int, addend: int, /) -> None: ...
+
+ffi: Any
+lib: _Lib

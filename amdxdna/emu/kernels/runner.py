@@ -1,0 +1,123 @@
+"""Runs an instruction stream: the one entry the NPU model calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from .. import _kernels
+from .families import WORK, Family
+from .stream import Copy, Delay, Fail, Gemm, Gemv, Hang, Op, StreamError, parse
+
+Operand = Callable[[int], int]
+"""Resolves an argument: called with the bytes the kernel will touch, returns a host address valid for
+that many, or raises; what it raises reaches execute()'s caller before anything has run."""
+
+Wait = Callable[["float | None"], bool]
+"""Waits that many seconds (None: until aborted); True when the command was aborted meanwhile."""
+
+OK = 0
+INVALID = 0x4000003
+"""The firmware's status for an invalid parameter."""
+ABORTED = 0x4000004
+"""The wait of a DELAY or HANG was aborted (the emulator's own value)."""
+
+
+class Result(NamedTuple):
+    """Outcome of a stream: a status (0 is success), which op it is of, and a sentence for a log."""
+
+    status: int
+    op: int
+    message: str
+
+
+_DONE = Result(OK, 0, "")
+
+
+def _name(op: Op) -> str:
+    return type(op).__name__.upper()
+
+
+@lru_cache(maxsize=256)
+def _ops(program: bytes, family: int) -> tuple[Op, ...]:
+    ops = tuple(parse(program))
+    try:
+        work = WORK[Family(family)]
+    except ValueError:
+        raise StreamError(f"kernel family {family} is unknown") from None
+    for index, op in enumerate(ops):
+        if not isinstance(op, (work, Delay, Hang, Fail)):
+            raise StreamError(
+                f"op {index}: {_name(op)} does not run in a {Family(family).label} PDI"
+            )
+    return ops
+
+
+def _stalled(seconds: float | None) -> bool:
+    return True
+
+
+def execute(
+    program: bytes,
+    family: int,
+    args: Sequence[Operand],
+    *,
+    threads: int = 0,
+    instant: bool = False,
+    wait: Wait = _stalled,
+) -> Result:
+    """Runs `program` as kernel `family` on `args`; returns when it completed, failed or was aborted.
+
+    Every operand span of every op is resolved before the first op runs, so nothing is half done when
+    an operand turns out too small; a resolver's exception passes through. A stream that does not
+    parse, belongs to another family or names an argument that is not there gives INVALID and changes
+    nothing. DELAY and HANG call `wait`; a true answer ends the stream with ABORTED.
+
+    threads: kernel threads, 0 for one a core. Results do not depend on it. instant: skip GEMM, GEMV,
+    COPY and DELAY (outputs stay as they are), for measuring what the host costs. Thread-safe: runs of
+    several threads take turns on the kernel threads; the GIL is released while C runs.
+    """
+    try:
+        ops = _ops(program, int(family))
+    except StreamError as error:
+        return Result(INVALID, 0, str(error))
+    plan: list[tuple[Op, list[int]]] = []
+    for index, op in enumerate(ops):
+        spans = op.spans()
+        if len(spans) > len(args):
+            return Result(INVALID, index, f"op {index}: {_name(op)} takes {len(spans)} arguments, got {len(args)}")
+        pointers = [resolve(nbytes) for resolve, nbytes in zip(args[: len(spans)], spans, strict=True)]
+        if isinstance(op, (Gemm, Gemv)) and (pointers[0] | pointers[2]) & 1:
+            return Result(INVALID, index, f"op {index}: a bf16 operand is not aligned to two bytes")
+        plan.append((op, pointers))
+    for index, (op, pointers) in enumerate(plan):
+        if isinstance(op, Hang):
+            while not wait(None):
+                pass
+            return Result(ABORTED, index, f"op {index}: HANG aborted")
+        if isinstance(op, Fail):
+            return Result(op.status, index, f"op {index}: FAIL with status 0x{op.status:x}")
+        if instant:
+            continue
+        if isinstance(op, Delay):
+            if wait(op.microseconds * 1e-6):
+                return Result(ABORTED, index, f"op {index}: DELAY aborted")
+            continue
+        status = _compute(op, pointers, threads)
+        if status:
+            return Result(INVALID, index, f"op {index}: {_name(op)}: {status}")
+    return _DONE
+
+
+def _compute(op: Gemm | Gemv | Copy, at: list[int], threads: int) -> str:
+    """Runs one op; returns why it was refused, or nothing."""
+    if isinstance(op, Copy):
+        _kernels.lib.emu_copy(at[0], at[1], op.nbytes, op.addend)
+        return ""
+    if isinstance(op, Gemv):
+        code = _kernels.lib.emu_gemv(at[0], at[1], at[2], op.m, op.k, op.flags, op.format, threads, 0)
+    else:
+        code = _kernels.lib.emu_gemm(at[0], at[1], at[2], op.rows, op.k, op.n, op.lda, op.c_stride,
+                                     op.flags, op.format, threads, 0)
+    return "" if code == 0 else f"the kernel returned {code} (out of memory)"
