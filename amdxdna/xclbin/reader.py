@@ -1,0 +1,315 @@
+"""Reads xclbin (AXLF) files: sections, AIE partition, every PDI with its kernel ids, and the CUs.
+
+Everything is checked against the file's bounds before it is read, and what is read is never larger than the
+file, so a damaged or hostile file costs one :class:`~amdxdna.errors.BadXclbin`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import uuid as _uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, NoReturn
+
+from amdxdna.errors import BadXclbin
+from amdxdna.xclbin import layout
+
+MAX_FILE_BYTES = 1 << 30
+# An AIE array is a few dozen columns wide; kernels and PDIs of one file number in the tens.
+_MAX_COLUMNS = 1024
+_MAX_CUS = 4096
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section: `kind` (number of the AXLF header), its `name` and its bytes."""
+
+    kind: int
+    name: str
+    offset: int
+    data: bytes
+
+    @property
+    def kind_name(self) -> str:
+        return layout.KIND_NAMES.get(self.kind, f"kind {self.kind}")
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The AIE partition: width in columns, allowed first columns, operations per cycle, fingerprint."""
+
+    name: str
+    column_width: int
+    start_columns: tuple[int, ...]
+    ops_per_cycle: int
+    inference_fingerprint: int
+    pre_post_fingerprint: int
+
+
+@dataclass(frozen=True)
+class CdoGroup:
+    """One CDO group of a PDI: which DPU kernel ids it serves."""
+
+    name: str
+    type: int
+    pdi_id: int
+    kernel_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pdi:
+    """One PDI (the array's configuration): its image and the CUs that use it.
+
+    ``cu_ids`` are the DPU kernel ids of its CDO groups, ``functions`` the functional numbers of the CUs of
+    the file that name one of those ids, in the same order.
+    """
+
+    uuid: _uuid.UUID
+    data: bytes
+    groups: tuple[CdoGroup, ...]
+    cu_ids: tuple[int, ...]
+    functions: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cu:
+    """One compute unit as CONFIG_CU wants it; its place in :attr:`Xclbin.cus` is its CU index.
+
+    ``name`` is ``"KERNEL:INSTANCE"``, ``kernel`` the part before the colon, ``pdi`` the index in
+    :attr:`Xclbin.pdis`, ``function`` the CU's function number.
+    """
+
+    name: str
+    kernel: str
+    kernel_id: int
+    function: int
+    pdi: int
+
+
+@dataclass(frozen=True)
+class Xclbin:
+    """A parsed xclbin. Immutable, safe to share between threads.
+
+    ``digest`` covers what a hardware context is made of (columns, CUs, PDI images): two files with the same
+    digest can share a context, whatever their paths, time stamps and UUIDs.
+    """
+
+    path: str
+    uuid: _uuid.UUID
+    timestamp: int
+    sections: tuple[Section, ...]
+    partition: Partition
+    pdis: tuple[Pdi, ...]
+    cus: tuple[Cu, ...]
+    digest: bytes
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Names of the DPU kernels, in CU order, each once."""
+        return tuple(dict.fromkeys(cu.kernel for cu in self.cus))
+
+    def cu_index(self, kernel: str | None = None) -> int:
+        """The index of the CU that runs `kernel` (its name, or ``"KERNEL:INSTANCE"``); None: the only kernel.
+
+        Raises BadXclbin when the file has no such kernel, or several and none was named.
+        """
+        if kernel is None and len(self.kernels) == 1:
+            return 0
+        for index, cu in enumerate(self.cus):
+            if kernel is not None and kernel in (cu.kernel, cu.name):
+                return index
+        wanted = "one must be named" if kernel is None else f"there is no {kernel!r}"
+        raise BadXclbin(f"{self.path}: {wanted}; the kernels are {', '.join(self.kernels)}", call="xclbin",
+                        path=self.path, offset=0, remedy="Name one of these kernels")
+
+    def section(self, kind: int) -> Section | None:
+        """The first section of `kind`, or None."""
+        return next((s for s in self.sections if s.kind == kind), None)
+
+    @classmethod
+    def read(cls, source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Xclbin:
+        """Parses a file's path, or its contents. Raises BadXclbin: path, byte offset, what is wrong."""
+        if isinstance(source, (bytes, bytearray, memoryview)):
+            return _Reader("<bytes>", bytes(source)).parse()
+        path = os.fspath(source)
+        return _Reader(path, _load(path)).parse()
+
+
+def _load(path: str) -> bytes:
+    try:
+        with open(path, "rb", opener=lambda p, f: os.open(p, f | os.O_NONBLOCK)) as file:
+            facts = os.fstat(file.fileno())
+            if not stat.S_ISREG(facts.st_mode):
+                _bad(path, 0, "not a regular file")
+            if facts.st_size > MAX_FILE_BYTES:
+                _bad(path, 0, f"{facts.st_size} bytes, more than any xclbin ({MAX_FILE_BYTES})")
+            return file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        if isinstance(error, BadXclbin):
+            raise
+        raise BadXclbin(f"{path}: cannot be read", call="xclbin", errno=error.errno, path=path,
+                        remedy="Check the path") from None
+
+
+def _bad(path: str, offset: int, what: str) -> NoReturn:
+    raise BadXclbin(f"{path}: at byte {offset}: {what}", call="xclbin", path=path, offset=offset,
+                    remedy="Build or download the file again")
+
+
+def _text(raw: bytes) -> str:
+    return raw.split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+class _Reader:
+    def __init__(self, path: str, data: bytes) -> None:
+        self.path = path
+        self.data = data
+        self.end = len(data)
+
+    def bad(self, offset: int, what: str) -> NoReturn:
+        _bad(self.path, offset, what)
+
+    def unpack(self, kind: Struct, offset: int, what: str) -> tuple[Any, ...]:
+        if offset < 0 or offset + kind.size > self.end:
+            self.bad(offset, f"{what} ({kind.size} bytes) does not fit the file ({self.end} bytes)")
+        return kind.unpack_from(self.data, offset)
+
+    def parse(self) -> Xclbin:
+        if self.end < layout.HEADER_BYTES:
+            self.bad(self.end, f"the file ends inside the header ({layout.HEADER_BYTES} bytes)")
+        if self.data[:8] != layout.MAGIC:
+            self.bad(0, f"not an xclbin: it starts with {self.data[:8]!r}, not {layout.MAGIC!r}")
+        (length, timestamp, _, _, _, _, _, _, _, _, uuid, _, count) = \
+            layout.AXLF_HEADER.unpack_from(self.data, layout.LENGTH_AT)
+        if length > self.end:
+            self.bad(layout.LENGTH_AT, f"the header promises {length} bytes, the file has {self.end}")
+        if count > layout.MAX_SECTIONS or layout.HEADER_BYTES + count * layout.SECTION_HEADER.size > length:
+            self.bad(448, f"{count} section headers do not fit the file ({length} bytes)")
+        self.end = length
+        sections = tuple(self._sections(count))
+        by_kind: dict[int, Section] = {}
+        for section in sections:
+            by_kind.setdefault(section.kind, section)
+        for kind in (layout.AIE_PARTITION, layout.IP_LAYOUT):
+            if kind not in by_kind:
+                self.bad(448, f"there is no {layout.KIND_NAMES[kind]} section: not a file for an NPU")
+        partition, pdis = _PartitionReader(self, by_kind[layout.AIE_PARTITION]).parse()
+        cus = self._cus(by_kind[layout.IP_LAYOUT], pdis)
+        functions = {cu.kernel_id: cu.function for cu in cus}
+        pdis = tuple(Pdi(p.uuid, p.data, p.groups, p.cu_ids,
+                         tuple(functions[k] for k in p.cu_ids if k in functions)) for p in pdis)
+        return Xclbin(self.path, _uuid.UUID(bytes=uuid), timestamp, sections, partition, pdis, cus,
+                      _digest(partition, pdis, cus))
+
+    def _sections(self, count: int) -> Iterator[Section]:
+        room = self.end
+        for index in range(count):
+            at = layout.HEADER_BYTES + index * layout.SECTION_HEADER.size
+            kind, name, offset, size = self.unpack(layout.SECTION_HEADER, at, f"section header {index}")
+            if offset + size > self.end:
+                name = layout.KIND_NAMES.get(kind, kind)
+                self.bad(at + 24, f"section {index} ({name}) is bytes {offset} to {offset + size}, past the "
+                                  f"file's end ({self.end})")
+            room -= size
+            if room < 0:
+                self.bad(at + 24, f"the sections up to {index} overlap: they are larger than the file")
+            yield Section(kind, _text(name), offset, self.data[offset:offset + size])
+
+    def _cus(self, section: Section, pdis: tuple[Pdi, ...]) -> tuple[Cu, ...]:
+        (count,) = self.unpack(layout.COUNT, section.offset, "IP_LAYOUT's count") \
+            if len(section.data) >= 4 else self.bad(section.offset, "IP_LAYOUT is empty")
+        if not 0 <= count <= _MAX_CUS or 8 + count * layout.IP_DATA.size > len(section.data):
+            self.bad(section.offset, f"IP_LAYOUT lists {count} entries of {layout.IP_DATA.size} bytes in "
+                                     f"{len(section.data)} bytes")
+        by_id: dict[int, int] = {}
+        for index, pdi in enumerate(pdis):
+            for kernel_id in pdi.cu_ids:
+                by_id.setdefault(kernel_id, index)
+        cus = []
+        for index in range(count):
+            at = 8 + index * layout.IP_DATA.size
+            kind, properties, _, raw = layout.IP_DATA.unpack_from(section.data, at)
+            if kind != layout.IP_PS_KERNEL or properties & 3 != layout.ST_DPU:
+                continue
+            kernel_id = properties >> 16 & 0xFFF
+            if kernel_id in by_id:
+                name = _text(raw)
+                cus.append(Cu(name, name.split(":", 1)[0], kernel_id, properties >> 4 & 3, by_id[kernel_id]))
+        if not cus:
+            self.bad(section.offset, "no kernel of IP_LAYOUT has a PDI in AIE_PARTITION")
+        return tuple(cus)
+
+
+class _PartitionReader:
+    """The AIE_PARTITION section, whose arrays are (count, offset) pairs inside it."""
+
+    def __init__(self, file: _Reader, section: Section) -> None:
+        self.file = file
+        self.base = section.offset
+        self.data = section.data
+        # Every array element read takes its size from this; overlapping arrays cannot multiply the file.
+        self.room = 2 * len(section.data)
+
+    def bad(self, offset: int, what: str) -> NoReturn:
+        self.file.bad(self.base + offset, f"AIE_PARTITION: {what}")
+
+    def array(self, at: int, count: int, offset: int, size: int, what: str) -> int:
+        if count * size + offset > len(self.data):
+            self.bad(at, f"{what}: {count} of {size} bytes at {offset} do not fit the section "
+                         f"({len(self.data)} bytes)")
+        self.room -= count * size
+        if self.room < 0:
+            self.bad(at, f"{what}: the arrays overlap: together they are larger than the section")
+        return offset
+
+    def text(self, offset: int) -> str:
+        if offset >= len(self.data):
+            self.bad(offset, "a name lies past the section's end")
+        return _text(self.data[offset:offset + 256])
+
+    def parse(self) -> tuple[Partition, tuple[Pdi, ...]]:
+        if len(self.data) < layout.PARTITION.size:
+            self.bad(0, f"{len(self.data)} bytes, less than its header ({layout.PARTITION.size})")
+        (_, name, ops, inference, pre_post, width, starts, starts_at, pdis, pdis_at, _) = \
+            layout.PARTITION.unpack_from(self.data, 0)
+        if not 0 < width <= _MAX_COLUMNS:
+            self.bad(32, f"a width of {width} columns")
+        if starts > _MAX_COLUMNS:
+            self.bad(40, f"{starts} start columns")
+        self.array(40, starts, starts_at, 2, "start columns")
+        columns = Struct(f"<{starts}H").unpack_from(self.data, starts_at)
+        self.array(120, pdis, pdis_at, layout.PDI.size, "PDIs")
+        if not pdis:
+            self.bad(120, "there is no PDI")
+        found = tuple(self._pdi(pdis_at + i * layout.PDI.size) for i in range(pdis))
+        return Partition(self.text(name), width, columns, ops, inference, pre_post), found
+
+    def _pdi(self, at: int) -> Pdi:
+        uuid, size, offset, groups, groups_at = layout.PDI.unpack_from(self.data, at)
+        if not size:
+            self.bad(at + 16, "a PDI is empty")
+        self.array(at + 16, size, offset, 1, "PDI image")
+        self.array(at + 24, groups, groups_at, layout.CDO_GROUP.size, "CDO groups")
+        found = tuple(self._group(groups_at + i * layout.CDO_GROUP.size) for i in range(groups))
+        ids = tuple(dict.fromkeys(k for group in found for k in group.kernel_ids))
+        return Pdi(_uuid.UUID(bytes=uuid), self.data[offset:offset + size], found, ids, ())
+
+    def _group(self, at: int) -> CdoGroup:
+        name, kind, pdi_id, ids, ids_at, _, _ = layout.CDO_GROUP.unpack_from(self.data, at)
+        self.array(at + 16, ids, ids_at, 8, "DPU kernel ids")
+        return CdoGroup(self.text(name), kind, pdi_id, Struct(f"<{ids}Q").unpack_from(self.data, ids_at))
+
+
+def _digest(partition: Partition, pdis: tuple[Pdi, ...], cus: tuple[Cu, ...]) -> bytes:
+    state = hashlib.blake2b(digest_size=16)
+    state.update(repr((partition.column_width, partition.ops_per_cycle, len(pdis))).encode())
+    for cu in cus:
+        state.update(repr((cu.name, cu.kernel_id, cu.function, cu.pdi)).encode())
+    for pdi in pdis:
+        state.update(len(pdi.data).to_bytes(8, "little"))
+        state.update(pdi.data)
+    return state.digest()
