@@ -1,0 +1,85 @@
+"""Injected faults: which command hangs or fails, which context is refused.
+
+A :class:`Fault` names the n-th event of its kind (counted from 1 over the device's life); the option syntax
+is in :mod:`amdxdna.emu.options`. A test may also call the methods of a device's :class:`Faults`.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+COMMAND_KINDS = ("hang", "fail", "slow")
+KINDS = (*COMMAND_KINDS, "refuse", "refuse_config", "open")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Fault `kind` for events `first` to `last` (None: from `first` on).
+
+    ``hang``: the command never completes. ``fail``: it ends with firmware status `value`. ``slow``: it takes
+    `value` microseconds more. ``refuse``: creating the context ends with status `value`. ``refuse_config``:
+    configuring CUs ends with status `value`. ``open``: opening the node fails with errno `value`.
+    """
+
+    kind: str
+    first: int = 1
+    last: int | None = None
+    value: int = 0
+
+    def matches(self, event: int) -> bool:
+        return event >= self.first and (self.last is None or event <= self.last)
+
+
+class Faults:
+    """The faults of one device and its event counters. Thread-safe."""
+
+    def __init__(self, faults: tuple[Fault, ...] = ()) -> None:
+        self._lock = threading.Lock()
+        self._faults = list(faults)
+        self._events = {"command": 0, "refuse": 0, "refuse_config": 0, "open": 0}
+        self.active = bool(faults)
+        """False while no fault is set: lets the hot path skip the count."""
+
+    @property
+    def commands(self) -> int:
+        """Commands counted so far (none are counted while no fault is set)."""
+        return self._events["command"]
+
+    def add(self, fault: Fault) -> None:
+        if fault.kind not in KINDS:
+            raise ValueError(f"unknown fault {fault.kind!r}: one of {', '.join(KINDS)}")
+        with self._lock:
+            self._faults.append(fault)
+            self.active = True
+
+    def clear(self) -> None:
+        with self._lock:
+            self._faults.clear()
+            self.active = False
+
+    def next(self, kind: str, value: int = 0, count: int = 1) -> None:
+        """Lets the next `count` events of `kind` go wrong, whatever happened before."""
+        event = "command" if kind in COMMAND_KINDS else kind
+        first = self._events[event] + 1
+        self.add(Fault(kind, first, first + count - 1, value))
+
+    def command(self) -> list[Fault]:
+        """Counts one command; the faults that apply to it."""
+        with self._lock:
+            self._events["command"] += 1
+            event = self._events["command"]
+            return [f for f in self._faults if f.kind in COMMAND_KINDS and f.matches(event)]
+
+    def event(self, kind: str, default: int) -> int:
+        """Counts one event of `kind` ("refuse", "refuse_config", "open"); 0, or the value to fail with.
+
+        `default` stands for a fault without a value.
+        """
+        with self._lock:
+            self._events[kind] += 1
+            event = self._events[kind]
+            for fault in self._faults:
+                if fault.kind == kind and fault.matches(event):
+                    return fault.value or default
+            return 0

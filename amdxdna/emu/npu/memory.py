@@ -1,0 +1,34 @@
+"""How the NPU reaches memory: through its front end, which knows address spaces and backing pages."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class BadAddress(Exception):
+    """The context cannot reach these bytes."""
+
+    def __init__(self, address: int, size: int) -> None:
+        super().__init__(f"no memory of this context at {address:#x}, {size} bytes")
+        self.address = address
+        self.size = size
+
+
+class Memory(Protocol):
+    """What a front end gives its :class:`~amdxdna.emu.npu.npu.Npu`. Called from the contexts' workers."""
+
+    def pointer(self, context: int, address: int, size: int) -> int:
+        """A pointer of this process to `size` readable and writable bytes at the context's `address`.
+
+        `address` is what the device puts on the bus: an IOVA, or a host address of the context's process.
+        Device heap addresses (0x4000000 and up) never come here: the NPU has turned them into the address
+        that the heap was mapped at. The pointer stays valid until :meth:`release` of the same context.
+        Raises BadAddress.
+        """
+
+    def release(self, context: int) -> None:
+        """The pointers handed out to `context` are not used any more.
+
+        Called after every command, also after one that failed or whose context is gone: a memory that
+        hands out copies writes them back here, one that pins pages unpins them.
+        """

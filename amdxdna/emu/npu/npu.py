@@ -1,0 +1,313 @@
+"""The NPU2 of Strix parts as its firmware presents it: eight columns shared in time by a few contexts."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from amdxdna._native import ffi
+from amdxdna.emu import kernels
+from amdxdna.emu.faults import Faults
+from amdxdna.emu.kernels import stream as streams
+from amdxdna.emu.kernels.families import PDI_BYTES
+from amdxdna.emu.npu.context import Chunk, Context, Done, Reply
+from amdxdna.emu.npu.health import Health
+from amdxdna.emu.npu.memory import BadAddress, Memory
+from amdxdna.emu.npu.slot import MAX_ARGUMENT_WORDS, Slot, SlotType
+from amdxdna.emu.npu.status import Status
+
+DEVICE_HEAP = 0x4000000
+"""Device address of the first byte of every context's heap."""
+HEAP_CHUNK = 64 << 20
+"""Heap comes in chunks of this size, at host addresses that are multiples of it."""
+HEAP_MAX = 512 << 20
+MAX_CUS = 32
+MAX_STREAM = 1 << 20
+"""Longest instruction stream, bytes."""
+COLUMN_BYTES = 0x2000
+NO_CONTEXT = 0xFFFFFFFF
+
+
+class TileInfo(NamedTuple):
+    """Geometry of the array; the order of the firmware's tile-info reply."""
+
+    column_bytes: int
+    major: int
+    minor: int
+    columns: int
+    rows: int
+    core_rows: int
+    mem_rows: int
+    shim_rows: int
+    core_row_start: int
+    mem_row_start: int
+    shim_row_start: int
+    core_dma_channels: int
+    mem_dma_channels: int
+    shim_dma_channels: int
+    core_locks: int
+    mem_locks: int
+    shim_locks: int
+    core_events: int
+    mem_events: int
+    shim_events: int
+
+
+class Npu:
+    """The device. Every method may be called from any thread; none blocks for a command.
+
+    `slots`: contexts it can hold. `threads`: threads a kernel uses, 0 for one a core. `instant`: kernels
+    return at once and compute nothing, for measuring what the host costs. `log` receives one line for
+    each thing worth telling a person (a PDI that cannot run, an injected fault).
+
+    Management calls return a status word. Commands are answered through their `done` callback.
+    """
+
+    AIE_VERSION = (2, 0)
+    FIRMWARE_VERSION = (1, 1, 2, 64)
+    PROTOCOL_VERSION = (7, 0)
+
+    def __init__(self, memory: Memory, *, slots: int = 16, columns: int = 8, threads: int = 0,
+                 instant: bool = False, faults: Faults | None = None,
+                 log: Callable[[str], None] = lambda line: None) -> None:
+        self.memory = memory
+        self.slots = slots
+        self.columns = columns
+        self.threads = threads
+        self.instant = instant
+        self.faults = faults or Faults()
+        self.executed = 0
+        """Commands executed, for statistics."""
+        self._log = log
+        self._lock = threading.Lock()
+        self._contexts: dict[int, Context] = {}
+        self._leaving: dict[int, Context] = {}
+
+    # -- management
+
+    @property
+    def contexts(self) -> int:
+        """Contexts that exist."""
+        return len(self._contexts)
+
+    def tile_info(self) -> TileInfo:
+        """Shim row 0, memory row 1, four core rows from 2."""
+        return TileInfo(COLUMN_BYTES, *self.AIE_VERSION, self.columns, 6, 4, 1, 1, 2, 1, 0, 2, 6, 2,
+                        16, 64, 16, 128, 128, 128)
+
+    def create_context(self, start_column: int = 0, columns: int = 8, *, pasid: int = 0,
+                       priority: int = 2) -> tuple[int, int]:
+        """(status, context id): NO_CONTEXT_FREE when every slot is taken; the id is then 0xFFFFFFFF.
+
+        Ids are the lowest free ones; an id whose worker is still inside a command is not free.
+        """
+        refused = self.faults.event("refuse", Status.NO_CONTEXT_FREE) if self.faults.active else 0
+        if refused:
+            self._log(f"injected fault: context refused with status {refused:#x}")
+            return refused, NO_CONTEXT
+        if not (start_column >= 0 and columns >= 1 and start_column + columns <= self.columns):
+            return Status.INVALID_PARAM, NO_CONTEXT
+        with self._lock:
+            if len(self._contexts) >= self.slots:
+                return Status.NO_CONTEXT_FREE, NO_CONTEXT
+            for number in [n for n, context in self._leaving.items() if not context.alive]:
+                del self._leaving[number]
+            number = 0
+            while number in self._contexts or number in self._leaving:
+                number += 1
+            self._contexts[number] = Context(number, start_column, columns, priority, pasid)
+        return Status.OK, number
+
+    def destroy_context(self, context: int) -> int:
+        """Drops the context and every command in it unanswered; a hung command ends.
+
+        A computing command runs to its end (its memory must stay until :meth:`Memory.release`), and a
+        reply that was already on its way may still arrive.
+        """
+        with self._lock:
+            found = self._contexts.pop(context, None)
+            if found is None:
+                return Status.INVALID_PARAM
+            self._leaving[context] = found
+            found.stop()
+        return Status.OK
+
+    def map_heap(self, context: int, address: int, size: int, *, add: bool = False) -> int:
+        """Makes `size` bytes at host address `address` the next part of the context's device heap.
+
+        The first call maps device address 0x4000000; later ones (`add`) continue where the last ended.
+        INVALID_PARAM unless both numbers are multiples of 64 MiB, and past 512 MiB.
+        """
+        with self._lock:
+            found = self._contexts.get(context)
+            if (found is None or size <= 0 or address % HEAP_CHUNK or size % HEAP_CHUNK
+                    or add != bool(found.heap)):
+                return Status.INVALID_PARAM
+            end = sum(chunk.size for chunk in found.heap)
+            if end + size > HEAP_MAX:
+                return Status.INVALID_PARAM
+            found.heap.append(Chunk(DEVICE_HEAP + end, address, size))
+        return Status.OK
+
+    def config_cus(self, context: int, cus: Sequence[tuple[int, int]]) -> int:
+        """Sets the context's CUs: (device address of the PDI, function) of each, at most 32.
+
+        The PDIs are read when a command first needs them. INVALID_PARAM for a context that has CUs.
+        """
+        refused = self.faults.event("refuse_config", Status.INVALID_PARAM) if self.faults.active else 0
+        if refused:
+            self._log(f"injected fault: CU configuration refused with status {refused:#x}")
+            return refused
+        with self._lock:
+            found = self._contexts.get(context)
+            if found is None or found.cus or not 1 <= len(cus) <= MAX_CUS:
+                return Status.INVALID_PARAM
+            found.cus = list(cus)
+        return Status.OK
+
+    def health(self, context: int) -> tuple[int, Health]:
+        """(status, report): where the context is."""
+        found = self._contexts.get(context)
+        if found is None:
+            return Status.INVALID_PARAM, Health(context)
+        report = Health(context)
+        if found.busy:
+            address, program = found.stream
+            report.slot = found.slot_index
+            report.transaction, offset = _stalled_at(program)
+            report.dpu_pc = report.context_pc = address + offset
+        return Status.OK, report
+
+    def column_status(self, bitmap: int) -> bytes:
+        """A dump of the columns in `bitmap`: one block of COLUMN_BYTES each, zero (nothing is modelled)."""
+        return bytes(COLUMN_BYTES * bin(bitmap & ((1 << self.columns) - 1)).count("1"))
+
+    # -- commands
+
+    def submit(self, context: int, slots: Iterable[Slot], done: Done) -> int:
+        """Queues a chain; `done(reply)` is called later, from the context's worker, in order.
+
+        Returns INVALID_PARAM at once, without calling `done`, for an unknown context, else OK.
+        `done` must not block for long: it holds up the context.
+        """
+        with self._lock:
+            found = self._contexts.get(context)
+            if found is None:
+                return Status.INVALID_PARAM
+            found.enqueue(self._chain, list(slots), done)
+        return Status.OK
+
+    def close(self, seconds: float = 2.0) -> None:
+        """Destroys every context and waits for the workers, at most that long in all."""
+        with self._lock:
+            contexts = list(self._contexts)
+        for number in contexts:
+            self.destroy_context(number)
+        for left in list(self._leaving.values()):
+            left.join(seconds)
+
+    # -- on a worker
+
+    def _chain(self, context: Context, slots: list[Slot]) -> Reply | None:
+        for index, slot in enumerate(slots):
+            context.slot_index = index
+            try:
+                status = self._command(context, slot)
+            except BadAddress as error:
+                self._log(f"context {context.id}: {error}")
+                status = Status.INVALID_BUFFER
+            except Exception as error:  # a front end's own failure must not end the worker silently
+                self._log(f"context {context.id}: {type(error).__name__}: {error}")
+                status = Status.INVALID_COMMAND
+            finally:
+                self.memory.release(context.id)
+            if context.gone.is_set():
+                return None
+            if status:
+                return Reply(status, index, status)
+        return Reply(Status.OK)
+
+    def _command(self, context: Context, slot: Slot) -> int:
+        self.executed += 1
+        if self.faults.active:
+            status = self._injected(context)
+            if status:
+                return status
+        args = slot.args
+        if not SlotType.START_CU <= slot.type <= SlotType.ELF or len(args) > MAX_ARGUMENT_WORDS:
+            return Status.INVALID_COMMAND
+        cu = 0 if slot.type == SlotType.ELF else slot.cu
+        if cu >= len(context.cus):
+            return Status.INVALID_PARAM
+        address, size = slot.stream()
+        if not 0 < size <= MAX_STREAM or size % 4:
+            return Status.INVALID_INSTRUCTION
+        try:
+            pdi = self._read(context, context.cus[cu][0], PDI_BYTES)
+        except BadAddress:
+            return Status.PDI_LOAD_FAILED
+        try:
+            family = kernels.family_of(pdi)
+        except kernels.UnknownPdi as error:
+            self._log(f"context {context.id}: {error}")
+            return Status.PDI_LOAD_FAILED
+        program = self._read(context, address, size)
+        context.stream = (address, program)
+        resolve = self._resolve
+        operands = [partial(resolve, context, buffer) for buffer in slot.buffers()]
+        result = kernels.execute(program, family, operands, threads=self.threads, instant=self.instant,
+                                 wait=context.wait)
+        if result.status:
+            self._log(f"context {context.id}: {result.message}")
+        return result.status
+
+    def _injected(self, context: Context) -> int:
+        for fault in self.faults.command():
+            if fault.kind == "slow":
+                context.wait(fault.value * 1e-6)
+            elif fault.kind == "hang":
+                self._log(f"injected fault: context {context.id} hangs")
+                context.wait(None)
+            else:
+                self._log(f"injected fault: context {context.id}: status {fault.value:#x}")
+                return fault.value or Status.INVALID_INSTRUCTION
+        return Status.OK
+
+    def _resolve(self, context: Context, address: int, size: int) -> int:
+        """A pointer for a bus address or a device heap address. Raises BadAddress."""
+        heap = context.heap
+        if heap and DEVICE_HEAP <= address < heap[-1].device + heap[-1].size:
+            return self._heap_pointer(context, address, size)
+        return self.memory.pointer(context.id, address, size)
+
+    def _heap_pointer(self, context: Context, address: int, size: int) -> int:
+        heap = context.heap
+        number = next(n for n, chunk in enumerate(heap) if address < chunk.device + chunk.size)
+        chunk = heap[number]
+        offset = address - chunk.device
+        end = chunk.size
+        # A range may continue in the next chunk where that one is adjacent on the bus too.
+        for following in heap[number + 1:]:
+            if offset + size <= end or following.host != chunk.host + end:
+                break
+            end += following.size
+        if offset + size > end:
+            raise BadAddress(address, size)
+        return self.memory.pointer(context.id, chunk.host + offset, size)
+
+    def _read(self, context: Context, address: int, size: int) -> bytes:
+        return bytes(ffi.buffer(ffi.cast("char *", self._resolve(context, address, size)), size))
+
+
+def _stalled_at(program: bytes) -> tuple[int, int]:
+    """Index and byte offset of the operation that a stream can be waiting in (the first hang or delay)."""
+    with contextlib.suppress(streams.StreamError):
+        offset = 12
+        for index, op in enumerate(streams.parse(program)):
+            if isinstance(op, (streams.Hang, streams.Delay)):
+                return index, offset
+            offset += 4 * (1 + len(op.fields()))
+    return 0, 0

@@ -1,0 +1,52 @@
+"""One command as the firmware receives it: a slot of an execution chain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+MAX_ARGUMENT_WORDS = 26
+KERNEL_OP_TXN = 3  # first argument word: run an instruction stream
+
+
+class SlotType(IntEnum):
+    START_CU = 1
+    """The instruction stream is named by the argument words: [3, 0, address lo, hi, bytes, bo0 lo, ...]."""
+    START_NPU = 2
+    PREEMPTIBLE = 3
+    ELF = 4
+    """A control program that names its buffers itself; `cu` is not used."""
+
+
+@dataclass(slots=True)
+class Slot:
+    """Field for field what the chain in memory carries (aie2_msg_priv.h): addresses in bytes.
+
+    The argument words of every type but ELF begin [3, 0, instruction lo, hi, bytes] followed by buffer
+    addresses in pairs; types 2 and 3 take the instruction stream from `instructions` instead.
+    """
+
+    type: int
+    cu: int = 0
+    args: tuple[int, ...] = ()
+    instructions: int = 0
+    instruction_bytes: int = 0
+    save: int = 0
+    save_bytes: int = 0
+    restore: int = 0
+    restore_bytes: int = 0
+    properties: int = 0
+
+    def stream(self) -> tuple[int, int]:
+        """Device address and length in bytes of the instruction stream; (0, 0) when there is none."""
+        if self.type != SlotType.START_CU:
+            return self.instructions, self.instruction_bytes
+        args = self.args
+        if len(args) < 5 or args[0] != KERNEL_OP_TXN:
+            return 0, 0
+        return args[2] | args[3] << 32, args[4]
+
+    def buffers(self) -> list[int]:
+        """The addresses of the buffers that the kernel works on, in argument order."""
+        args = self.args
+        return [args[i] | args[i + 1] << 32 for i in range(5, len(args) - 1, 2)]
