@@ -86,7 +86,8 @@ def execute(
     for index, op in enumerate(ops):
         spans = op.spans()
         if len(spans) > len(args):
-            return Result(INVALID, index, f"op {index}: {_name(op)} takes {len(spans)} arguments, got {len(args)}")
+            why = f"op {index}: {_name(op)} takes {len(spans)} arguments, not {len(args)}"
+            return Result(INVALID, index, why)
         pointers = [resolve(nbytes) for resolve, nbytes in zip(args[: len(spans)], spans, strict=True)]
         if isinstance(op, (Gemm, Gemv)) and (pointers[0] | pointers[2]) & 1:
             return Result(INVALID, index, f"op {index}: a bf16 operand is not aligned to two bytes")

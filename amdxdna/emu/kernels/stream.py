@@ -329,7 +329,8 @@ def parse(data: bytes | bytearray | memoryview) -> list[Op]:
     words = struct.unpack(f"<{len(raw) // 4}I", raw)
     if words[0] != MAGIC:
         raise StreamError(
-            f"magic 0x{words[0]:08x} is not 0x{MAGIC:08x}: no emulator stream (compiled AIE code is not interpreted)"
+            f"magic 0x{words[0]:08x}, not 0x{MAGIC:08x}: not an emulator stream "
+            "(compiled AIE code is not interpreted)"
         )
     if words[1] != VERSION:
         raise StreamError(f"version {words[1]}: this emulator reads version {VERSION}")
