@@ -1,0 +1,113 @@
+"""The exceptions of the qwen35 package.
+
+Each carries three short texts, so that every message can be one line of the same shape:
+what went wrong, where (a path, an option, a turn), and what to do about it.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "Cancelled",
+    "DeviceLost",
+    "ImageError",
+    "ModelError",
+    "PromptTooLong",
+    "QwenError",
+    "TemplateError",
+    "TokenizerError",
+    "UsageError",
+    "explain",
+]
+
+
+class QwenError(Exception):
+    """Base of the package's own errors.
+
+    `what` is the fault, `where` the file, option or place (may be empty), `remedy` what to do (may be empty).
+    `str(error)` is `what (where): remedy`, always one line.
+    """
+
+    def __init__(self, what: str, where: str = "", remedy: str = "") -> None:
+        self.what = what
+        self.where = where
+        self.remedy = remedy
+        super().__init__(what, where, remedy)
+
+    def __str__(self) -> str:
+        text = self.what
+        if self.where:
+            text += f" ({self.where})"
+        if self.remedy:
+            text += f": {self.remedy}"
+        return one_line(text)
+
+
+class UsageError(QwenError):
+    """A wrong option or argument; the command line exits with 2."""
+
+
+class TokenizerError(QwenError, ValueError):
+    """A tokenizer.json that cannot be read, or a text or token id that it cannot take."""
+
+
+class TemplateError(QwenError, ValueError):
+    """Messages that the chat template refuses."""
+
+
+class ImageError(QwenError, ValueError):
+    """A picture that cannot be read or used, or a bundle without a vision tower."""
+
+
+class ModelError(QwenError):
+    """A bundle that cannot be found or run."""
+
+
+class DeviceLost(QwenError):
+    """The device or its context went away during a turn; the next turn starts from a clean state."""
+
+
+class Cancelled(QwenError):
+    """The user stopped the prompt before the first token of an answer existed."""
+
+
+class PromptTooLong(QwenError, ValueError):
+    """The prompt needs more tokens than the context holds; carries both numbers."""
+
+    def __init__(self, tokens: int, limit: int, remedy: str = "") -> None:
+        self.tokens = tokens
+        self.limit = limit
+        super().__init__(
+            f"the prompt is {tokens:,} tokens and the context holds {limit:,}",
+            remedy=remedy or "shorten the prompt or raise --max-ctx",
+        )
+        self.args = (tokens, limit, remedy)
+
+
+def one_line(text: str) -> str:
+    """`text` with every run of white space and control characters made one space (safe for a terminal)."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def explain(error: BaseException) -> str:
+    """One line for any exception that may reach a user: what (where): what to do."""
+    if isinstance(error, QwenError):
+        return str(error)
+    if isinstance(error, MemoryError):
+        return "out of memory: lower --max-ctx or close other programs"
+    remedy = getattr(error, "remedy", None)
+    meaning = getattr(error, "meaning", None)
+    text = str(error)
+    if meaning or remedy:
+        # The binding's errors carry the parts too; its own text may hold them already.
+        parts = [text] + [str(p) for p in (meaning, remedy) if p and str(p) not in text]
+        return one_line(": ".join(part for part in parts if part))
+    if isinstance(error, OSError) and error.strerror:
+        where = f" ({error.filename})" if error.filename else ""
+        return one_line(f"{error.strerror.lower()}{where}")
+    module = type(error).__module__.partition(".")[0]
+    if module in ("amdxdna", "qwen35") and text:
+        return one_line(text)
+    return one_line(
+        f"unexpected {type(error).__name__}: {text or 'no details'} (a fault of this program): "
+        "run again with QWEN35_DEBUG=1 for the full report"
+    )

@@ -1,0 +1,220 @@
+"""Text to token ids and back, from a bundle's `tokenizer.json` (a Hugging Face byte-level BPE file).
+
+The vocabulary, merges, normaliser and pre-tokeniser are read by the `tokenizers` library. The added tokens
+(`<|im_start|>`, `<think>`, ...) are kept out of it and handled here: a text is data, and its spelling of an
+added token becomes one only where the caller says so.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from qwen35.errors import TokenizerError
+
+__all__ = ["StreamDecoder", "Tokenizer", "byte_alphabet"]
+
+
+def byte_alphabet() -> dict[str, int]:
+    """Printable stand-in character -> byte, of byte-level BPE vocabularies (the GPT-2 convention).
+
+    Printable Latin-1 stands for itself; the other 68 bytes, in order, are U+0100 and up.
+    """
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    table = {chr(byte): byte for byte in plain}
+    rest = [byte for byte in range(256) if chr(byte) not in table]
+    table.update({chr(0x100 + i): byte for i, byte in enumerate(rest)})
+    return table
+
+
+_BYTES = byte_alphabet()
+
+
+class Tokenizer:
+    """The tokenizer of one bundle. Reading it takes about a second for the real vocabulary.
+
+    Thread-safe: all methods only read, apart from a cache of decoded tokens.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Reads `path`. Raises TokenizerError for a missing or malformed file."""
+        self.path = Path(path)
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise TokenizerError(
+                "the bundle has no tokenizer", str(self.path), "copy the checkpoint's tokenizer.json there"
+            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise TokenizerError(f"cannot read the tokenizer: {error}", str(self.path)) from None
+        added, bare = _split_added(text, self.path)
+        self._tokenizer = _load(bare, self.path)
+        #: Every added token, special or not, by its spelling.
+        self.added: dict[str, int] = {}
+        self._added_text: dict[int, str] = {}
+        self._special: set[int] = set()
+        for entry in added:
+            token, spelling = entry["id"], entry["content"]
+            self.added[spelling] = token
+            self._added_text[token] = spelling
+            if entry.get("special"):
+                self._special.add(token)
+        longest_first = sorted(self.added, key=len, reverse=True)
+        self._added_pattern = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+        known = self._tokenizer.token_to_id
+        self._shared = frozenset(t for spelling, t in self.added.items() if known(spelling) is not None)
+        self._pieces: dict[int, bytes] = {}
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest token id that has a spelling."""
+        size: int = self._tokenizer.get_vocab_size()
+        return max([size, *(token + 1 for token in self._added_text)])
+
+    def token_id(self, spelling: str) -> int | None:
+        """The id of an added token, or None if the bundle's tokenizer has no such token."""
+        return self.added.get(spelling)
+
+    def is_special(self, token: int) -> bool:
+        """Whether decoding skips the token (its file entry says `special`)."""
+        return token in self._special
+
+    def encode(self, text: str, *, allow_special: bool = False) -> list[int]:
+        """Token ids of `text`; nothing is added around it.
+
+        With `allow_special` the spellings of added tokens become those tokens, as in the reference tokenizer;
+        without, they are ordinary text. Raises TokenizerError for text with lone surrogates.
+        """
+        if not allow_special:
+            return self._encode(text)
+        ids: list[int] = []
+        start = 0
+        for match, token in self.find_added(text):
+            ids += self._encode(text[start : match.start()])
+            ids.append(token)
+            start = match.end()
+        return ids + self._encode(text[start:])
+
+    def find_added(self, text: str) -> Iterator[tuple[re.Match[str], int]]:
+        """Every spelling of an added token in `text`, left to right, longest first, with the token's id."""
+        if self._added_pattern is not None:
+            for match in self._added_pattern.finditer(text):
+                yield match, self.added[match.group()]
+
+    def _encode(self, text: str) -> list[int]:
+        if not text:
+            return []
+        try:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        except (TypeError, UnicodeEncodeError):
+            raise TokenizerError(
+                "the text is not valid Unicode", "a lone surrogate", "decode it as UTF-8 first"
+            ) from None
+        if self._shared.isdisjoint(ids):
+            return ids
+        # The model's own vocabulary holds an added token's spelling too: spell it out by characters.
+        plain: list[int] = []
+        for token in ids:
+            if token in self._shared:
+                for character in self._added_text[token]:
+                    plain += self._tokenizer.encode(character, add_special_tokens=False).ids
+            else:
+                plain.append(token)
+        return plain
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes a token stands for; empty for ids without a spelling (the vocabulary's padding rows)."""
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._spell(token)
+        return piece
+
+    def _spell(self, token: int) -> bytes:
+        spelling = self._added_text.get(token)
+        if spelling is not None:
+            return spelling.encode()
+        if token < 0:
+            raise TokenizerError(f"{token} is not a token id", str(self.path))
+        symbols: str | None = self._tokenizer.id_to_token(token)
+        if symbols is None:
+            return b""
+        try:
+            return bytes([_BYTES[c] for c in symbols])
+        except KeyError:
+            return symbols.encode()
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The text of `ids`; invalid UTF-8 becomes U+FFFD; special tokens are left out by default."""
+        skip = self._special if skip_special else frozenset()
+        return b"".join(self.token_bytes(i) for i in ids if i not in skip).decode("utf-8", "replace")
+
+    def stream(self, *, skip_special: bool = True) -> StreamDecoder:
+        """A decoder for tokens that arrive one at a time."""
+        return StreamDecoder(self, skip_special=skip_special)
+
+
+class StreamDecoder:
+    """Turns tokens into text as they come, never splitting a character.
+
+    The pieces that `feed` and `flush` return, joined, equal `Tokenizer.decode` of all the tokens.
+    Not thread-safe.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = True) -> None:
+        self._tokenizer = tokenizer
+        self._skip_special = skip_special
+        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, token: int) -> str:
+        """The text that `token` completes; empty while a character is unfinished."""
+        if self._skip_special and self._tokenizer.is_special(token):
+            return ""
+        return self._utf8.decode(self._tokenizer.token_bytes(token))
+
+    def flush(self) -> str:
+        """What is still held back (an unfinished character becomes U+FFFD); the decoder is then new again."""
+        rest = self._utf8.decode(b"", final=True)
+        self._utf8.reset()
+        return rest
+
+
+def _split_added(text: str, path: Path) -> tuple[list[dict[str, Any]], str]:
+    """The file's added tokens, and the file's text without them (the rest is parsed once, by the library)."""
+    match = re.search(r'"added_tokens"\s*:\s*(?=\[)', text)
+    if match is None:
+        return [], text
+    try:
+        added, end = json.JSONDecoder().raw_decode(text, match.end())
+    except ValueError as error:
+        raise TokenizerError(f"the added tokens are malformed: {error}", str(path)) from None
+    for entry in added:
+        if (
+            not isinstance(entry, dict)
+            or not isinstance(entry.get("id"), int)
+            or not isinstance(entry.get("content"), str)
+            or entry["id"] < 0
+            or not entry["content"]
+        ):
+            raise TokenizerError(f"an added token needs an id and a content, not {entry!r:.80}", str(path))
+    return added, f"{text[: match.end()]}[]{text[end:]}"
+
+
+def _load(text: str, path: Path) -> Any:
+    import tokenizers
+
+    try:
+        loaded = tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises bare Exception
+        raise TokenizerError(
+            f"the tokenizer is malformed: {error}", str(path), "copy the checkpoint's tokenizer.json again"
+        ) from None
+    decoder = type(loaded.decoder).__name__
+    if decoder != "ByteLevel":
+        raise TokenizerError(f"a ByteLevel decoder is needed, not {decoder}", str(path))
+    loaded.no_truncation()
+    loaded.no_padding()
+    return loaded
