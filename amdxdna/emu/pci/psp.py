@@ -1,0 +1,51 @@
+"""The platform security processor's mailbox, as the driver uses it to start and stop the firmware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import registers as reg
+
+VALIDATE, START, RELEASE = 1, 2, 3
+
+
+class Psp:
+    """Answers the three commands. `start` boots the firmware, `stop` ends it.
+
+    The driver writes a command and its arguments, rings, waits for the ready bit and then reads the
+    response where the first argument was: 0 is success (drivers/accel/amdxdna/aie2_psp.c).
+    `faults` maps a command to the response given instead; None means that it never becomes ready.
+    """
+
+    def __init__(self, bars: reg.Bars, start: Callable[[], None], stop: Callable[[], None]) -> None:
+        self._bars = bars
+        self._start = start
+        self._stop = stop
+        self.faults: dict[int, int | None] = {}
+        self.image: tuple[int, int] | None = None
+
+    def reset(self) -> None:
+        """Ready, nothing loaded."""
+        self.image = None
+        self._bars.store(reg.PSP_BAR, reg.PSP_COMMAND, reg.PSP_READY)
+
+    def ring(self) -> None:
+        """The driver rang: runs the command in the registers."""
+        command = self._bars.load(reg.PSP_BAR, reg.PSP_COMMAND)
+        arguments = [self._bars.load(reg.REGISTERS_BAR, offset) for offset in reg.PSP_ARGUMENTS]
+        response: int | None = 0
+        if command in self.faults:
+            response = self.faults[command]
+        elif command == VALIDATE:
+            self.image = (arguments[0] | arguments[1] << 32, arguments[2])
+        elif command == START and self.image is not None:
+            self._start()
+        elif command == RELEASE:
+            self._stop()
+        else:
+            response = 0xFFFF0006
+        if response is None:
+            self._bars.store(reg.PSP_BAR, reg.PSP_COMMAND, 0)
+            return
+        self._bars.store(reg.REGISTERS_BAR, reg.PSP_RESPONSE, response)
+        self._bars.store(reg.PSP_BAR, reg.PSP_COMMAND, reg.PSP_READY | command)

@@ -1,0 +1,243 @@
+"""A virtual machine with Linux's own amdxdna driver on the emulated NPU function, and the line to its agent.
+
+The function is served by a thread of this process, so that a test can configure it and look into it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from amdxdna.emu.pci import qemu
+from amdxdna.emu.pci.firmware import FirmwareOptions
+from amdxdna.emu.pci.function import Npu2Function
+from amdxdna.emu.pci.vfio_user import Server
+
+from .debs import Rig
+from .initramfs import Initramfs, modules_in_order
+from .python_root import APP, HOME, PythonRoot, loaded_by
+
+BDF = "0000:00:04.0"
+FIRMWARE_FILES = ("lib/firmware/amdnpu/17f0_10/npu_7.sbin", "lib/firmware/amdnpu/17f0_10/npu.sbin")
+BOOT_SECONDS = 60.0
+AGENT = "tests.vm.agent"
+# A line of the kernel log that must fail the test in which it appears.
+KERNEL_TROUBLE = re.compile(r"WARNING: |BUG: |Oops|general protection|Call Trace|refcount_t|KASAN|use-after-free")
+
+_INIT = """#!/bin/sh
+export PATH=/bin:/usr/bin HOME=/root
+mount -t proc proc /proc
+mount -t sysfs sys /sys
+mount -t devtmpfs dev /dev
+mount -t tmpfs tmp /tmp
+mkdir -p /dev/shm
+mount -t tmpfs shm /dev/shm
+echo 0 > /proc/sys/kernel/printk_ratelimit
+for module in $(cat /lib/modules/order); do
+    case $module in amdxdna) options="{options}" ;; *) options= ;; esac
+    insmod /lib/modules/$module.ko $options || echo "insmod $module failed"
+done
+{main}
+echo "the agent ended"
+poweroff -f
+"""
+_AGENT_MAIN = f"cd /{APP} && PYTHONHOME={HOME} PYTHONPATH=/{APP} python3 -B -s -m {AGENT} {{modules}}"
+
+
+class GuestLost(Exception):
+    """The virtual machine ended or does not answer."""
+
+
+class KernelTrouble(AssertionError):
+    """The guest's kernel logged a warning or worse."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the agent said: `value` holds the operation's own result, `log` the kernel's lines meanwhile."""
+
+    value: dict[str, Any]
+    log: list[str]
+    seconds: float
+
+
+def base_archive(rig: Rig, main: str) -> Initramfs:
+    """Busybox, the driver's modules and firmware files, and an /init that ends in `main`."""
+    archive = Initramfs()
+    for folder in ("proc", "sys", "dev", "tmp", "root", "etc"):
+        archive.folder(folder)
+    archive.device("dev/console", 5, 1)
+    archive.device("dev/null", 1, 3)
+    archive.copy(rig.busybox, "bin/busybox")
+    for applet in ("sh", "mount", "mkdir", "cat", "echo", "insmod", "poweroff", "dmesg", "ls", "sleep"):
+        archive.link(f"bin/{applet}", "busybox")
+    for name in FIRMWARE_FILES:
+        # The driver only checks that it can be read; the PSP, which would check it, is ours.
+        archive.file(name, bytes(4096))
+    order = []
+    for name, image in modules_in_order(rig.modules, "amdxdna"):
+        archive.file(f"lib/modules/{name}.ko", image)
+        order.append(name)
+    archive.file("lib/modules/order", "\n".join(order).encode())
+    init = _INIT.format(options=" ".join(qemu.MODULE_ARGUMENTS), main=main)
+    archive.file("init", init.encode(), 0o755)
+    return archive
+
+
+def test_archive(rig: Rig, checkout: Path, modules: list[str]) -> bytes:
+    """The initramfs of the conformance guest: the agent, and what `modules` import."""
+    archive = base_archive(rig, _AGENT_MAIN.format(modules=" ".join(modules)))
+    root = PythonRoot(archive)
+    root.interpreter()
+    loaded = loaded_by([AGENT, *modules], checkout)
+    root.modules(loaded, checkout)
+    # Packages without an __init__ file of their own are in no module list; a folder is enough for them.
+    return archive.done()
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
+@dataclass
+class Machine:
+    """A QEMU process from the unpacked tree, with the function it was given.
+
+    `console` and `errors` are log files. Not thread-safe.
+    """
+
+    rig: Rig
+    folder: Path
+    initrd: Path
+    memory: str = "1G"
+    options: FirmwareOptions = field(default_factory=FirmwareOptions)
+    log: Callable[[str], None] = lambda _: None
+    boot_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.console = self.folder / "console.log"
+        self.errors = self.folder / "qemu.log"
+        self.function = Npu2Function(self.options, self.log)
+        self.server = Server(self.folder / "npu.sock", self.function, self.log)
+        self._thread = threading.Thread(target=self.server.serve, daemon=True, name="vfio-user")
+        self._thread.start()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: socket.socket | None = None
+        self._buffer = b""
+
+    def boot(self, seconds: float = BOOT_SECONDS) -> Answer:
+        """Starts the machine and waits for the agent's first line. Raises GuestLost."""
+        began = time.monotonic()
+        agent = self.folder / "agent.sock"
+        agent.unlink(missing_ok=True)
+        root = self.rig.qemu
+        libraries = f"{root}/usr/lib/x86_64-linux-gnu:{root}/lib/x86_64-linux-gnu"
+        command = [
+            str(root / "usr/lib64/ld-linux-x86-64.so.2"), "--library-path", libraries,
+            "--argv0", "qemu-system-x86_64", str(root / "usr/bin/qemu-system-x86_64"),
+            "-L", str(root / "usr/share/qemu"), "-L", str(root / "usr/share/seabios"),
+            "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+            *qemu.arguments(self.server.path, memory=self.memory),
+            "-serial", f"file:{self.console}",
+            "-chardev", f"socket,id=agent,path={agent},server=on,wait=off", "-serial", "chardev:agent",
+            "-kernel", str(self.rig.vmlinuz), "-initrd", str(self.initrd),
+            "-append", " ".join(("console=ttyS0 quiet panic=-1", *qemu.KERNEL_ARGUMENTS)),
+        ]
+        with self.errors.open("wb") as errors:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors,
+                                             stderr=errors, preexec_fn=_end_with_parent)
+        self._line = self._connect(agent)
+        answer = self._read(began + seconds)
+        self.boot_seconds = time.monotonic() - began
+        return answer
+
+    def _connect(self, path: Path) -> socket.socket:
+        assert self._process is not None
+        for _ in range(400):
+            line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                line.connect(str(path))
+                return line
+            except OSError:
+                line.close()
+                if self._process.poll() is not None:
+                    break
+                time.sleep(0.025)
+        raise GuestLost(f"QEMU did not start: {self.errors.read_text(errors='replace')[-800:]}")
+
+    def _read(self, deadline: float) -> Answer:
+        assert self._line is not None
+        while b"\n" not in self._buffer:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise GuestLost(f"no answer from the guest; {self.tail()}")
+            self._line.settimeout(left)
+            try:
+                part = self._line.recv(1 << 16)
+            except TimeoutError:
+                continue
+            except OSError as error:
+                raise GuestLost(f"{error}; {self.tail()}") from None
+            if not part:
+                raise GuestLost(f"the guest ended; {self.tail()}")
+            self._buffer += part
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        value = json.loads(line)
+        return Answer(value, value.pop("log", []), value.pop("seconds", 0.0))
+
+    def request(self, op: str, *, timeout: float = 60.0, **arguments: Any) -> Answer:
+        """One request to the agent. Raises GuestLost when no answer comes within `timeout` and some."""
+        assert self._line is not None
+        message = {"op": op, "timeout": timeout, "arguments": arguments}
+        try:
+            self._line.sendall(json.dumps(message).encode() + b"\n")
+        except OSError as error:
+            raise GuestLost(f"{error}; {self.tail()}") from None
+        return self._read(time.monotonic() + timeout + 15)
+
+    def rebind(self, options: FirmwareOptions | None = None) -> Answer:
+        """Unbinds the driver, gives the function these options and binds it again."""
+        self.request("shell", command=f"echo {BDF} > /sys/bus/pci/drivers/amdxdna/unbind")
+        self.function.configure(options or self.options)
+        return self.request("rebind", bdf=BDF)
+
+    def tail(self) -> str:
+        """The end of the console's and QEMU's logs."""
+        parts = []
+        for path in (self.console, self.errors):
+            with contextlib.suppress(OSError):
+                parts.append(path.read_text(errors="replace")[-1500:].strip())
+        return "\n".join(parts) or "its console is empty"
+
+    def close(self) -> None:
+        """Ends the machine and the function. Idempotent."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        if self._line is not None:
+            self._line.close()
+        self.server.close()
+        self._thread.join(5)
+        self.function.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self.folder / "agent.sock")
+
+
+def check_log(lines: list[str], allowed: str | None = None) -> None:
+    """Raises KernelTrouble for a warning or worse in the kernel's lines, unless it contains `allowed`."""
+    trouble = [line for line in lines if KERNEL_TROUBLE.search(line) and not (allowed and allowed in line)]
+    if trouble and not (allowed and all("Call Trace" in line for line in trouble)):
+        raise KernelTrouble("the guest's kernel logged:\n" + "\n".join(lines[-40:]))

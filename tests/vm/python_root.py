@@ -1,0 +1,128 @@
+"""A minimal Python root for the guest: the running interpreter and just the modules something imports.
+
+The interpreter, its standard library and its shared libraries are copied from this process's own, so the
+guest runs what the host runs. What is needed is found by importing it in a child process and looking at
+what that loaded. Pure Python of the standard library goes in compiled, without its source.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import marshal
+import os
+import struct
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+from .initramfs import Initramfs
+
+HOME = "/usr"
+APP = "app"
+LOADER = "lib64/ld-linux-x86-64.so.2"
+
+_PROBE = """
+import json, os, sys
+sys.path.insert(0, os.getcwd())
+for name in sys.argv[1:]:
+    __import__(name)
+files = {}
+for name, module in sorted(sys.modules.items()):
+    path = getattr(module, '__file__', None)
+    if path and name != '__main__':
+        files[name] = os.path.realpath(path) if path.endswith('.py') else path
+with open('/proc/self/maps') as maps:
+    libraries = {line.split(None, 5)[5].strip() for line in maps if '.so' in line}
+print(json.dumps({'files': files, 'libraries': sorted(libraries)}))
+"""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What importing some modules loads: module name -> file, and shared objects mapped into the process."""
+
+    files: dict[str, Path]
+    libraries: list[Path]
+
+
+def loaded_by(modules: list[str], folder: Path) -> Loaded:
+    """Imports `modules` in a child process with `folder` first on its path. Raises CalledProcessError."""
+    done = subprocess.run([sys.executable, "-B", "-c", _PROBE, *modules], cwd=folder, check=True,
+                          capture_output=True, text=True)
+    record = json.loads(done.stdout)
+    return Loaded({name: Path(path) for name, path in record["files"].items()},
+                  [Path(path) for path in record["libraries"]])
+
+
+def compiled(source: Path) -> bytes:
+    """A module's .pyc, unchecked against its source: from the interpreter's cache, else compiled here."""
+    cached = Path(importlib.util.cache_from_source(str(source)))
+    if cached.exists():
+        return cached.read_bytes()
+    code = compile(source.read_bytes(), str(source), "exec", dont_inherit=True)
+    return importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, 0, 0) + marshal.dumps(code)
+
+
+class PythonRoot:
+    """Puts the interpreter and modules into an initramfs, and counts bytes by kind in `sizes`."""
+
+    def __init__(self, archive: Initramfs) -> None:
+        self._archive = archive
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        self._stdlib = f"{HOME}/lib/{version}"
+        self.site = f"{self._stdlib}/site-packages"
+        self._host_stdlib = Path(os.path.realpath(sysconfig.get_path("stdlib")))
+        self._host_sites = [Path(os.path.realpath(sysconfig.get_path(key))) for key in ("purelib", "platlib")]
+        self.sizes = {"python": 0, "dependencies": 0, "ours": 0}
+
+    def interpreter(self) -> None:
+        """The executable, as /usr/bin/python3, and the dynamic loader."""
+        executable = Path(os.path.realpath(getattr(sys, "_base_executable", sys.executable)))
+        self._put("python", executable, f"{HOME}/bin/python3")
+        self._put("python", Path("/", LOADER).resolve(), LOADER)
+
+    def modules(self, loaded: Loaded, own: Path) -> None:
+        """Everything `loaded`: what lies below the checkout `own` goes to /app with its source."""
+        for path in loaded.files.values():
+            self.module(path, own)
+        for path in loaded.libraries:
+            self.library(path)
+
+    def module(self, path: Path, own: Path) -> None:
+        """One module's file, to its place in the guest."""
+        real = Path(os.path.realpath(path))
+        if real.is_relative_to(own):
+            self._put("ours", real, f"{APP}/{real.relative_to(own)}")
+            return
+        for site in self._host_sites:
+            if real.is_relative_to(site):
+                self._module_at("dependencies", real, f"{self.site}/{real.relative_to(site)}")
+                return
+        if real.is_relative_to(self._host_stdlib):
+            self._module_at("python", real, f"{self._stdlib}/{real.relative_to(self._host_stdlib)}")
+
+    def library(self, path: Path) -> None:
+        """One shared object. Those that packages bring along stay beside them, the system's go to /lib."""
+        real = Path(os.path.realpath(path))
+        for site in self._host_sites:
+            if real.is_relative_to(site):
+                self._put("dependencies", real, f"{self.site}/{real.relative_to(site)}")
+                return
+        if real.is_relative_to(self._host_stdlib) or "abi3" in path.name or path.name.startswith("ld-linux"):
+            return
+        self._put("python", real, f"lib/{path.name}")
+
+    def _module_at(self, kind: str, path: Path, target: str) -> None:
+        if path.suffix == ".py":
+            data = compiled(path)
+            self._archive.file(target + "c", data)
+            self.sizes[kind] += len(data)
+        else:
+            self._put(kind, path, target)
+
+    def _put(self, kind: str, path: Path, target: str) -> None:
+        self._archive.copy(path, target)
+        self.sizes[kind] += path.stat().st_size
