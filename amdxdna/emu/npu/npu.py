@@ -200,6 +200,16 @@ class Npu:
             found.enqueue(self._chain, list(slots), done)
         return Status.OK
 
+    def read(self, context: int, address: int, size: int) -> bytes:
+        """Copies `size` bytes of a context's memory, device heap included; for front ends that decode lists.
+
+        Raises BadAddress, also for an unknown context.
+        """
+        found = self._contexts.get(context)
+        if found is None:
+            raise BadAddress(address, size)
+        return self._read(found, address, size)
+
     def close(self, seconds: float = 2.0) -> None:
         """Destroys every context and waits for the workers, at most that long in all."""
         with self._lock:
