@@ -1,0 +1,174 @@
+"""A bundle directory, opened: manifest, kernels' records, tensors and tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qwen35.bundle.errors import BundleError
+from qwen35.bundle.manifest import Manifest, XclbinSpec
+from qwen35.bundle.specs import (
+    FileSum,
+    GemmSpec,
+    GemvSpec,
+    Reference,
+    TokenCase,
+    read_gemms,
+    read_gemvs,
+    read_references,
+    read_sums,
+    read_tokcases,
+)
+from qwen35.bundle.tensors import Store
+
+if TYPE_CHECKING:
+    from qwen35.model.config import ModelConfig
+
+__all__ = ["EMULATED_STREAM", "Bundle"]
+
+TOKENIZER = "tokenizer.json"
+EMULATED_STREAM = b"EMU1"
+"""How an instruction stream of the emulated NPU begins (amdxdna.emu.kernels.stream)."""
+
+_INSTS_LIMIT = 64 << 20
+_XCLBIN_LIMIT = 256 << 20
+
+
+class Bundle:
+    """A bundle, read and checked by `Bundle.open`. Immutable; any thread may read.
+
+    `manifest`, `tensors` (Store), `xclbins`, `gemms`, `gemvs` (by key), `tokcases`, `references`, `sums`
+    (by file), `config` (ModelConfig, vision included). Every fault raises BundleError(path, line, message).
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        """Reads manifest, index and file sizes. `Bundle.open` also checks the model's shapes."""
+        self.path = Path(directory)
+        if not self.path.is_dir():
+            raise BundleError(self.path, 0, "no such bundle directory", "give the directory of manifest.txt")
+        self.manifest = Manifest.read(self.path)
+        self.xclbins: dict[str, XclbinSpec] = self.manifest.xclbins
+        self.gemms: dict[str, GemmSpec] = read_gemms(self.manifest)
+        self.gemvs: dict[str, GemvSpec] = read_gemvs(self.manifest)
+        self.tokcases: tuple[TokenCase, ...] = read_tokcases(self.manifest)
+        self.references: tuple[Reference, ...] = read_references(self.manifest)
+        self.sums: dict[str, FileSum] = read_sums(self.manifest)
+        self._require_files()
+        self.tensors = Store(self.path)
+
+    @classmethod
+    def open(cls, directory: str | os.PathLike[str], *, check: bool = True) -> Bundle:
+        """Opens the bundle in `directory`; with `check`, params, records and tensors must agree.
+
+        Raises BundleError with file, line and what to do. Nothing is read of tensors.bin.
+        """
+        bundle = cls(directory)
+        if check:
+            from qwen35.bundle.validate import check_model
+
+            check_model(bundle)
+        return bundle
+
+    @cached_property
+    def config(self) -> ModelConfig:
+        """The model's constants. Raises BundleError for a missing or malformed param."""
+        from qwen35.model.config import ModelConfig
+
+        return ModelConfig.from_bundle(self)
+
+    @property
+    def tokenizer_path(self) -> Path:
+        """tokenizer.json."""
+        return self.path / TOKENIZER
+
+    def file(self, relative: str) -> Path:
+        """The path of a bundle-relative file."""
+        return self.path / relative
+
+    def insts(self, relative: str) -> bytes:
+        """An instruction stream's bytes (whole 32-bit words)."""
+        return self._read(relative, _INSTS_LIMIT)
+
+    def xclbin(self, key: str) -> bytes:
+        """The bytes of the xclbin that context `key` loads."""
+        if key not in self.xclbins:
+            raise BundleError(self.manifest.path, 0, f"xclbin {key} is missing")
+        return self._read(self.xclbins[key].file, _XCLBIN_LIMIT)
+
+    @cached_property
+    def emulated(self) -> bool:
+        """True where the kernels are the emulated NPU's: their weight streams' layout is known."""
+        files = [gemm.streams[0].insts for gemm in self.gemms.values()]
+        files += [gemv.insts for gemv in self.gemvs.values()]
+        return bool(files) and all(self._starts(file, EMULATED_STREAM) for file in files)
+
+    def verify(self, progress: Callable[[int, int], None] | None = None) -> int:
+        """Reads every file that has a `sum` record and compares; returns how many there were.
+
+        `progress(done, total)` in bytes. Raises BundleError naming the first file that differs.
+        """
+        total = sum(self._size(entry.file, entry.line) for entry in self.sums.values())
+        done = 0
+        for entry in self.sums.values():
+            size = self._size(entry.file, entry.line)
+            if entry.nbytes is not None and size != entry.nbytes:
+                raise BundleError(self.file(entry.file), 0, f"{size:,} bytes, exported as {entry.nbytes:,}",
+                                  "copy or export the bundle again")
+            digest = hashlib.sha256()
+            with open(self.file(entry.file), "rb", buffering=0) as file:
+                while block := file.read(8 << 20):
+                    digest.update(block)
+                    done += len(block)
+                    if progress is not None:
+                        progress(done, total)
+            if digest.hexdigest() != entry.sha256:
+                raise BundleError(self.file(entry.file), 0, "contents differ from what was exported",
+                                  "copy or export the bundle again")
+        return len(self.sums)
+
+    def _require_files(self) -> None:
+        for xclbin in self.xclbins.values():
+            self._sized(xclbin.file, xclbin.line, 1, _XCLBIN_LIMIT)
+        lines = [(stream.insts, stream.line) for gemm in self.gemms.values() for stream in gemm.streams]
+        lines += [(gemv.insts, gemv.line) for gemv in self.gemvs.values()]
+        for file, line in lines:
+            if self._sized(file, line, 4, _INSTS_LIMIT) % 4:
+                raise BundleError(self.manifest.path, line, f"{file} is no whole number of 32-bit words")
+        if not self.tokenizer_path.is_file():
+            raise BundleError(
+                self.tokenizer_path, 0, "no such file", "copy the checkpoint's tokenizer.json here"
+            )
+
+    def _size(self, file: str, line: int) -> int:
+        path = self.file(file)
+        if not path.is_file():
+            raise BundleError(
+                self.manifest.path, line, f"{file} is not in the bundle", "is the download complete?"
+            )
+        return path.stat().st_size
+
+    def _sized(self, file: str, line: int, least: int, most: int) -> int:
+        size = self._size(file, line)
+        if not least <= size <= most:
+            where = self.manifest.path
+            raise BundleError(where, line, f"{file} is {size:,} bytes, outside {least}..{most:,}")
+        return size
+
+    def _read(self, relative: str, limit: int) -> bytes:
+        path = self.file(relative)
+        try:
+            with open(path, "rb") as file:
+                data = file.read(limit + 1)
+        except OSError as error:
+            raise BundleError(path, 0, f"cannot be read: {error.strerror}") from None
+        if len(data) > limit:
+            raise BundleError(path, 0, f"longer than {limit:,} bytes")
+        return data
+
+    def _starts(self, relative: str, magic: bytes) -> bool:
+        with open(self.file(relative), "rb") as file:
+            return file.read(len(magic)) == magic

@@ -1,0 +1,70 @@
+"""Reading the text files of a bundle: bounded, UTF-8, numbers in plain decimal only."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+
+from qwen35.bundle.errors import BundleError
+
+__all__ = ["parse_count", "parse_real", "read_lines", "relative_path", "shown"]
+
+_COUNT = re.compile(r"[0-9]{1,18}\Z")
+_REAL = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,4})?\Z")
+
+
+def shown(text: str, limit: int = 60) -> str:
+    """`text` cut to `limit` characters for an error message, control characters escaped."""
+    return repr(text if len(text) <= limit else text[: limit - 3] + "...")
+
+
+def read_lines(path: Path, limit: int) -> list[str]:
+    """The lines of a UTF-8 text file of at most `limit` bytes, without their line ends.
+
+    Raises BundleError: missing, unreadable, not a regular file, too long, or not UTF-8 (naming the line).
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(limit + 1)
+    except FileNotFoundError:
+        raise BundleError(path, 0, "no such file", "is this a bundle directory?") from None
+    except OSError as error:
+        raise BundleError(path, 0, f"cannot be read: {error.strerror}") from None
+    if len(data) > limit:
+        raise BundleError(path, 0, f"longer than {limit:,} bytes, which no bundle needs")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BundleError(path, line, f"byte 0x{data[error.start]:02x} is not UTF-8 text") from None
+    lines = text.split("\n")
+    return [line[:-1] if line.endswith("\r") else line for line in lines]
+
+
+def parse_count(text: str) -> int | None:
+    """A decimal integer of at most 18 digits, or None for anything else."""
+    return int(text) if _COUNT.match(text) else None
+
+
+def parse_real(text: str) -> float | None:
+    """A finite decimal number, or None for anything else."""
+    if not _REAL.match(text):
+        return None
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def relative_path(text: str) -> str | None:
+    """A bundle-relative file name in normal form, or None where it would leave the bundle's directory.
+
+    Symbolic links are followed (a downloaded bundle may be a directory of links), so this is a check
+    of the name alone.
+    """
+    if not text or "\0" in text or os.path.isabs(text) or "\\" in text:
+        return None
+    parts = [part for part in text.split("/") if part not in ("", ".")]
+    if not parts or ".." in parts or any(len(part.encode()) > 255 for part in parts):
+        return None
+    return "/".join(parts)
