@@ -1,0 +1,222 @@
+/* The functions Python calls: the instruction set is chosen here and the work shared out over the pool. */
+#include "host.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "host_ops.h"
+#include "host_pool.h"
+
+static _Atomic(const struct host_ops *) chosen;
+
+static const struct host_ops *find(const char *name)
+{
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+               __builtin_cpu_supports("f16c");
+    int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                 __builtin_cpu_supports("avx512vl");
+    if (avx512 && (!name || !strcmp(name, "avx512")))
+        return &host_ops_avx512;
+    if (avx2 && (!name || !strcmp(name, "avx2")))
+        return &host_ops_avx2;
+#endif
+    return !name || !strcmp(name, "portable") ? &host_ops_portable : NULL;
+}
+
+static const struct host_ops *ops(void)
+{
+    const struct host_ops *own = atomic_load(&chosen);
+    if (!own) {
+        own = find(getenv("QWEN35_ISA"));
+        own = own ? own : find(NULL);
+        atomic_store(&chosen, own);
+    }
+    return own;
+}
+
+const char *host_isa(void)
+{
+    return ops()->name;
+}
+
+/* portable, avx2, avx512, or NULL for the best; -EINVAL where this processor lacks it. */
+int host_set_isa(const char *name)
+{
+    const struct host_ops *own = find(name);
+    if (!own)
+        return -EINVAL;
+    atomic_store(&chosen, own);
+    return 0;
+}
+
+static void norm_one(void *context, int block)
+{
+    struct norm_job *job = context;
+    if (ops()->norm_task(job, block))
+        __atomic_store_n(&job->failed, 1, __ATOMIC_RELAXED);
+}
+
+int host_norm_rows(const host_norm *d, float *x, int rows, const uint16_t *const *adds,
+                   const int64_t *add_strides, uint16_t *out, int64_t out_stride, float *proj_out)
+{
+    struct norm_job job = {d, x, rows, adds, add_strides, out, out_stride, proj_out, 0};
+    host_pool_run(norm_one, &job, (rows + NORM_ROWS - 1) / NORM_ROWS);
+    return job.failed ? -ENOMEM : 0;
+}
+
+struct add_job {
+    float *x;
+    const uint16_t *add;
+    int rows, dim;
+    int64_t stride;
+};
+
+static void add_one(void *context, int block)
+{
+    const struct add_job *job = context;
+    int end = (block + 1) * NORM_ROWS < job->rows ? (block + 1) * NORM_ROWS : job->rows;
+    for (int64_t r = block * NORM_ROWS; r < end; r++)
+        ops()->add_row(job->x + r * job->dim, job->add + r * job->stride, job->dim);
+}
+
+int host_add_rows(float *x, int rows, int dim, const uint16_t *add, int64_t stride)
+{
+    struct add_job job = {x, add, rows, dim, stride};
+    host_pool_run(add_one, &job, (rows + NORM_ROWS - 1) / NORM_ROWS);
+    return 0;
+}
+
+void host_swiglu_pairs(const uint16_t *pairs, int64_t count, uint16_t *out)
+{
+    ops()->swiglu_pairs(pairs, count, out);
+}
+
+void host_bf16_to_f32(const uint16_t *src, float *dst, int64_t count)
+{
+    ops()->bf16_to_f32(src, dst, count);
+}
+
+void host_f32_to_bf16(const float *src, uint16_t *dst, int64_t count)
+{
+    ops()->f32_to_bf16(src, dst, count);
+}
+
+int64_t host_argmax(const float *values, int64_t count)
+{
+    return ops()->argmax(values, count);
+}
+
+void host_silu(float *values, int64_t count)
+{
+    ops()->silu(values, count);
+}
+
+void host_matmul(const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc, int m, int n,
+                 int k)
+{
+    ops()->matmul(m, n, k, a, lda, b, ldb, c, ldc);
+}
+
+static void delta_one(void *context, int key_head)
+{
+    struct delta_job *job = context;
+    if (ops()->delta_prefill(job, key_head))
+        __atomic_store_n(&job->failed, 1, __ATOMIC_RELAXED);
+}
+
+static void delta_step_one(void *context, int key_head)
+{
+    struct delta_job *job = context;
+    if (ops()->delta_step(job, key_head))
+        __atomic_store_n(&job->failed, 1, __ATOMIC_RELAXED);
+}
+
+/* Head dims must be multiples of 16; the states must be 64-byte aligned (non-temporal stores). */
+static int delta_fits(const host_delta *d, const void *state)
+{
+    return d->conv_k >= 1 && d->conv_k <= MAX_TAPS && d->dk % 16 == 0 && d->dv % 16 == 0 && d->dk > 0 &&
+           d->dv > 0 && d->key_heads > 0 && d->value_heads % d->key_heads == 0 && (uintptr_t)state % 64 == 0;
+}
+
+int host_delta_prefill(const host_delta *d, const uint16_t *y, int64_t y_stride, const float *gates,
+                       int rows, const uint16_t *conv_in, uint16_t *conv_out, const float *state_in,
+                       float *state_out, uint16_t *out, int64_t out_stride)
+{
+    struct delta_job job = {d, y, y_stride, gates, rows, conv_in, conv_out, state_in, state_out, out,
+                            out_stride, 0};
+    if (!delta_fits(d, state_out))
+        return -EINVAL;
+    host_pool_run(delta_one, &job, d->key_heads);
+    return job.failed ? -ENOMEM : 0;
+}
+
+int host_delta_step(const host_delta *d, const uint16_t *y, const float *gates, const uint16_t *conv_in,
+                    uint16_t *conv_out, const float *state_in, float *state_out, uint16_t *out)
+{
+    struct delta_job job = {d, y, 0, gates, 1, conv_in, conv_out, state_in, state_out, out, 0, 0};
+    if (!delta_fits(d, state_out))
+        return -EINVAL;
+    host_pool_run(delta_step_one, &job, d->key_heads);
+    return job.failed ? -ENOMEM : 0;
+}
+
+static int attn_fits(const host_attn *d)
+{
+    return d->hd > 0 && d->hd % 16 == 0 && d->hd <= MAX_HEAD && d->rope_dim >= 0 && d->rope_dim <= d->hd &&
+           d->rope_dim % 2 == 0 && d->kv_heads > 0 && d->heads % d->kv_heads == 0;
+}
+
+static void append_one(void *context, int block)
+{
+    ops()->attn_append(context, block);
+}
+
+static void block_one(void *context, int task)
+{
+    struct attn_job *job = context;
+    if (ops()->attn_block(job, task))
+        __atomic_store_n(&job->failed, 1, __ATOMIC_RELAXED);
+}
+
+static void piece_one(void *context, int task)
+{
+    ops()->attn_piece(context, task);
+}
+
+int host_attn_prefill(const host_attn *d, const uint16_t *y, int64_t y_stride, int rows, int64_t past,
+                      const float *cosines, const float *sines, uint16_t *keys, uint16_t *values,
+                      uint16_t *out, int64_t out_stride)
+{
+    struct attn_job job = {.d = d, .y = y, .y_stride = y_stride, .rows = rows, .past = past,
+                           .cosines = cosines, .sines = sines, .keys = keys, .values = values,
+                           .out = out, .out_stride = out_stride};
+    if (!attn_fits(d))
+        return -EINVAL;
+    host_pool_run(append_one, &job, (rows + APPEND_ROWS - 1) / APPEND_ROWS);
+    host_pool_run(block_one, &job, (rows + QUERY_ROWS - 1) / QUERY_ROWS * d->kv_heads);
+    return job.failed ? -ENOMEM : 0;
+}
+
+/* The caller's scratch holds the queries and the pieces' results while the pool's threads fill them. */
+int host_attn_step(const host_attn *d, const uint16_t *y, int64_t past, const float *cosines,
+                   const float *sines, uint16_t *keys, uint16_t *values, uint16_t *out)
+{
+    if (!attn_fits(d))
+        return -EINVAL;
+    int pieces = (int)(past / PIECE_ROWS + 1);
+    size_t heads = (size_t)d->heads, hd = (size_t)d->hd;
+    float *query = host_scratch(sizeof(float) * (heads * hd + heads * (size_t)pieces * (hd + 2)));
+    if (!query)
+        return -ENOMEM;
+    struct attn_job job = {.d = d, .y = y, .rows = 1, .past = past, .cosines = cosines, .sines = sines,
+                           .keys = keys, .values = values, .out = out, .query = query,
+                           .partial = query + heads * hd, .pieces = pieces};
+    ops()->attn_query(&job);
+    host_pool_run(piece_one, &job, pieces * d->kv_heads);
+    ops()->attn_merge(&job);
+    return 0;
+}

@@ -1,0 +1,332 @@
+/* The gated delta rule (DeltaNet): a prompt in its chunked form, a token in its recurrent form. One task is
+   one key head with its value heads: convolution, gates, recurrence and gated norm, so that nothing wider
+   than a chunk of one head is ever stored. Chunked form: Yang et al., "Parallelizing Linear Transformers with
+   the Delta Rule over Sequence Length" (2024) and "Gated Delta Networks" (2024). */
+
+/* q, k or v of `rows` tokens from `first` on: causal depthwise convolution over `width` channels, then SiLU.
+   `raw` holds rows + conv_k - 1 staged rows. */
+INLINE void convolve(const struct delta_job *j, int first, int rows, int channel, int width, float *raw,
+                     float *out)
+{
+    const host_delta *d = j->d;
+    int history = d->conv_k - 1;
+    int64_t channels = 2 * (int64_t)d->key_heads * d->dk + (int64_t)d->value_heads * d->dv;
+    for (int r = -history; r < rows; r++) {
+        int64_t row = first + r;
+        const uint16_t *src = row >= 0 ? j->y + row * j->y_stride : j->conv_in + (row + history) * channels;
+        float *to = raw + (r + history) * (int64_t)width;
+        for (int c = 0; c < width; c += VL)
+            v_store(to + c, v_load_bf16(src + channel + c));
+    }
+    for (int c = 0; c < width; c += VL) {
+        vf taps[MAX_TAPS];
+        for (int t = 0; t < d->conv_k; t++)
+            taps[t] = v_load(d->taps + t * channels + channel + c);
+        for (int r = 0; r < rows; r++) {
+            vf acc = v_set(0.0f);
+            for (int t = 0; t < d->conv_k; t++)
+                acc = v_fma(taps[t], v_load(raw + (r + t) * (int64_t)width + c), acc);
+            v_store(out + r * (int64_t)width + c, v_silu(acc));
+        }
+    }
+}
+
+/* The last conv_k - 1 inputs of these channels, for the next call; in place when conv_in is conv_out. */
+INLINE void keep_history(const struct delta_job *j, int channel, int width)
+{
+    const host_delta *d = j->d;
+    int history = d->conv_k - 1;
+    int64_t channels = 2 * (int64_t)d->key_heads * d->dk + (int64_t)d->value_heads * d->dv;
+    for (int r = 0; r < history; r++) {
+        int64_t row = (int64_t)j->rows - history + r;
+        const uint16_t *src = row >= 0 ? j->y + row * j->y_stride : j->conv_in + (row + history) * channels;
+        memmove(j->conv_out + r * channels + channel, src + channel, sizeof(uint16_t) * (size_t)width);
+    }
+}
+
+INLINE void l2_normalise(float *x, int count, float factor)
+{
+    vf scale = v_set(inverse_norm(x, count, 1.0f, 1e-6f) * factor);
+    for (int i = 0; i < count; i += VL)
+        v_store(x + i, v_mul(v_load(x + i), scale));
+}
+
+/* log g = A softplus(a + dt_bias), always <= 0; softplus is linear above 20 as torch's */
+INLINE float log_decay(const host_delta *d, const float *gates, int head)
+{
+    float a = gates[d->value_heads + head] + d->dt_bias[head];
+    return d->decay[head] * (a > 20.0f ? a : log1pf(expf(a)));
+}
+
+INLINE float write_strength(const float *gates, int head)
+{
+    return 1.0f / (1.0f + expf(-gates[head]));
+}
+
+/* rms(o) * norm * silu(z), to bf16 */
+INLINE void gated_norm(const host_delta *d, const float *o, const uint16_t *z, uint16_t *out)
+{
+    vf scale = v_set(inverse_norm(o, d->dv, (float)d->dv, d->eps));
+    for (int i = 0; i < d->dv; i += VL) {
+        vf normed = v_mul(v_mul(v_load(o + i), scale), v_load(d->norm + i));
+        v_store_bf16(out + i, v_mul(normed, v_silu(v_load_bf16(z + i))));
+    }
+}
+
+struct delta_scratch {
+    float *raw, *kq, *kt, *products, *system, *mix, *v, *reads;
+    double log_sum[CHUNK];
+    float beta[CHUNK];
+};
+
+static int delta_scratch_of(const host_delta *d, struct delta_scratch *s)
+{
+    size_t dk = (size_t)d->dk, dv = (size_t)d->dv, wide = dk > dv ? dk : dv, c = CHUNK;
+    size_t sizes[] = {(c + (size_t)d->conv_k - 1) * wide, 2 * c * dk, dk * c, 2 * c * c, c * c, c * c,
+                      c * dv, 2 * c * dv};
+    float **parts[] = {&s->raw, &s->kq, &s->kt, &s->products, &s->system, &s->mix, &s->v, &s->reads};
+    size_t total = 0;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        total += sizes[i];
+    float *at = host_scratch(total * sizeof(float));
+    if (!at)
+        return -1;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; at += sizes[i++])
+        *parts[i] = at;
+    return 0;
+}
+
+/* Rows [rows, padded) of a [padded, width] matrix become zero: a zero token changes nothing. */
+INLINE void pad(float *x, int rows, int padded, int width)
+{
+    memset(x + (int64_t)rows * width, 0, sizeof(float) * (size_t)(padded - rows) * (size_t)width);
+}
+
+/* From k k^T and q k^T and the decays between two tokens (differences of log sums, each <= 0): the strictly
+   lower system[i][j] = -beta_i (k_i . k_j) decay_ij and the lower mix[i][j] = (q_i . k_j) decay_ij. */
+INLINE void decayed_products(struct delta_scratch *s, int padded)
+{
+    float gap[CHUNK];
+    for (int i = 0; i < padded; i++) {
+        const float *kk = s->products + i * CHUNK, *qk = s->products + (CHUNK + i) * CHUNK;
+        int upto = (i / 16 + 1) * 16;
+        for (int j = 0; j < upto; j++)
+            gap[j] = j <= i ? (float)(s->log_sum[i] - s->log_sum[j]) : -INFINITY;
+        vf beta = v_set(-s->beta[i]);
+        for (int j = 0; j < upto; j += VL) {
+            vf decay = v_exp(v_load(gap + j));
+            v_store(s->system + i * CHUNK + j, v_mul(v_mul(beta, v_load(kk + j)), decay));
+            v_store(s->mix + i * CHUNK + j, v_mul(v_load(qk + j), decay));
+        }
+        for (int j = i; j < upto; j++)
+            s->system[i * CHUNK + j] = 0.0f;
+    }
+}
+
+/* v becomes u with u_i = v_i + sum over j < i of system[i][j] u_j, in blocks of 16 rows. */
+INLINE void solve(struct delta_scratch *s, int padded, int dv)
+{
+    for (int block = 0; block < padded; block += 16) {
+        float *u = s->v + block * (int64_t)dv;
+        if (block)
+            gemm(16, dv, block, s->system + block * CHUNK, CHUNK, s->v, dv, u, dv, 1.0f);
+        for (int c = 0; c < dv; c += VL)
+            for (int i = 1; i < 16; i++) {
+                const float *row = s->system + (block + i) * CHUNK + block;
+                vf acc = v_load(u + i * (int64_t)dv + c), more = v_set(0.0f);
+                int l = 0;
+                for (; l + 2 <= i; l += 2) {
+                    acc = v_fma(v_set(row[l]), v_load(u + l * (int64_t)dv + c), acc);
+                    more = v_fma(v_set(row[l + 1]), v_load(u + (l + 1) * (int64_t)dv + c), more);
+                }
+                if (l < i)
+                    acc = v_fma(v_set(row[l]), v_load(u + l * (int64_t)dv + c), acc);
+                v_store(u + i * (int64_t)dv + c, v_add(acc, more));
+            }
+    }
+}
+
+/* One value head of one chunk, given kq, kt and products. `state` [dk, dv] is read and replaced. */
+static void delta_chunk(const struct delta_job *j, struct delta_scratch *s, int first, int rows, int padded,
+                        int head, float *state)
+{
+    const host_delta *d = j->d;
+    int dk = d->dk, dv = d->dv, keys = d->key_heads * dk, z_at = 2 * keys + d->value_heads * dv;
+    double sum = 0.0;
+    for (int i = 0; i < padded; i++) {
+        const float *gates = j->gates + (int64_t)(first + i) * d->gate_cols;
+        sum += i < rows ? log_decay(d, gates, head) : 0.0;
+        s->log_sum[i] = sum;
+        s->beta[i] = i < rows ? write_strength(gates, head) : 0.0f;
+    }
+    convolve(j, first, rows, 2 * keys + head * dv, dv, s->raw, s->v);
+    pad(s->v, rows, padded, dv);
+    decayed_products(s, padded);
+    /* reads: k S (rows of kq are k), then q S */
+    gemm(padded, dv, dk, s->kq, dk, state, dv, s->reads, dv, 0.0f);
+    float *q_reads = s->reads + CHUNK * (int64_t)dv;
+    gemm(padded, dv, dk, s->kq + CHUNK * (int64_t)dk, dk, state, dv, q_reads, dv, 0.0f);
+    for (int i = 0; i < padded; i++) {
+        vf beta = v_set(s->beta[i]), past = v_set(-(float)exp(s->log_sum[i]));
+        float *v = s->v + i * (int64_t)dv;
+        const float *read = s->reads + i * (int64_t)dv;
+        for (int c = 0; c < dv; c += VL)
+            v_store(v + c, v_mul(beta, v_fma(past, v_load(read + c), v_load(v + c))));
+    }
+    solve(s, padded, dv);
+    for (int i = 0; i < padded; i++) {
+        vf past = v_set((float)exp(s->log_sum[i]));
+        float *o = q_reads + i * (int64_t)dv;
+        for (int c = 0; c < dv; c += VL)
+            v_store(o + c, v_mul(past, v_load(o + c)));
+    }
+    for (int block = 0; block < padded; block += 16)
+        gemm(16, dv, block + 16, s->mix + block * CHUNK, CHUNK, s->v, dv, q_reads + block * (int64_t)dv, dv,
+             1.0f);
+    for (int i = 0; i < rows; i++) {
+        int64_t row = first + i;
+        gated_norm(d, q_reads + i * (int64_t)dv, j->y + row * j->y_stride + z_at + head * dv,
+                   j->out + row * j->out_stride + head * dv);
+    }
+    for (int i = 0; i < padded; i++) {
+        vf rest = v_set((float)exp(sum - s->log_sum[i]));
+        float *u = s->v + i * (int64_t)dv;
+        for (int c = 0; c < dv; c += VL)
+            v_store(u + c, v_mul(rest, v_load(u + c)));
+    }
+    float kept = (float)exp(sum);
+    if (kept == 0.0f) /* gemm takes scale 0 as "overwrite", which would lose a NaN of the state */
+        for (int64_t i = 0; i < (int64_t)dk * dv; i++)
+            state[i] *= 0.0f;
+    gemm(dk, dv, padded, s->kt, CHUNK, s->v, dv, state, dv, kept == 0.0f ? 1.0f : kept);
+}
+
+static int delta_prefill(const struct delta_job *j, int key_head)
+{
+    const host_delta *d = j->d;
+    struct delta_scratch s;
+    int dk = d->dk, dv = d->dv, group = d->value_heads / d->key_heads, keys = d->key_heads * dk;
+    if (delta_scratch_of(d, &s))
+        return -1;
+    size_t one = (size_t)dk * (size_t)dv;
+    float *states = j->state_out + (size_t)(key_head * group) * one;
+    if (!j->state_in)
+        memset(states, 0, sizeof(float) * one * (size_t)group);
+    else if (j->state_in != j->state_out)
+        memcpy(states, j->state_in + (size_t)(key_head * group) * one, sizeof(float) * one * (size_t)group);
+    for (int first = 0; first < j->rows; first += CHUNK) {
+        int rows = j->rows - first < CHUNK ? j->rows - first : CHUNK, padded = (rows + 15) / 16 * 16;
+        float *k = s.kq, *q = s.kq + CHUNK * (int64_t)dk;
+        convolve(j, first, rows, key_head * dk, dk, s.raw, q);
+        convolve(j, first, rows, keys + key_head * dk, dk, s.raw, k);
+        pad(q, rows, padded, dk);
+        pad(k, rows, padded, dk);
+        for (int i = 0; i < rows; i++) {
+            l2_normalise(k + i * (int64_t)dk, dk, 1.0f);
+            l2_normalise(q + i * (int64_t)dk, dk, 1.0f / sqrtf((float)dk));
+        }
+        for (int i = 0; i < padded; i++)
+            for (int c = 0; c < dk; c++)
+                s.kt[c * CHUNK + i] = k[i * (int64_t)dk + c];
+        for (int block = 0; block < padded; block += 16) { /* the lower triangle alone is used */
+            gemm(16, block + 16, dk, k + block * (int64_t)dk, dk, s.kt, CHUNK, s.products + block * CHUNK,
+                 CHUNK, 0.0f);
+            gemm(16, block + 16, dk, q + block * (int64_t)dk, dk, s.kt, CHUNK,
+                 s.products + (CHUNK + block) * CHUNK, CHUNK, 0.0f);
+        }
+        for (int g = 0; g < group; g++)
+            delta_chunk(j, &s, first, rows, padded, key_head * group + g, states + (size_t)g * one);
+    }
+    keep_history(j, key_head * dk, dk);
+    keep_history(j, keys + key_head * dk, dk);
+    keep_history(j, 2 * keys + key_head * group * dv, group * dv);
+    return 0;
+}
+
+/* state_in [dk, dv] -> state_out, and o = state_out^T q. Two passes over the matrix, the second from the
+   nearer caches: kv = (g S)^T k and (g S)^T q; then S' = g S + k delta^T. */
+INLINE void delta_update(int dk, int dv, const float *q, const float *k, const float *v, float decay,
+                         float beta, const float *state_in, float *state_out, float *o)
+{
+    float dot = 0.0f;
+    vf partial = v_set(0.0f);
+    for (int i = 0; i < dk; i += VL)
+        partial = v_fma(v_load(q + i), v_load(k + i), partial);
+    dot = v_sum(partial);
+    vf g = v_set(decay), strength = v_set(beta), overlap = v_set(dot);
+    int c = 0;
+    for (; c + 4 * VL <= dv; c += 4 * VL) {
+        vf by_k[4], by_q[4];
+#pragma GCC unroll 4
+        for (int l = 0; l < 4; l++)
+            by_k[l] = by_q[l] = v_set(0.0f);
+        for (int i = 0; i < dk; i++) {
+            vf ki = v_set(k[i]), qi = v_set(q[i]);
+#pragma GCC unroll 4
+            for (int l = 0; l < 4; l++) {
+                vf s = v_load(state_in + i * (int64_t)dv + c + l * VL);
+                by_k[l] = v_fma(ki, s, by_k[l]);
+                by_q[l] = v_fma(qi, s, by_q[l]);
+            }
+        }
+        vf delta[4];
+#pragma GCC unroll 4
+        for (int l = 0; l < 4; l++) {
+            vf kv = v_mul(g, by_k[l]);
+            delta[l] = v_mul(v_sub(v_load(v + c + l * VL), kv), strength);
+            v_store(o + c + l * VL, v_fma(delta[l], overlap, v_mul(g, by_q[l])));
+        }
+        for (int i = 0; i < dk; i++) {
+            vf ki = v_set(k[i]);
+#pragma GCC unroll 4
+            for (int l = 0; l < 4; l++) {
+                int64_t at = i * (int64_t)dv + c + l * VL;
+                v_stream(state_out + at, v_fma(ki, delta[l], v_mul(g, v_load(state_in + at))));
+            }
+        }
+    }
+    for (; c < dv; c += VL) {
+        vf by_k = v_set(0.0f), by_q = by_k;
+        for (int i = 0; i < dk; i++) {
+            vf s = v_load(state_in + i * (int64_t)dv + c);
+            by_k = v_fma(v_set(k[i]), s, by_k);
+            by_q = v_fma(v_set(q[i]), s, by_q);
+        }
+        vf delta = v_mul(v_sub(v_load(v + c), v_mul(g, by_k)), strength);
+        v_store(o + c, v_fma(delta, overlap, v_mul(g, by_q)));
+        for (int i = 0; i < dk; i++) {
+            int64_t at = i * (int64_t)dv + c;
+            v_stream(state_out + at, v_fma(v_set(k[i]), delta, v_mul(g, v_load(state_in + at))));
+        }
+    }
+}
+
+static int delta_step(const struct delta_job *j, int key_head)
+{
+    const host_delta *d = j->d;
+    int dk = d->dk, dv = d->dv, group = d->value_heads / d->key_heads, keys = d->key_heads * dk;
+    int wide = dk > dv ? dk : dv, z_at = 2 * keys + d->value_heads * dv;
+    float *q = host_scratch(sizeof(float) * (size_t)(2 * dk + 2 * dv + d->conv_k * wide));
+    if (!q)
+        return -1;
+    float *k = q + dk, *v = k + dk, *o = v + dv, *raw = o + dv;
+    convolve(j, 0, 1, key_head * dk, dk, raw, q);
+    convolve(j, 0, 1, keys + key_head * dk, dk, raw, k);
+    l2_normalise(q, dk, 1.0f / sqrtf((float)dk));
+    l2_normalise(k, dk, 1.0f);
+    for (int g = 0; g < group; g++) {
+        int head = key_head * group + g;
+        size_t at = (size_t)head * (size_t)dk * (size_t)dv;
+        convolve(j, 0, 1, 2 * keys + head * dv, dv, raw, v);
+        delta_update(dk, dv, q, k, v, expf(log_decay(d, j->gates, head)), write_strength(j->gates, head),
+                     j->state_in + at, j->state_out + at, o);
+        gated_norm(d, o, j->y + z_at + head * dv, j->out + head * dv);
+    }
+    keep_history(j, key_head * dk, dk);
+    keep_history(j, keys + key_head * dk, dk);
+    keep_history(j, 2 * keys + key_head * group * dv, group * dv);
+#if HOST_ISA
+    _mm_sfence();
+#endif
+    return 0;
+}
