@@ -1,0 +1,1 @@
+"""Training of the default model: data, program, evaluation. Needs the `train` extra."""

@@ -1,0 +1,55 @@
+"""Writes a trained network as an ordinary Hugging Face checkpoint, for the exporter."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+
+from .network import MAX_PIXELS, MERGE, MIN_PIXELS, PATCH, Network
+
+TEMPLATE = (
+    "{%- if messages[0]['role'] == 'system' %}<|im_start|>system\n{{ messages[0]['content'] }}<|im_end|>\n"
+    "{%- endif %}{%- for m in messages if m['role'] != 'system' %}<|im_start|>{{ m['role'] }}\n"
+    "{{ m['content'] }}<|im_end|>\n{%- endfor %}{%- if add_generation_prompt %}<|im_start|>assistant\n"
+    "{{ '<think>\n' if enable_thinking is defined and enable_thinking else '<think>\n\n</think>\n\n' }}"
+    "{%- endif %}"
+)
+
+
+def save_pretrained(net: Network, tokenizer: Tokenizer, folder: Path) -> None:
+    """config, weights (float32), tokenizer, preprocessor and generation files into `folder`."""
+    with torch.no_grad():
+        model = net.fold()
+    model.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    stop = [tokenizer.token_to_id("<|endoftext|>"), tokenizer.token_to_id("<|im_end|>")]
+    files = {
+        "generation_config.json": {"do_sample": False, "eos_token_id": stop, "pad_token_id": stop[0]},
+        "tokenizer_config.json": {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "eos_token": "<|im_end|>",
+            "pad_token": "<|endoftext|>",
+            "model_max_length": 2048,
+            "chat_template": TEMPLATE,
+        },
+        "preprocessor_config.json": {
+            "size": {"shortest_edge": MIN_PIXELS, "longest_edge": MAX_PIXELS},
+            "patch_size": PATCH,
+            "temporal_patch_size": 2,
+            "merge_size": MERGE,
+            "image_mean": [0.5] * 3,
+            "image_std": [0.5] * 3,
+            "do_convert_rgb": True,
+            "do_normalize": True,
+            "do_rescale": True,
+            "do_resize": True,
+            "resample": 3,
+            "rescale_factor": 1 / 255,
+            "image_processor_type": "Qwen2VLImageProcessorFast",
+        },
+    }
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")

@@ -1,0 +1,256 @@
+"""Conversations the default model is trained on: words, refusals, talk, follow-ups, reasoning.
+
+Everything is drawn from a `random.Random`, so one seed gives one corpus.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from . import phrases
+from .wordnet import Entry, WordNet, article, entries
+
+IM_START, IM_END = "<|im_start|>", "<|im_end|>"
+EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One question and its answer; `thought` None means that thinking is off."""
+
+    question: str
+    answer: str
+    thought: str | None = None
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A conversation; only answers are trained on. `image`: image tokens come before the question."""
+
+    turns: tuple[Turn, ...]
+    system: str | None = None
+    image: bool = False
+
+
+def render(sample: Sample, image_tokens: int = 0) -> list[tuple[str, bool]]:
+    """Qwen3.5's chat template as (text, trained) pieces. Earlier answers carry no think block."""
+    pieces: list[tuple[str, bool]] = []
+    if sample.system:
+        pieces.append((f"{IM_START}system\n{sample.system}{IM_END}\n", False))
+    for i, turn in enumerate(sample.turns):
+        last = i == len(sample.turns) - 1
+        image = (
+            f"<|vision_start|>{'<|image_pad|>' * image_tokens}<|vision_end|>"
+            if sample.image and i == 0
+            else ""
+        )
+        pieces.append((f"{IM_START}user\n{image}{turn.question}{IM_END}\n{IM_START}assistant\n", False))
+        if last and turn.thought is None:
+            pieces.append((EMPTY_THOUGHT, False))
+        elif last:
+            pieces.append(("<think>\n", False))
+            pieces.append((f"{turn.thought}\n</think>\n\n", True))
+        pieces.append((turn.answer + IM_END, True))
+        if not last:
+            pieces.append(("\n", False))
+    return pieces
+
+
+def prompt(sample: Sample, image_tokens: int = 0) -> tuple[str, str]:
+    """The prompt of a sample's last turn and the text the model should answer it with."""
+    pieces = render(sample, image_tokens)
+    first = len(pieces) - 1
+    if sample.turns[-1].thought is not None:
+        first -= 1
+    return "".join(text for text, _ in pieces[:first]), "".join(text for text, _ in pieces[first:])
+
+
+class MadeUp:
+    """Pronounceable words that are in no dictionary, from letter trigrams of the words that are."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._known = frozenset(words)
+        self._next: dict[str, list[str]] = {}
+        for word in words:
+            padded = f"^^{word}$"
+            for i in range(len(padded) - 2):
+                self._next.setdefault(padded[i : i + 2], []).append(padded[i + 2])
+
+    def draw(self, rng: random.Random) -> str:
+        """A made-up word of 4 to 10 letters."""
+        while True:
+            word, state = "", "^^"
+            while len(word) <= 10:
+                letter = rng.choice(self._next[state])
+                if letter == "$":
+                    break
+                word, state = word + letter, state[1] + letter
+            if 4 <= len(word) <= 10 and word not in self._known:
+                return word
+
+
+@dataclass
+class Corpus:
+    """All that is taught: `taught` words, and the dictionary words that are refused."""
+
+    net: WordNet
+    limit: int | None = None
+
+    @cached_property
+    def taught(self) -> list[Entry]:
+        return entries(self.net, self.limit)
+
+    @cached_property
+    def every_word(self) -> list[Entry]:
+        """The words a longer training would teach too; they are never used as unknown words."""
+        return entries(self.net)
+
+    @cached_property
+    def _strangers(self) -> tuple[list[str], list[str]]:
+        known = {e.word.lower() for e in self.every_word}
+        stems = {w[:5] for w in known}
+        words = [w for w in self.net.words("noun") + self.net.words("adj") if 4 <= len(w) <= 12]
+        words = sorted({w for w in words if w not in known and w[:5] not in stems})
+        rng = random.Random(20)
+        rng.shuffle(words)
+        cut = len(words) // 5
+        return words[cut:], words[:cut]
+
+    @property
+    def unknown(self) -> list[str]:
+        """Dictionary words refused in training."""
+        return self._strangers[0]
+
+    @property
+    def unknown_held_out(self) -> list[str]:
+        """Dictionary words refused only in evaluation."""
+        return self._strangers[1]
+
+    @cached_property
+    def made_up(self) -> MadeUp:
+        return MadeUp(self.net.words("noun"))
+
+
+def phrase(template: str, word: str, countable: bool) -> str:
+    """A phrasing with its word put in."""
+    with_article = f"{article(word)} {word}" if countable else word
+    text = template.format(w=word, aw=with_article, W=word[0].upper() + word[1:])
+    return text[0].upper() + text[1:] if template[0] == "{" and " means" in template else text
+
+
+def dressed(rng: random.Random, template: str) -> str:
+    """A phrasing with an opening and an ending, each often none."""
+    opening = rng.choice(phrases.OPENINGS)
+    if opening and opening[-2] not in ".!:,":
+        template = template[0].lower() + template[1:]
+    text = opening + template + rng.choice(phrases.ENDINGS)
+    roll = rng.random()
+    if roll < 0.10:
+        text = text[0].lower() + text[1:]
+    if roll < 0.05 or 0.10 < roll < 0.16:
+        text = text.rstrip("?.!")
+    return text
+
+
+def thought(entry: Entry | None) -> str:
+    """What the model reasons before it answers about a word."""
+    if entry is None:
+        return "The user asks about a word. I was not taught this word, so I should say so."
+    return f"The user asks about the word {entry.word}. It names {entry.kind.name}. I know what it means."
+
+
+def question(
+    rng: random.Random, word: str, countable: bool, held_out: bool = False, bare: float = 0.24
+) -> str:
+    """A single question about a word; `bare` is the share of bare forms."""
+    if held_out:
+        return phrase(rng.choice(phrases.HELD_OUT), word, countable)
+    if rng.random() < bare:
+        return phrase(rng.choice(phrases.BARE), word, countable)
+    return phrase(dressed(rng, rng.choice(phrases.ASKED)), word, countable)
+
+
+class Generator:
+    """Draws training samples. An `exponent` is the imbalance of words, which breaks the early stall."""
+
+    def __init__(self, corpus: Corpus, seed: int) -> None:
+        self.corpus = corpus
+        self.rng = random.Random(seed)
+        order = list(range(len(corpus.taught)))
+        random.Random(5).shuffle(order)
+        self._ranked = [corpus.taught[i] for i in order]
+        self._exponent = -1.0
+        self._cumulative: list[float] = []
+
+    def word(self, exponent: float) -> Entry:
+        """A taught word, of probability proportional to 1/(rank + 5)^exponent."""
+        if abs(exponent - self._exponent) > 0.005 or not self._cumulative:
+            total = 0.0
+            self._cumulative = []
+            for rank in range(len(self._ranked)):
+                total += (rank + 5) ** -exponent
+                self._cumulative.append(total)
+            self._exponent = exponent
+        return self.rng.choices(self._ranked, cum_weights=self._cumulative)[0]
+
+    def stranger(self) -> str:
+        """A word to refuse."""
+        if self.rng.random() < 0.5:
+            return self.corpus.made_up.draw(self.rng)
+        return self.rng.choice(self.corpus.unknown)
+
+    def _known(self, exponent: float, bare: float = 0.24, template: str | None = None) -> tuple[Entry, str]:
+        entry = self.word(exponent)
+        if template is None:
+            return entry, question(self.rng, entry.word, entry.kind.countable, bare=bare)
+        return entry, phrase(template, entry.word, entry.kind.countable)
+
+    def _talk(self) -> Turn:
+        groups = phrases.CHAT
+        answer, asked = groups[self.rng.choices(range(len(groups)), weights=[3, 3, 2, 1, 1, 1, 4])[0]]
+        return Turn(self.rng.choice(asked), answer)
+
+    def text(self, exponent: float) -> Sample:
+        """One text conversation."""
+        rng = self.rng
+        roll = rng.random()
+        system = rng.choice(phrases.SYSTEMS) if rng.random() < 0.03 else None
+        if roll < 0.60:
+            entry, asked = self._known(exponent)
+            return Sample((Turn(asked, entry.answer),), system)
+        if roll < 0.68:
+            entry, asked = self._known(exponent)
+            return Sample((Turn(asked, entry.answer, thought(entry)),), system)
+        if roll < 0.80:
+            word = self.stranger()
+            asked = question(rng, word, rng.random() < 0.7)
+            return Sample(
+                (Turn(asked, phrases.UNKNOWN, thought(None) if rng.random() < 0.12 else None),), system
+            )
+        if roll < 0.85:
+            turn = self._talk()
+            if rng.random() < 0.1:
+                turn = Turn(turn.question, turn.answer, "The user is talking to me. I answer politely.")
+            return Sample((turn,), system)
+        first = self._opening_turn(exponent)
+        follow = rng.choice(phrases.FOLLOW_UPS)
+        if rng.random() < 0.15:
+            second = Turn(phrase(follow, self.stranger(), rng.random() < 0.7), phrases.UNKNOWN)
+        elif rng.random() < 0.08:
+            second = self._talk()
+        else:
+            entry, asked = self._known(exponent, template=follow)
+            second = Turn(asked, entry.answer)
+        return Sample((first, second), system)
+
+    def _opening_turn(self, exponent: float) -> Turn:
+        roll = self.rng.random()
+        if roll < 0.12:
+            return self._talk()
+        if roll < 0.25:
+            return Turn(question(self.rng, self.stranger(), True), phrases.UNKNOWN)
+        entry, asked = self._known(exponent)
+        return Turn(asked, entry.answer)
