@@ -1,1 +1,1 @@
-"""What the driver's interface must do, written once and run against every target (see target.py)."""
+"""What the driver's interface must do, written once and run against every target (see kit.py)."""

@@ -53,11 +53,16 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> bool:
     return True
 
 
-def rebind(bdf: str) -> dict[str, Any]:
-    """Unbinds the driver from the function and binds it again: a probe from scratch."""
+def unbind(bdf: str) -> dict[str, Any]:
+    """Unbinds the driver from the function, if it is bound."""
     if os.path.exists(f"{DRIVER}/{bdf}"):
         with open(f"{DRIVER}/unbind", "w") as file:
             file.write(bdf)
+    return {}
+
+
+def bind(bdf: str) -> dict[str, Any]:
+    """Binds the driver to the function, a probe from scratch; `errno` is 0 when its node appeared."""
     try:
         with open(f"{DRIVER}/bind", "w") as file:
             file.write(bdf)
@@ -68,11 +73,15 @@ def rebind(bdf: str) -> dict[str, Any]:
 
 
 def shell(command: str) -> dict[str, Any]:
-    """Runs a shell command; its exit status and output."""
-    with os.popen(f"({command}) 2>&1") as pipe:
+    """Runs a shell command; its exit status and output (both streams)."""
+    reader, writer = os.pipe()
+    streams = [(os.POSIX_SPAWN_DUP2, writer, 1), (os.POSIX_SPAWN_DUP2, writer, 2)]
+    child = os.posix_spawn("/bin/sh", ["sh", "-c", command], os.environ, file_actions=streams)
+    os.close(writer)
+    with os.fdopen(reader, errors="replace") as pipe:
         output = pipe.read()
-        status = pipe.close()
-    return {"status": os.waitstatus_to_exitcode(status or 0), "output": output}
+    _, status = os.waitpid(child, 0)
+    return {"status": os.waitstatus_to_exitcode(status), "output": output}
 
 
 def call(target: str, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +93,8 @@ def call(target: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"result": function(**arguments)}
 
 
-OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {"rebind": rebind, "shell": shell, "call": call}
+OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {"unbind": unbind, "bind": bind, "shell": shell,
+                                                        "call": call}
 
 
 def in_child(request: dict[str, Any]) -> dict[str, Any]:
@@ -140,7 +150,8 @@ def main() -> None:
     for name in sys.argv[1:]:
         __import__(name)
     nodes = os.listdir(NODES) if os.path.isdir(NODES) else []
-    hello = {"ready": time.monotonic(), "nodes": nodes, "log": log.take()}
+    log.take()
+    hello = {"ready": time.monotonic(), "nodes": nodes}
 
     def send(answer: dict[str, Any]) -> None:
         data = json.dumps(answer).encode() + b"\n"

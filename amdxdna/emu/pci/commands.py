@@ -57,10 +57,10 @@ def list_location(opcode: int, body: bytes) -> tuple[int, int, int]:
 
     Raises BadCommand for a body of the wrong size or a list longer than the 4 KiB the driver's buffers have.
     """
-    layout = "<8xQII" if opcode == CHAIN_NPU else "<QII"
-    if len(body) != struct.calcsize(layout):
+    # The driver sends the older, shorter message in the newer one's size.
+    if len(body) != 24:
         raise BadCommand(0, f"a chain message of {len(body)} bytes")
-    address, size, count = struct.unpack(layout, body)
+    address, size, count = struct.unpack("<8xQII" if opcode == CHAIN_NPU else "<QII8x", body)
     if not 0 < size <= MAX_LIST_BYTES or not count:
         raise BadCommand(0, f"a list of {count} commands in {size} bytes")
     return address, size, count

@@ -1,0 +1,141 @@
+"""Commands that never end: what user space sees, and how the device is usable again."""
+
+from __future__ import annotations
+
+import time
+
+from amdxdna._native import lib
+from amdxdna.emu.kernels import stream
+
+from .kit import ABORT, COMPLETED, ERROR, NEW, TIMEOUT, Target, case, state
+
+# The driver looks every two seconds whether the device got on.
+TDR = 2.0
+
+
+@case()
+def hang(t: Target) -> None:
+    """A hung command ends with TIMEOUT after about two seconds and leaves a health report in its packet."""
+    ready = t.ready()
+    began = time.monotonic()
+    assert ready.run(stream.program([stream.Delay(1000), stream.Hang()])) == TIMEOUT
+    took = time.monotonic() - began
+    assert TDR * 0.4 < took < TDR * 2.5, f"the timeout came after {took:.1f} s"
+    version, _, transaction, pc, *fatal = ready.command.words()[1:9]
+    assert version == 1
+    assert transaction == 0, "the index of the operation that hangs"
+    assert pc == ready.instructions.device + 12
+    assert fatal == [0] * 4
+
+
+@case()
+def recovery(t: Target) -> None:
+    """The context is made anew: commands work again a while after the timeout."""
+    ready = t.ready()
+    assert ready.run(stream.hang()) == TIMEOUT
+    time.sleep(0.7)
+    assert ready.copy() == COMPLETED
+    assert ready.copy() == COMPLETED
+
+
+@case()
+def submit_right_after(t: Target) -> None:
+    """A command submitted at once after a timeout may meet the context before its CUs are configured.
+
+    Whatever becomes of it, a fresh context works.
+    """
+    ready = t.ready()
+    assert ready.run(stream.hang()) == TIMEOUT
+    assert ready.copy() in (COMPLETED, ERROR, NEW)
+    time.sleep(0.7)
+    assert ready.copy(ready.new_context()) == COMPLETED
+
+
+@case()
+def queue_behind_a_hang(t: Target) -> None:
+    """What was queued behind the hung command is aborted."""
+    ready = t.ready()
+    first, second = ready.bo(0x1000, lib.AMDXDNA_BO_CMD), ready.bo(0x1000, lib.AMDXDNA_BO_CMD)
+    code = ready.dev(0x1000)
+    ready.start(stream.hang(), command=first)
+    seq = ready.start(stream.copy(4096, 1), ready.source.device, ready.destination.device, command=second,
+                      code=code)
+    ready.wait(ready.syncobj, seq)
+    assert (state(first), state(second)) == (TIMEOUT, ABORT)
+
+
+@case()
+def hang_in_a_chain(t: Target) -> None:
+    """A chain that hangs times out as one command."""
+    ready = t.ready()
+    command, code = ready.bo(0x1000, lib.AMDXDNA_BO_CMD), ready.dev(0x1000)
+    ready.pack(stream.hang(), command=command, code=code)
+    ready.raw(ready.command, 1 | 8 << 12 | 19 << 23, 1, 0, 0, 0, 0, 0, command.handle, 0)
+    ready.wait(ready.syncobj, ready.submit(ready.hwctx, ready.command.handle))
+    assert state(ready.command) == TIMEOUT
+
+
+@case()
+def slow_command(t: Target) -> None:
+    """A command within the limit is not disturbed."""
+    ready = t.ready()
+    assert ready.run(stream.delay(1_200_000)) == COMPLETED
+
+
+@case()
+def late_reply(t: Target) -> None:
+    """A command that ends after its timeout: the reply goes nowhere, the context works again."""
+    ready = t.ready()
+    assert ready.run(stream.delay(4_500_000)) == TIMEOUT
+    time.sleep(2.6)
+    assert ready.copy(ready.new_context()) == COMPLETED
+
+
+@case()
+def other_context_keeps_going(t: Target) -> None:
+    """While any context gets on, nothing times out; when all is quiet the hung one does."""
+    ready = t.ready()
+    hung = ready.bo(0x1000, lib.AMDXDNA_BO_CMD)
+    seq = ready.start(stream.hang(), command=hung, code=ready.dev(0x1000))
+    other = ready.new_context()
+    began = time.monotonic()
+    while time.monotonic() - began < 2 * TDR + 0.5:
+        assert ready.copy(other) == COMPLETED
+        time.sleep(0.02)
+    assert state(hung) == NEW, "it timed out while another context got on"
+    ready.wait(ready.syncobj, seq)
+    assert state(hung) == TIMEOUT
+
+
+@case()
+def destroy_with_a_hung_command(t: Target) -> None:
+    """Destroying a context with a hung command takes until the timeout and aborts it."""
+    ready = t.ready()
+    seq = ready.start(stream.hang())
+    began = time.monotonic()
+    ready.destroy(ready.hwctx)
+    took = time.monotonic() - began
+    assert took > 0.4 * TDR, f"destroyed after {took:.2f} s"
+    ready.wait(ready.syncobj, seq)
+    assert state(ready.command) == ABORT
+    assert ready.copy(ready.new_context()) == COMPLETED
+
+
+@case()
+def command_bo_closed_in_flight(t: Target) -> None:
+    """Closing a hung command's BO changes nothing: it times out, and its packet says so."""
+    ready = t.ready()
+    seq = ready.start(stream.hang())
+    ready.close_bo(ready.command.handle)
+    ready.wait(ready.syncobj, seq)
+    assert state(ready.command) == TIMEOUT
+
+
+@case()
+def close_with_a_hung_command(t: Target) -> None:
+    """Closing the device with a hung command works; the device serves the next client."""
+    ready = t.ready()
+    ready.start(stream.hang())
+    ready.close()
+    time.sleep(0.1)
+    assert t.ready().copy(seconds=20) == COMPLETED
