@@ -1,0 +1,95 @@
+"""`python -m qwen35 export`: a checkpoint, or a model size with seeded weights, to a bundle."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from qwen35.errors import UsageError, explain
+from qwen35.export.plan import SIZES, Options
+
+__all__ = ["export_main"]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of `export`."""
+    p = argparse.ArgumentParser(
+        prog="python -m qwen35 export",
+        description="Export a Qwen3.5 checkpoint (a Hugging Face directory of safetensors) to a bundle for "
+        "the emulated NPU. A run that is stopped leaves no bundle behind.",
+    )
+    p.add_argument("checkpoint", nargs="?", type=Path, help="the checkpoint's directory")
+    p.add_argument("--out", type=Path, required=True, metavar="DIR", help="the bundle to write")
+    p.add_argument("--force", action="store_true", help="replace a bundle that is there already")
+    sizes = ", ".join(SIZES)
+    p.add_argument("--random", metavar="SIZE", help=f"seeded weights at full shape instead: {sizes}")
+    p.add_argument("--seed", type=int, default=0, help="seed of --random (default 0)")
+    p.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json for --random")
+    p.add_argument("--format", choices=("bfp16", "bfp6s"), default="bfp16", help="weights: 9 or 6.5 bits")
+    p.add_argument("--chunk", type=int, default=256, help="rows of one prompt GEMM (default 256)")
+    p.add_argument("--max-prompt", type=int, default=2048, help="rows of one prefill pass (default 2048)")
+    p.add_argument("--head-rows", type=int, default=0, help="rows of one head dispatch (default: chosen)")
+    p.add_argument("--quiet", action="store_true", help="no progress")
+    return p
+
+
+def export_main(argv: Sequence[str]) -> int:
+    """Runs `export` with `argv` (without the program's name); returns the exit status.
+
+    0 done, 1 failed (one line on stderr says why), 2 wrong usage, 130 stopped by Ctrl-C or SIGTERM.
+    """
+    options = parser().parse_args(argv)
+    previous = signal.getsignal(signal.SIGTERM)
+    try:
+        signal.signal(signal.SIGTERM, _stop)
+    except ValueError:
+        previous = None  # not the main thread
+    try:
+        return _export(options)
+    except KeyboardInterrupt:
+        print("\nexport: stopped; nothing was written", file=sys.stderr)
+        return 130
+    except UsageError as error:
+        print(f"export: {error}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        print(f"export: {explain(error)}", file=sys.stderr)
+        return 1
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
+
+
+def _export(arguments: argparse.Namespace) -> int:
+    from qwen35.export.checkpoint import Checkpoint
+    from qwen35.export.exporter import export_checkpoint, export_random
+
+    if (arguments.checkpoint is None) == (arguments.random is None):
+        raise UsageError("give a checkpoint directory or --random SIZE, one of the two")
+    options = Options(
+        chunk=arguments.chunk, max_prompt=arguments.max_prompt, head_rows=arguments.head_rows,
+        gemv_format=arguments.format,
+    )
+    start = time.monotonic()
+    if arguments.random is not None:
+        path = export_random(
+            arguments.random, arguments.out, options, seed=arguments.seed, tokenizer=arguments.tokenizer,
+            force=arguments.force, quiet=arguments.quiet,
+        )
+    else:
+        path = export_checkpoint(
+            Checkpoint(arguments.checkpoint), arguments.out, options,
+            force=arguments.force, quiet=arguments.quiet,
+        )
+    if not arguments.quiet:
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        print(f"export: {path}, {size / 1e6:,.1f} MB in {time.monotonic() - start:.1f} s", file=sys.stderr)
+    return 0
+
+
+def _stop(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt

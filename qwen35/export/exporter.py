@@ -1,0 +1,140 @@
+"""From a checkpoint, or from a seed, to a bundle: one streaming pass."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from qwen35.bundle.errors import BundleError
+from qwen35.bundle.writer import BundleWriter
+from qwen35.errors import ModelError, TokenizerError
+from qwen35.export.checkpoint import Checkpoint
+from qwen35.export.kernels import Gemm, write_kernels
+from qwen35.export.plan import Item, Options, layout, plan_random, plan_text
+from qwen35.export.progress import Progress
+from qwen35.export.random import RandomText
+from qwen35.export.text import CheckpointText
+from qwen35.export.vocabulary import tokenizer_json
+from qwen35.formats import FormatError
+from qwen35.model.config import ModelConfig
+
+__all__ = ["export_checkpoint", "export_random"]
+
+_CASES = (
+    "", " ", "a b", "Hello, world!", "What is a penguin?", "  two  spaces\n\n\tand a tab", "12345.678",
+    "don't you'll I'M", "na\u00efve caf\u00e9 re\u0301sume\u0301", "\u4f60\u597d\uff0c\u4e16\u754c",
+    "\u041f\u0440\u0438\u0432\u0435\u0442", "\U0001f427\U0001f9ca", "<|im_start|>user\nhi<|im_end|>\n",
+    "<think>\n</think>", "def f(x):\n    return x**2  # squared\n",
+)
+
+
+class Source(Protocol):
+    """Where tensors come from."""
+
+    def pieces(self, item: Item) -> Iterator[NDArray[Any]]:
+        """The item's bytes in order, as contiguous arrays."""
+
+
+def export_checkpoint(
+    checkpoint: Checkpoint, out: str | os.PathLike[str], options: Options, *,
+    force: bool = False, quiet: bool = False,
+) -> Path:
+    """Writes the bundle of a checkpoint to `out`; returns its path.
+
+    Raises CheckpointError, BundleError, FormatError (NaN or infinity in a weight), UsageError; on any
+    exception, KeyboardInterrupt included, nothing is left behind.
+    """
+    options.check()
+    config = plan_text(checkpoint, options)
+    tokenizer = checkpoint.tokenizer_path.read_bytes()
+    source = CheckpointText(checkpoint, config)
+    origin = f"checkpoint {checkpoint.path.name}"
+    return _write(Path(out), config, source, [], tokenizer, force, quiet, origin)
+
+
+def export_random(
+    size: str, out: str | os.PathLike[str], options: Options, *,
+    seed: int = 0, tokenizer: Path | None = None, force: bool = False, quiet: bool = False,
+) -> Path:
+    """Writes a full-shape bundle of seeded random weights (plan.SIZES) to `out`; returns its path.
+
+    `tokenizer`: a tokenizer.json to use instead of the stand-in. Raises as export_checkpoint does.
+    """
+    options.check()
+    config = plan_random(size, options)
+    if tokenizer is None:
+        text = tokenizer_json(config.vocab).encode()
+    else:
+        try:
+            text = tokenizer.read_bytes()
+        except OSError as error:
+            raise TokenizerError(f"cannot be read: {error.strerror}", str(tokenizer)) from None
+    source = RandomText(config, seed)
+    return _write(Path(out), config, source, [], text, force, quiet, f"random weights, {size}, seed {seed}")
+
+
+def _write(
+    out: Path, config: ModelConfig, source: Source, vision: list[Gemm], tokenizer: bytes,
+    force: bool, quiet: bool, origin: str,
+) -> Path:
+    cases = _token_cases(tokenizer)
+    items = list(layout(config))
+    total = sum(item.nbytes(config.gemv_format) for item in items)
+    with BundleWriter(out, force=force) as writer:
+        _require_space(writer.path, total)
+        writer.comment(f"Qwen3.5 for the emulated NPU: {origin}")
+        for name, text in config.params().items():
+            writer.param(name, text)
+        writer.file("tokenizer.json", tokenizer)
+        write_kernels(writer, config, vision)
+        with Progress("export", total, quiet=quiet) as progress:
+            for item in items:
+                _write_item(writer, item, source, config.gemv_format, progress)
+        for text, ids in cases:
+            writer.record("tokcase", text.encode().hex() or "-", *([",".join(map(str, ids))] if ids else []))
+        return writer.finish()
+
+
+def _write_item(
+    writer: BundleWriter, item: Item, source: Source, gemv_format: str, progress: Progress
+) -> None:
+    size = item.nbytes(gemv_format)
+    shape, dtype = ((size,), "u8") if item.rows else (item.shape, item.dtype)
+    try:
+        with writer.tensor(item.name, dtype, *shape) as stream:
+            for piece in source.pieces(item):
+                stream.write(piece)
+                progress.add(piece.nbytes)
+    except FormatError as error:
+        raise ModelError(f"tensor {item.name} cannot be encoded: {error}") from None
+
+
+def _token_cases(tokenizer: bytes) -> list[tuple[str, list[int]]]:
+    """Tokenizer tests: what this tokenizer.json makes of a few texts."""
+    from tokenizers import Tokenizer
+
+    try:
+        loaded = Tokenizer.from_str(tokenizer.decode("utf-8"))
+    except Exception as error:
+        raise TokenizerError(f"cannot be loaded: {error}", "tokenizer.json") from None
+    return [(text, loaded.encode(text, add_special_tokens=False).ids) for text in _CASES]
+
+
+def _require_space(directory: Path, total: int) -> None:
+    free = shutil.disk_usage(directory).free
+    if free < total + (64 << 20):
+        raise BundleError(
+            directory.parent, 0, f"the bundle takes {total / 1e9:.2f} GB, {free / 1e9:.2f} GB are free",
+            "choose another --out",
+        )
+
+
+def with_vision(config: ModelConfig, vision: Any) -> ModelConfig:
+    """`config` with a tower."""
+    return replace(config, vision=vision)

@@ -1,0 +1,118 @@
+"""The emulated NPU's kernels of a bundle: xclbins, instruction streams and their manifest records.
+
+Contexts `gemm` (prompt), `gemv` (decode) and, with a tower, `vision`; one xclbin serves every shape of a
+family, shapes travel in the streams (amdxdna.emu.kernels.stream).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from amdxdna.emu.kernels import stream
+
+if TYPE_CHECKING:
+    from qwen35.bundle.writer import BundleWriter
+    from qwen35.model.config import ModelConfig
+
+__all__ = ["KERNEL_NAME", "Gemm", "Gemv", "text_gemms", "text_gemvs", "write_kernels"]
+
+KERNEL_NAME = "MLIR_AIE"
+"""The kernel's name inside the emulator's xclbins."""
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """A prompt GEMM: `columns` of C it writes a row (half of n with `swiglu`), most chunks `chunks`."""
+
+    key: str
+    m: int
+    k: int
+    n: int
+    lda: int
+    c_stride: int
+    chunks: int
+    swiglu: bool = False
+    bias: bool = False
+    ctx: str = "gemm"
+
+
+@dataclass(frozen=True)
+class Gemv:
+    """A decode GEMV of m outputs."""
+
+    key: str
+    m: int
+    k: int
+
+
+def text_gemms(config: ModelConfig) -> list[Gemm]:
+    """The prompt GEMMs. C of `gu` has rows of n_down*D elements, so that `down` reads its slices in place."""
+    c, chunks = config, config.max_prompt // config.chunk
+    wide = c.n_down * c.D
+    out = []
+    if "lin" in c.layer_types:
+        out.append(Gemm("lin", c.chunk, c.D, c.n_lin, c.D, c.n_lin, chunks))
+    if "att" in c.layer_types:
+        out.append(Gemm("att", c.chunk, c.D, c.n_att, c.D, c.n_att, chunks))
+    return [
+        *out,
+        Gemm("o", c.chunk, c.o_in, c.D, c.o_in, c.D, chunks),
+        Gemm("gu", c.chunk, c.D, 2 * c.I, c.D, wide, chunks, swiglu=True),
+        Gemm("down", c.chunk, c.D, c.D, wide, c.D, chunks),
+    ]
+
+
+def text_gemvs(config: ModelConfig) -> list[Gemv]:
+    """The decode GEMVs, the head's included."""
+    c = config
+    out = [Gemv("lin", c.n_lin, c.D)] if "lin" in c.layer_types else []
+    out += [Gemv("att", c.n_att, c.D)] if "att" in c.layer_types else []
+    return [
+        *out, Gemv("o", c.D, c.o_in), Gemv("gu", 2 * c.I, c.D), Gemv("down", c.D, c.D),
+        Gemv("head", c.head_rows, c.D),
+    ]
+
+
+def write_kernels(writer: BundleWriter, config: ModelConfig, vision: list[Gemm]) -> None:
+    """Writes xclbins, streams and the records of the text model and of the tower's GEMMs."""
+    from amdxdna.emu.xclbins import xclbin_bytes
+
+    for ctx, family in (("gemm", "gemm"), ("gemv", "gemv"), *([("vision", "gemm")] if vision else [])):
+        file = f"kernels/{ctx}.xclbin"
+        writer.file(file, xclbin_bytes(family))
+        writer.record("xclbin", ctx, file, KERNEL_NAME)
+    for gemm in text_gemms(config):
+        _write_gemm(writer, gemm, config.gemv_format)
+    for gemv in text_gemvs(config):
+        _write_gemv(writer, gemv, config.gemv_format)
+    for gemm in vision:
+        _write_gemm(writer, gemm, "bfp16")
+
+
+def _write_gemm(writer: BundleWriter, g: Gemm, weights: str) -> None:
+    kind = stream.FORMATS[weights]
+    flags = stream.BIAS if g.bias else 0
+    for chunks in range(1, g.chunks + 1):
+        file = f"kernels/{g.ctx}_{g.key}_x{chunks}.bin"
+        writer.file(file, stream.gemm(
+            g.m, g.k, g.n, chunks=chunks, lda=g.lda, c_stride=g.c_stride, swiglu=g.swiglu, bias=g.bias,
+            format=kind,
+        ))
+        rows = chunks * g.m
+        spans = {"a_elems": rows * g.lda, "c_elems": rows * g.c_stride, "insts": file}
+        if chunks > 1:
+            writer.record("gemm_chunks", g.key, chunks, **spans)
+            continue
+        context = {} if g.ctx == "gemm" else {"ctx": g.ctx}
+        writer.record(
+            "gemm", g.key, M=g.m, K=g.k, N=g.n, lda=g.lda, c_stride=g.c_stride,
+            b_bytes=stream.weight_bytes(g.n, g.k, kind, flags), **spans, **context,
+        )
+
+
+def _write_gemv(writer: BundleWriter, g: Gemv, weights: str) -> None:
+    kind, file = stream.FORMATS[weights], f"kernels/gemv_{g.key}.bin"
+    writer.file(file, stream.gemv(g.m, g.k, format=kind))
+    words = stream.weight_bytes(g.m, g.k, kind) // 4
+    writer.record("gemv", g.key, M=g.m, K=g.k, w_words=words, insts=file)

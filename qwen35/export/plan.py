@@ -1,0 +1,217 @@
+"""What a bundle of a model will hold: its params and, in order, its text tensors.
+
+From a checkpoint's config.json (`text_config`) or from one of the model sizes (`SIZES`).
+
+Rules: the MLP is padded with zeros to whole 32|32 pairs (param `I` is the padded width); down_proj's K is
+padded with zeros to `n_down` slices of D; the head is cut into `n_head` dispatches of `head_rows` rows,
+the last one filled up with zero rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from qwen35.bundle.validate import stream_bytes
+from qwen35.errors import UsageError
+from qwen35.export.checkpoint import Checkpoint
+from qwen35.export.errors import CheckpointError
+from qwen35.model.config import ModelConfig
+
+__all__ = ["SIZES", "Item", "Options", "layout", "plan_random", "plan_text", "problem"]
+
+_HEAD_ROWS = 50_000
+"""Most rows of one head dispatch, unless asked for otherwise."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user chooses: rows of a chunk and of a prefill pass, rows of a head dispatch (0: chosen)."""
+
+    chunk: int = 256
+    max_prompt: int = 2048
+    head_rows: int = 0
+    gemv_format: str = "bfp16"
+    vision: str = "w8"
+    max_pixels: int = 1 << 20
+
+    def check(self) -> None:
+        """Raises UsageError."""
+        if not 1 <= self.chunk <= self.max_prompt <= 1 << 20:
+            raise UsageError(f"--chunk {self.chunk}, --max-prompt {self.max_prompt}: 1 <= chunk <= prompt")
+        if self.max_prompt % self.chunk:
+            raise UsageError(f"--max-prompt {self.max_prompt} is no multiple of --chunk {self.chunk}")
+        if self.head_rows % 8 or self.head_rows < 0:
+            raise UsageError(f"--head-rows {self.head_rows} is no multiple of 8")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One tensor of the bundle: `part` is its name without layer and slice (`in`, `down`, `ln1`, ...).
+
+    A packed stream has `rows` x `k` weights; anything else has `shape` and dtype `f32` or `bf16`.
+    """
+
+    name: str
+    part: str
+    layer: int = -1
+    slice: int = 0
+    rows: int = 0
+    k: int = 0
+    shape: tuple[int, ...] = ()
+    dtype: str = "f32"
+
+    def nbytes(self, gemv_format: str) -> int:
+        """Bytes in tensors.bin."""
+        if self.rows:
+            return stream_bytes(self.rows, self.k, gemv_format)
+        size = 2 if self.dtype == "bf16" else 4
+        for dim in self.shape:
+            size *= dim
+        return size
+
+
+def _derive(config: ModelConfig, options: Options) -> ModelConfig:
+    """`config` with the fields that follow from the others and from the options."""
+    inner = -(-config.I // 32) * 32
+    rows = options.head_rows
+    if not rows:
+        dispatches = -(-config.vocab // _HEAD_ROWS)
+        rows = -(-config.vocab // dispatches // 8) * 8
+    return replace(
+        config, I=inner, n_down=-(-inner // config.D), head_rows=rows, n_head=-(-config.vocab // rows),
+        chunk=options.chunk, max_prompt=options.max_prompt, gemv_format=options.gemv_format,
+    )
+
+
+def plan_text(checkpoint: Checkpoint, options: Options) -> ModelConfig:
+    """The text params of a checkpoint. Raises CheckpointError for a shape the kernels cannot hold."""
+    text, rope = checkpoint.text, checkpoint.text.section("rope_parameters")
+    layers = text.count("num_hidden_layers")
+    hd = text.count("head_dim", text.count("hidden_size") // text.count("num_attention_heads"))
+    rotary = rope.real("partial_rotary_factor", text.real("partial_rotary_factor", 0.25))
+    config = _derive(ModelConfig(
+        D=text.count("hidden_size"), I=text.count("intermediate_size"),
+        layer_types=_layer_types(checkpoint, layers), vocab=text.count("vocab_size"),
+        eps=text.real("rms_norm_eps", 1e-6),
+        heads=text.count("num_attention_heads"), kv_heads=text.count("num_key_value_heads"), hd=hd,
+        rope_dim=int(hd * rotary), rope_theta=rope.real("rope_theta", text.real("rope_theta", 1e7)),
+        mrope_section=_mrope_section(checkpoint), lin_heads=text.count("linear_num_value_heads"),
+        lin_kheads=text.count("linear_num_key_heads"), lin_hk=text.count("linear_key_head_dim"),
+        lin_hv=text.count("linear_value_head_dim"), conv_k=text.count("linear_conv_kernel_dim", 4),
+        chunk=0, max_prompt=0, n_down=0, head_rows=0, n_head=0, stop=checkpoint.stop, tied=checkpoint.tied,
+    ), options)
+    if rope.table.get("rope_type", "default") != "default":
+        raise rope.fail("rope_type", f"is {rope.table['rope_type']!r:.40}; only default is known")
+    if "mrope_section" in rope and not rope.flag("mrope_interleaved", True):
+        raise rope.fail("mrope_interleaved", "is false; only the interleaved form is known")
+    found = problem(config)
+    if found:
+        raise CheckpointError(checkpoint.config.path, found)
+    return config
+
+
+def plan_random(size: str, options: Options) -> ModelConfig:
+    """The text params of one of SIZES. Raises UsageError for an unknown size or an option it cannot take."""
+    if size.lower() not in SIZES:
+        raise UsageError(f"--random {size}: known sizes are {', '.join(SIZES)}")
+    config = _derive(SIZES[size.lower()], options)
+    found = problem(config)
+    if found:
+        raise UsageError(f"--random {size}: {found}")
+    return config
+
+
+def problem(config: ModelConfig) -> str | None:
+    """Why the kernels or the bundle's vocabulary cannot hold a model of this shape; None when they can."""
+    c = config
+    step = 128 if c.gemv_format == "bfp6s" else 8
+    for name, value in (("hidden size", c.D), ("width of the token mixers", c.o_in)):
+        if value % step:
+            return f"the {name} {value} is no multiple of {step}, which {c.gemv_format} needs"
+    for name, value in (("lin", c.n_lin), ("att", c.n_att)):
+        if name in c.layer_types and value % 8:
+            return f"projection {name} has {value} outputs, no multiple of 8"
+    if {"lin", "att"} <= set(c.layer_types) and c.lin_value != c.heads * c.hd:
+        return f"linear layers are {c.lin_value} wide, attention layers {c.heads * c.hd}; one o serves both"
+    if c.lin_heads % c.lin_kheads or c.heads % c.kv_heads:
+        return "value heads are no multiple of key heads, or heads of kv heads"
+    if c.rope_dim % 2 or not 0 < c.rope_dim <= c.hd:
+        return f"{c.rope_dim} rotated dims of {c.hd}"
+    if not c.stop:
+        return "no end-of-sequence token id is known"
+    return None
+
+
+def layout(config: ModelConfig) -> Iterator[Item]:
+    """The text tensors in file order: each layer's streams and host parameters, final norm, head, embed."""
+    c = config
+    for i, kind in enumerate(c.layer_types):
+        g, h = f"l{i}.g.", f"l{i}.h."
+        yield Item(g + "in", kind, i, rows=c.n_lin if kind == "lin" else c.n_att, k=c.D)
+        yield Item(g + "o", "o", i, rows=c.D, k=c.o_in)
+        yield Item(g + "gu", "gu", i, rows=2 * c.I, k=c.D)
+        for j in range(c.n_down):
+            yield Item(f"{g}down{j}", "down", i, j, rows=c.D, k=c.D)
+        shapes: dict[str, tuple[int, ...]] = {"ln1": (c.D,), "ln2": (c.D,)}
+        if kind == "lin":
+            shapes.update(
+                ba=(2 * c.lin_heads, c.D), conv=(c.conv_dim, c.conv_k), A=(c.lin_heads,),
+                dt_bias=(c.lin_heads,), norm=(c.lin_hv,),
+            )
+        else:
+            shapes.update(q_norm=(c.hd,), k_norm=(c.hd,))
+        for part, shape in shapes.items():
+            yield Item(h + part, part, i, shape=shape)
+    yield Item("ln_f", "ln_f", shape=(c.D,))
+    for j in range(c.n_head):
+        yield Item(f"head{j}", "head", slice=j, rows=c.head_rows, k=c.D)
+    if not c.tied:
+        yield Item("embed", "embed", shape=(c.vocab, c.D), dtype="bf16")
+
+
+def _layer_types(checkpoint: Checkpoint, layers: int) -> tuple[str, ...]:
+    text = checkpoint.text
+    names = text.table.get("layer_types")
+    if names is None:
+        every = text.count("full_attention_interval", 4)
+        names = ["linear_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
+    kinds = {"linear_attention": "lin", "full_attention": "att"}
+    if not isinstance(names, list) or len(names) != layers or not set(map(str, names)) <= set(kinds):
+        raise text.fail("layer_types", f"must name linear_attention or full_attention for {layers} layers")
+    return tuple(kinds[name] for name in names)
+
+
+def _mrope_section(checkpoint: Checkpoint) -> tuple[int, int, int] | None:
+    rope = checkpoint.text.section("rope_parameters")
+    numbers = rope.ids("mrope_section")
+    if not numbers:
+        return None
+    if len(numbers) != 3:
+        raise rope.fail("mrope_section", f"has {len(numbers)} numbers instead of three")
+    return numbers[0], numbers[1], numbers[2]
+
+
+def _size(
+    D: int, I: int, layers: int, heads: int, kv_heads: int, value_heads: int, *,  # noqa: E741
+    vocab: int = 248320, hd: int = 256, lin: tuple[int, int] = (16, 128), tied: bool = True,
+) -> ModelConfig:
+    key_heads, lin_dim = lin
+    base = vocab - 276
+    return ModelConfig(
+        D=D, I=I, layer_types=tuple("att" if i % 4 == 3 else "lin" for i in range(layers)), vocab=vocab,
+        eps=1e-6, heads=heads, kv_heads=kv_heads, hd=hd, rope_dim=hd // 4, rope_theta=1e7,
+        mrope_section=(11, 11, 10) if hd == 256 else None, lin_heads=value_heads, lin_kheads=key_heads,
+        lin_hk=lin_dim, lin_hv=lin_dim, conv_k=4, chunk=0, max_prompt=0, n_down=0, head_rows=0, n_head=0,
+        stop=(base, base + 2), tied=tied,
+    )
+
+
+SIZES: dict[str, ModelConfig] = {
+    "tiny": _size(256, 768, 4, 4, 2, 4, vocab=2048, hd=64, lin=(4, 64)),
+    "0.8b": _size(1024, 3584, 24, 8, 2, 16),
+    "2b": _size(2048, 6144, 24, 8, 2, 16),
+    "4b": _size(2560, 9216, 32, 16, 4, 32),
+    "9b": _size(4096, 12288, 32, 16, 4, 32, tied=False),
+}
+"""The published text shapes (and a tiny one), before `Options` are applied."""

@@ -1,0 +1,102 @@
+"""A checkpoint's text tensors in a bundle's form: which rows of which matrices make each stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qwen35.export.checkpoint import Checkpoint
+from qwen35.export.plan import Item
+from qwen35.export.rows import Columns, Interleave, Joined, Matrix, Padded, Rows, to_float32
+from qwen35.formats import by_name, to_bf16
+from qwen35.model.config import ModelConfig
+
+__all__ = ["CheckpointText", "encode_rows"]
+
+_BLOCK_BYTES = 16 << 20
+"""Weights encoded at a time, in bytes of bf16: bounds the memory an export needs."""
+
+
+def encode_rows(source: Rows, gemv_format: str) -> Iterator[NDArray[np.uint8]]:
+    """The stream of a matrix in pieces of whole 8-row groups. Raises FormatError for NaN or infinity."""
+    encode = by_name(gemv_format).encode
+    step = max(64, _BLOCK_BYTES // (2 * source.k) // 64 * 64)
+    for first in range(0, source.rows, step):
+        yield encode(source.read(first, min(first + step, source.rows)))
+
+
+class CheckpointText:
+    """The text tensors of a checkpoint, item by item of `plan.layout`."""
+
+    def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
+        self._checkpoint, self._config = checkpoint, config
+        self._inner = checkpoint.text.count("intermediate_size")
+
+    def pieces(self, item: Item) -> Iterator[NDArray[Any]]:
+        """The item's bytes in order, as contiguous arrays."""
+        if item.rows:
+            yield from encode_rows(self.rows(item), self._config.gemv_format)
+        elif item.part == "embed":
+            table = self._embedding()
+            for first in range(0, table.rows, 4096):
+                part = table.read(first, min(first + 4096, table.rows))
+                yield np.ascontiguousarray(part if part.dtype == np.uint16 else to_bf16(part))
+        else:
+            yield np.ascontiguousarray(self.array(item), np.float32)
+
+    def rows(self, item: Item) -> Rows:
+        """The matrix behind a packed stream, [item.rows, item.k]."""
+        c, at = self._config, f"layers.{item.layer}."
+        get = self._checkpoint.matrix
+        if item.part == "lin":
+            return Joined([
+                get(at + "linear_attn.in_proj_qkv.weight", c.conv_dim, c.D),
+                get(at + "linear_attn.in_proj_z.weight", c.lin_value, c.D),
+            ])
+        if item.part == "att":
+            return Joined([
+                get(at + "self_attn.q_proj.weight", 2 * c.heads * c.hd, c.D),
+                get(at + "self_attn.k_proj.weight", c.kv_heads * c.hd, c.D),
+                get(at + "self_attn.v_proj.weight", c.kv_heads * c.hd, c.D),
+            ])
+        if item.part == "o":
+            linear = c.layer_types[item.layer] == "lin"
+            name = "linear_attn.out_proj.weight" if linear else "self_attn.o_proj.weight"
+            return get(at + name, c.D, c.o_in)
+        if item.part == "gu":
+            gate = get(at + "mlp.gate_proj.weight", self._inner, c.D)
+            up = get(at + "mlp.up_proj.weight", self._inner, c.D)
+            return Interleave(Padded(gate, c.I), Padded(up, c.I), 32)
+        if item.part == "down":
+            whole = get(at + "mlp.down_proj.weight", c.D, self._inner)
+            return Columns(whole, item.slice * c.D, (item.slice + 1) * c.D)
+        table = self._embedding() if c.tied else get("lm_head.weight", c.vocab, c.D)
+        return Padded(table, c.head_rows, item.slice * c.head_rows)
+
+    def array(self, item: Item) -> NDArray[np.float32]:
+        """A host parameter, float32 of item.shape."""
+        c, get = self._config, self._checkpoint.text_tensor
+        if item.part == "ln_f":
+            return to_float32(get("norm.weight", c.D))
+        at = f"layers.{item.layer}."
+        norms = {
+            "ln1": "input_layernorm.weight", "ln2": "post_attention_layernorm.weight",
+            "q_norm": "self_attn.q_norm.weight", "k_norm": "self_attn.k_norm.weight",
+            "norm": "linear_attn.norm.weight", "dt_bias": "linear_attn.dt_bias",
+        }
+        if item.part in norms:
+            return to_float32(get(at + norms[item.part], *item.shape))
+        la = at + "linear_attn."
+        if item.part == "ba":
+            halves = [get(f"{la}in_proj_{half}.weight", c.lin_heads, c.D) for half in "ba"]
+            return np.concatenate([to_float32(half) for half in halves])
+        if item.part == "conv":
+            return to_float32(get(la + "conv1d.weight", c.conv_dim, 1, c.conv_k))[:, 0]
+        logs = to_float32(get(la + "A_log", c.lin_heads)).astype(np.float64)
+        return (-np.exp(logs)).astype(np.float32)
+
+    def _embedding(self) -> Matrix:
+        return self._checkpoint.matrix("embed_tokens.weight", self._config.vocab, self._config.D)
