@@ -5,6 +5,8 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "host_ops.h"
 #include "host_pool.h"
@@ -119,6 +121,18 @@ void host_matmul(const float *a, int64_t lda, const float *b, int64_t ldb, float
                  int k)
 {
     ops()->matmul(m, n, k, a, lda, b, ldb, c, ldc);
+}
+
+/* madvise(WILLNEED) of the pages of `bytes` bytes at each address; what cannot be hinted is left alone. */
+void host_will_need(const int64_t *starts, int64_t count, int64_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), end = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uintptr_t first = (uintptr_t)starts[i] & ~(page - 1), last = (uintptr_t)starts[i] + (uintptr_t)bytes;
+        first = first < end ? end : first;
+        if (first < last && !madvise((void *)first, last - first, MADV_WILLNEED))
+            end = (last + page - 1) & ~(page - 1);
+    }
 }
 
 static void delta_one(void *context, int key_head)

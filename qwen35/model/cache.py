@@ -1,0 +1,215 @@
+"""The model's state: KV cache of the attention layers, matrices and convolution inputs of the DeltaNet layers.
+
+A call to the model is a transaction. It reads the DeltaNet state of one side and writes the other, and adds KV
+rows behind the last; `commit` makes the result the state in one assignment. What ends early, for whatever reason,
+leaves the state as it was. A DeltaNet state cannot be shortened: going back needs a snapshot.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qwen35.errors import ModelError
+from qwen35.host import pointer
+from qwen35.model.deltanet import LinearState
+
+if TYPE_CHECKING:
+    from qwen35.model.config import ModelConfig
+
+__all__ = ["KVRows", "Snapshot", "StateCache"]
+
+F32 = NDArray[np.float32]
+U16 = NDArray[np.uint16]
+
+_STEP = 256
+"""Rows by which the KV cache's memory is counted; pages come as rows are written."""
+
+
+class KVRows:
+    """One attention layer's cache rows [max_ctx, kv_heads * hd]: keys as float16 bits, values as bf16 bits."""
+
+    def __init__(self, keys: U16, values: U16) -> None:
+        self.keys, self.values = keys, values
+        self.keys_pointer, self.values_pointer = pointer(keys), pointer(values)
+
+
+class _Block:
+    """An immutable copy of KV rows start..stop of every layer, shared by the snapshots that follow it."""
+
+    def __init__(self, start: int, stop: int, rows: list[tuple[U16, U16]]) -> None:
+        self.start, self.stop, self.rows = start, stop, rows
+        self.nbytes = sum(keys.nbytes + values.nbytes for keys, values in rows)
+
+
+class Snapshot:
+    """A model's whole state at `length` tokens; `position` is the next token's rotary position. Immutable.
+
+    KV rows that an earlier snapshot of the same token sequence already holds are shared with it and counted in
+    its `nbytes`, not here.
+    """
+
+    def __init__(
+        self, owner: StateCache, length: int, position: int, conv: U16, matrices: F32, blocks: Sequence[_Block],
+        own: int,
+    ) -> None:
+        self.owner, self.length, self.position = owner, length, position
+        self.conv, self.matrices, self.blocks = conv, matrices, tuple(blocks)
+        self.nbytes = conv.nbytes + matrices.nbytes + own
+
+
+def _anonymous(nbytes: int) -> mmap.mmap:
+    """Private zero pages that exist once written."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    return mmap.mmap(-1, max(nbytes, mmap.PAGESIZE), flags=flags)
+
+
+def _release(memory: mmap.mmap, start: int, stop: int) -> None:
+    """Gives the whole pages of [start, stop), and the one that holds stop - 1, back; they read as zero then."""
+    first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
+    if stop > first:
+        memory.madvise(mmap.MADV_DONTNEED, first, stop - first)
+
+
+class StateCache:
+    """The state of one conversation. Not thread-safe.
+
+    `kv` and `linear` are lists by layer index (None for the other kind of layer); `linear[i]` is the pair of
+    sides. Memory: `max_ctx` rows of address space, of which written rows take pages.
+    """
+
+    def __init__(self, config: ModelConfig, max_ctx: int) -> None:
+        self.max_ctx = max_ctx
+        kinds = config.layer_types
+        attention = [i for i, kind in enumerate(kinds) if kind == "att"]
+        linear = [i for i, kind in enumerate(kinds) if kind == "lin"]
+        wide = config.kv_heads * config.hd
+        self._row_bytes = 2 * wide
+        self._region = -(-max_ctx * self._row_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._kv_memory = _anonymous(2 * len(attention) * self._region)
+        self.kv: list[KVRows | None] = [None] * len(kinds)
+        for n, layer in enumerate(attention):
+            keys, values = (
+                np.frombuffer(self._kv_memory, np.uint16, max_ctx * wide, offset=at * self._region)
+                .reshape(max_ctx, wide) for at in (2 * n, 2 * n + 1)
+            )
+            self.kv[layer] = KVRows(keys, values)
+        self._kv = [rows for rows in self.kv if rows is not None]
+        shape = (2, len(linear), config.lin_heads, config.lin_hk, config.lin_hv)
+        self._matrix_memory = _anonymous(4 * int(np.prod(shape)))
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            self._advise_huge()
+        self._matrices: F32 = np.frombuffer(self._matrix_memory, np.float32, int(np.prod(shape))).reshape(shape)
+        self._conv: U16 = np.zeros((2, len(linear), config.conv_k - 1, config.conv_dim), np.uint16)
+        self.linear: list[tuple[LinearState, LinearState] | None] = [None] * len(kinds)
+        for n, layer in enumerate(linear):
+            first, second = (LinearState(self._conv[side, n], self._matrices[side, n]) for side in (0, 1))
+            self.linear[layer] = first, second
+        self._state = 0, 0, 0  # side, length, position: replaced whole, so never half changed
+        self._blocks: list[_Block] = []
+        self._touched = 0
+
+    @property
+    def side(self) -> int:
+        """Which of a layer's pair holds the state; the other is free to be written."""
+        return self._state[0]
+
+    @property
+    def length(self) -> int:
+        """Tokens the state holds."""
+        return self._state[1]
+
+    @property
+    def position(self) -> int:
+        """Rotary position of the next text token; more than `length` is possible only after images."""
+        return self._state[2]
+
+    @property
+    def kv_bytes(self) -> int:
+        """Bytes of KV cache in use or kept for reuse, in steps of 256 rows."""
+        rows = min(-(-self._touched // _STEP) * _STEP, self.max_ctx)
+        return rows * self._row_bytes * 2 * len(self._kv)
+
+    @property
+    def linear_bytes(self) -> int:
+        """Bytes of the DeltaNet layers' state, both sides."""
+        return self._matrices.nbytes + self._conv.nbytes
+
+    def reserve(self, count: int) -> None:
+        """Notes that `count` rows after the last are about to be written."""
+        self._touched = max(self._touched, self.length + count)
+
+    def commit(self, count: int, position: int) -> None:
+        """The written side becomes the state, `count` tokens longer."""
+        side, length, _ = self._state
+        self._state = 1 - side, length + count, position
+
+    def reset(self) -> None:
+        """Empties the state and gives the KV cache's memory back."""
+        self._blocks = []
+        self._state = 0, 0, 0
+        _release(self._matrix_memory, 0, len(self._matrix_memory))
+        self._trim()
+
+    def clear_side(self) -> None:
+        """Zeroes the DeltaNet state that is read next: of an empty state it may hold anything."""
+        self._conv[self.side] = 0
+        self._matrices[self.side] = 0
+
+    def snapshot(self) -> Snapshot:
+        """A copy of the state, sharing the KV rows that earlier snapshots of this sequence hold."""
+        side, length, position = self._state
+        held = self._blocks[-1].stop if self._blocks else 0
+        own = 0
+        if length > held:
+            rows = [(kv.keys[held:length].copy(), kv.values[held:length].copy()) for kv in self._kv]
+            block = _Block(held, length, rows)
+            self._blocks.append(block)
+            own = block.nbytes
+        conv, matrices = self._conv[side].copy(), self._matrices[side].copy()
+        return Snapshot(self, length, position, conv, matrices, self._blocks, own)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Replaces the state by a snapshot taken here; an interruption leaves the old state or the empty one.
+
+        Raises ModelError for another model's snapshot.
+        """
+        if snapshot.owner is not self:
+            raise ModelError("the snapshot belongs to another model's state")
+        old, side = self.side, 1 - self.side
+        self._conv[side] = snapshot.conv
+        self._matrices[side] = snapshot.matrices
+        shared = 0
+        for ours, theirs in zip(self._blocks, snapshot.blocks, strict=False):
+            if ours is not theirs:
+                break
+            shared += 1
+        if shared < len(snapshot.blocks):
+            self._blocks = []
+            self._state = old, 0, 0
+            self._touched = max(self._touched, snapshot.length)
+            for block in snapshot.blocks[shared:]:
+                for kv, (keys, values) in zip(self._kv, block.rows, strict=True):
+                    kv.keys[block.start:block.stop] = keys
+                    kv.values[block.start:block.stop] = values
+        self._blocks = list(snapshot.blocks)
+        self._state = side, snapshot.length, snapshot.position
+        self._trim()
+
+    def _trim(self) -> None:
+        """Gives back the pages behind the last row."""
+        for at in range(2 * len(self._kv)):
+            begin = at * self._region
+            end = min(begin + self._touched * self._row_bytes, begin + self._region)
+            _release(self._kv_memory, begin + self.length * self._row_bytes, end)
+        self._touched = self.length
+
+    def _advise_huge(self) -> None:
+        try:
+            self._matrix_memory.madvise(mmap.MADV_HUGEPAGE)
+        except OSError:
+            return

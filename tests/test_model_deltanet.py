@@ -1,0 +1,215 @@
+"""The DeltaNet mixer in C against the recurrence written out in numpy float64, token by token."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from qwen35 import host
+from qwen35.formats import from_bf16, to_bf16
+from qwen35.model.deltanet import DeltaNet, LinearState
+
+SHAPES = {
+    # key heads, value heads, dk, dv, conv_k
+    "square": (2, 2, 32, 32, 4),
+    "grouped": (2, 4, 16, 32, 4),
+    "tall": (1, 3, 64, 16, 2),
+    "real": (1, 1, 128, 128, 4),
+    "wide": (1, 1, 16, 48, 3),
+}
+
+
+def aligned(*shape):
+    count = int(np.prod(shape))
+    raw = np.zeros(count + 16, np.float32)
+    start = -raw.__array_interface__["data"][0] % 64 // 4
+    return raw[start:start + count].reshape(shape)
+
+
+class Case:
+    """A layer's parameters, inputs of `rows` tokens, and empty states."""
+
+    def __init__(self, name, rows, seed=0, decay=None):
+        rng = np.random.default_rng(seed)
+        kh, vh, dk, dv, taps = SHAPES[name]
+        self.config = SimpleNamespace(
+            lin_kheads=kh, lin_heads=vh, lin_hk=dk, lin_hv=dv, conv_k=taps, eps=1e-6,
+            lin_value=vh * dv, conv_dim=2 * kh * dk + vh * dv, n_lin=2 * kh * dk + 2 * vh * dv,
+        )
+        c = self.config
+        self.taps = rng.standard_normal((c.conv_dim, taps)).astype(np.float32) * 0.5
+        self.decay = np.full(vh, -decay, np.float32) if decay else -rng.uniform(0.01, 8, vh).astype(np.float32)
+        self.dt_bias = rng.uniform(-6, 1, vh).astype(np.float32)
+        self.norm = (1 + 0.1 * rng.standard_normal(dv)).astype(np.float32)
+        self.cols = -(-2 * vh // 16) * 16
+        self.y = to_bf16(rng.standard_normal((rows, c.n_lin + 8)).astype(np.float32))
+        self.gates = rng.standard_normal((rows, self.cols)).astype(np.float32)
+        self.layer = DeltaNet(c, self.taps, self.decay, self.dt_bias, self.norm, self.cols)
+
+    def state(self, seed=None):
+        c = self.config
+        conv = np.zeros((c.conv_k - 1, c.conv_dim), np.uint16)
+        matrices = aligned(c.lin_heads, c.lin_hk, c.lin_hv)
+        if seed is not None:
+            rng = np.random.default_rng(seed)
+            conv[:] = to_bf16(rng.standard_normal(conv.shape).astype(np.float32))
+            matrices[:] = rng.standard_normal(matrices.shape)
+        return LinearState(conv, matrices)
+
+    def reference(self, start):
+        """(outputs [n, vh*dv], conv rows, matrices), float64, from the recurrence of the published papers."""
+        c = self.config
+        y = from_bf16(self.y[:, : c.n_lin].copy()).astype(np.float64)
+        history = np.concatenate([from_bf16(start.conv).astype(np.float64), y[:, : c.conv_dim]])
+        mixed = sum(history[t:t + len(y)] * self.taps[:, t].astype(np.float64) for t in range(c.conv_k))
+        mixed = mixed / (1 + np.exp(-mixed))
+        keys, group = c.lin_kheads * c.lin_hk, c.lin_heads // c.lin_kheads
+        q, k = (mixed[:, at:at + keys].reshape(-1, c.lin_kheads, c.lin_hk) for at in (0, keys))
+        v = mixed[:, 2 * keys:].reshape(-1, c.lin_heads, c.lin_hv)
+        q, k = (np.repeat(x / np.sqrt((x**2).sum(-1, keepdims=True) + 1e-6), group, axis=1) for x in (q, k))
+        q = q * c.lin_hk**-0.5
+        z = y[:, c.conv_dim:].reshape(-1, c.lin_heads, c.lin_hv)
+        b, a = (self.gates[:, at:at + c.lin_heads].astype(np.float64) for at in (0, c.lin_heads))
+        beta = 1 / (1 + np.exp(-b))
+        g = np.exp(self.decay * np.logaddexp(0, a + self.dt_bias))
+        s = start.matrices.astype(np.float64).copy()
+        out = np.empty_like(v)
+        for t in range(len(y)):
+            s *= g[t][:, None, None]
+            delta = (v[t] - np.einsum("hkv,hk->hv", s, k[t])) * beta[t][:, None]
+            s += np.einsum("hk,hv->hkv", k[t], delta)
+            o = np.einsum("hkv,hk->hv", s, q[t])
+            o = o / np.sqrt((o**2).mean(-1, keepdims=True) + c.eps) * self.norm
+            out[t] = o * z[t] / (1 + np.exp(-z[t]))
+        return out.reshape(len(y), -1), history[len(y):], s
+
+    def prefill(self, before, after, rows=slice(None)):
+        out = np.empty((len(self.y[rows]), self.config.lin_value + 8), np.uint16)
+        self.layer.prefill(self.y[rows], self.gates[rows], before, after, out)
+        return from_bf16(out[:, : self.config.lin_value].copy())
+
+    def step(self, t, before, after):
+        c = self.config
+        y, gates = self.y[t, : c.n_lin].copy(), self.gates[t].copy()
+        out = np.empty(c.lin_value, np.uint16)
+        self.layer.step(host.pointer(y), host.pointer(gates), before, after, host.pointer(out))
+        return from_bf16(out)
+
+
+def close(case, got, start, after, tolerance=3e-6):
+    want, conv, s = case.reference(start)
+    scale = np.abs(want).max()
+    assert np.abs(got - want).max() <= scale * 2**-8  # bf16 outputs
+    assert np.array_equal(from_bf16(after.conv), conv.astype(np.float32))
+    assert np.abs(after.matrices - s).max() <= tolerance * max(1.0, np.abs(s).max())
+
+
+@pytest.fixture(params=("portable", "avx2", "avx512"))
+def isa(request):
+    before = host.isa()
+    try:
+        host.set_isa(request.param)
+    except ValueError:
+        pytest.skip(f"no {request.param} on this processor")
+    yield
+    host.set_isa(before)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("rows", [1, 2, 15, 16, 63, 64, 65, 130, 200])
+def test_chunked_prompt_is_the_recurrence(isa, name, rows):
+    case = Case(name, rows, seed=rows)
+    start, after = case.state(seed=1), case.state()
+    close(case, case.prefill(start, after), start, after)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_steps_are_the_recurrence(isa, name):
+    case = Case(name, 70, seed=7)
+    start = case.state(seed=2)
+    now, other = case.state(seed=2), case.state(seed=9)
+    outputs = []
+    for t in range(70):
+        outputs.append(case.step(t, now, other))
+        now, other = other, now
+    close(case, np.stack(outputs), start, now)
+
+
+def test_a_prompt_from_an_empty_state(isa):
+    case = Case("grouped", 100)
+    after = case.state(seed=5)  # whatever the free side held before does not matter
+    close(case, case.prefill(None, after), case.state(), after)
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 64, 65, 99])
+def test_state_carries_over_a_cut(isa, cut):
+    case = Case("grouped", 100)
+    whole, first, second = case.state(), case.state(), case.state()
+    want = case.prefill(case.state(), whole)
+    parts = [case.prefill(case.state(), first, slice(0, cut)), case.prefill(first, second, slice(cut, 100))]
+    assert np.abs(np.concatenate(parts) - want).max() <= np.abs(want).max() * 2**-8
+    assert np.abs(second.matrices - whole.matrices).max() < 3e-6
+    assert np.array_equal(second.conv, whole.conv)
+
+
+def test_a_second_pass_in_place(isa):
+    case = Case("grouped", 100)
+    separate, together = case.state(), case.state()
+    case.prefill(case.state(), together, slice(0, 40))
+    case.prefill(together, separate, slice(40, 100))
+    case.prefill(together, together, slice(40, 100))
+    assert np.array_equal(together.matrices, separate.matrices)
+    assert np.array_equal(together.conv, separate.conv)
+
+
+@pytest.mark.parametrize("decay", [1e-6, 1.0, 30.0, 1e4])
+def test_decays_from_none_to_total(isa, decay):
+    # 1e4: a token's factor underflows to zero; products of decays must never be formed as quotients
+    case = Case("square", 150, decay=decay)
+    start, after = case.state(seed=3), case.state()
+    got = case.prefill(start, after)
+    assert np.isfinite(after.matrices).all()
+    close(case, got, start, after)
+
+
+def test_a_strong_decay_between_weak_ones(isa):
+    # after a gap of e^-600 the later differences are small and must keep their digits
+    case = Case("square", 64, decay=1.0)
+    case.gates[:, case.config.lin_heads:] = -12.0
+    case.gates[20, case.config.lin_heads:] = 600.0
+    start, after = case.state(seed=4), case.state()
+    close(case, case.prefill(start, after), start, after)
+
+
+def test_threads_do_not_change_a_bit():
+    case = Case("grouped", 150)
+    before, results = host.threads(), set()
+    try:
+        for count in (1, 2, 3):
+            host.set_threads(count)
+            after = case.state()
+            got = case.prefill(case.state(seed=1), after)
+            step = case.step(0, after, other := case.state())
+            results.add((got.tobytes(), after.matrices.tobytes(), step.tobytes(), other.matrices.tobytes()))
+    finally:
+        host.set_threads(before)
+    assert len(results) == 1
+
+
+def test_old_state_stays_whole():
+    case = Case("square", 70)
+    start, after = case.state(seed=6), case.state()
+    kept = start.matrices.copy(), start.conv.copy()
+    case.prefill(start, after)
+    case.step(0, start, after)
+    assert np.array_equal(start.matrices, kept[0]) and np.array_equal(start.conv, kept[1])
+
+
+def test_dims_it_cannot_take():
+    case = Case("square", 4)
+    case.config.lin_hv, case.config.lin_value = 24, 48
+    layer = DeltaNet(case.config, case.taps, case.decay, case.dt_bias, case.norm, case.cols)
+    with pytest.raises(ValueError, match="multiples of 16"):
+        layer.prefill(case.y, case.gates, case.state(), case.state(), np.empty((4, 64), np.uint16))
