@@ -127,12 +127,13 @@ def bfp16_round(values: np.ndarray) -> np.ndarray:
     return (np.clip(np.rint(blocks / unit), -128, 127) * unit).astype(np.float32).reshape(values.shape)
 
 
-def weights(shape: Shape, seed: int = 0, prefix: str = "model.language_model.") -> dict[str, np.ndarray]:
+def weights(shape: Shape, seed: int = 0) -> dict[str, np.ndarray]:
     """Every tensor of the checkpoint by its Hugging Face name, float32 holding bf16-exact values.
 
     A_log and linear_attn.norm are full float32, as in the real 2B checkpoint.
     """
     rng = np.random.default_rng(seed)
+    prefix = "model." if shape.vision is None else "model.language_model."
 
     def normal(*dims: int, std: float) -> np.ndarray:
         return bf16_round(rng.standard_normal(dims, dtype=np.float32) * np.float32(std))
@@ -311,8 +312,7 @@ def write_checkpoint(
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    composite = shape.vision is not None
-    tensors = weights(shape, seed, "model.language_model." if composite else "model.")
+    tensors = weights(shape, seed)
     if rounded:
         tensors, dtype = round_matrices(tensors), "F32"
     full = ("A_log", "linear_attn.norm.weight")

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from synthetic import SHAPES, Shape, tokenizer_json, weights
 from tokenizers import Tokenizer
+
+from tests.synthetic import SHAPES, Shape, tokenizer_json, weights
 
 
 @dataclass(frozen=True)
