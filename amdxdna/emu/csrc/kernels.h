@@ -12,5 +12,9 @@ int emu_gemm(uintptr_t a, uintptr_t b, uintptr_t c, size_t rows, size_t k, size_
 int emu_gemv(uintptr_t x, uintptr_t w, uintptr_t y, size_t m, size_t k, uint32_t flags,
              uint32_t format, int threads, int isa);
 void emu_copy(uintptr_t src, uintptr_t dst, size_t nbytes, uint32_t addend);
+uint64_t emu_read(uintptr_t src, size_t nbytes, int threads);
+const char *emu_isa_name(int index);
+int emu_isa_supported(int index);
+int emu_isa_default(void);
 
 #endif

@@ -1,0 +1,121 @@
+/* GEMM for AVX-512 BF16: a bfp16 or bfp6s weight is exact in bf16, so pairs of k go through vdpbf16ps. It
+   takes denormals as zero, and adds the two products of a pair to the sum one after the other. */
+#define TARGET __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")))
+#include "avx512.h"
+
+enum { TILE_ROWS = 12 };
+
+static int supported(void) { return isa_avx512.supported() && __builtin_cpu_supports("avx512bf16"); }
+
+/* [k / 2][TILE_ROWS] pairs of bf16, missing rows zero. */
+TARGET static void pack(const uint16_t *const *rows, unsigned count, size_t k, void *out)
+{
+    uint32_t *to = out;
+    for (size_t at = 0; at < k; at += 8, to += 4 * TILE_ROWS)
+        for (unsigned r = 0; r < TILE_ROWS; r++) {
+            uint32_t v[4] = {0};
+            if (r < count)
+                memcpy(v, rows[r] + at, sizeof v);
+            for (unsigned j = 0; j < 4; j++)
+                to[j * TILE_ROWS + r] = v[j];
+        }
+}
+
+/* Eight k of two groups into the panel [k / 2][HALF] of bf16 pairs: mantissas [row][k], lane i of a scale
+   for row i / 2, 2^-24 included. */
+TARGET_INLINE void decode_block(__m512i ma, __m512i mb, __m512 sa, __m512 sb, uint32_t *to)
+{
+    for (int i = 0; i < 4; i++) {
+        /* Byte 3 of dword n: row n / 2, k 2 i + n % 2. */
+        const __m512i index = _mm512_slli_epi32(
+            _mm512_add_epi32(_mm512_setr_epi32(0, 1, 8, 9, 16, 17, 24, 25, 32, 33, 40, 41, 48, 49, 56, 57),
+                             _mm512_set1_epi32(2 * i)), 24);
+        __m512i a = _mm512_maskz_permutexvar_epi8(0x8888888888888888, index, ma);
+        __m512i b = _mm512_maskz_permutexvar_epi8(0x8888888888888888, index, mb);
+        __m512bh pairs = _mm512_cvtne2ps_pbh(_mm512_mul_ps(_mm512_cvtepi32_ps(b), sb),
+                                             _mm512_mul_ps(_mm512_cvtepi32_ps(a), sa));
+        _mm512_store_si512(to + i * HALF, (__m512i)pairs);
+    }
+}
+
+TARGET static void decode_bfp16(const uint8_t *groups, size_t count, size_t k, void *out)
+{
+    static const uint8_t nothing[BFP16_BLOCK];
+    uint32_t *panel = out;
+    const __m512 offset = _mm512_set1_ps(0x1p-30f);
+    size_t stride = k / 8 * BFP16_BLOCK;
+    for (size_t at = 0; at < k; at += 8, groups += BFP16_BLOCK)
+        for (size_t g = 0; g < HALF / 8; g += 2) {
+            const uint8_t *pa = g < count ? groups + g * stride : nothing;
+            const uint8_t *pb = g + 1 < count ? groups + (g + 1) * stride : nothing;
+            __m512i ra, rb, ma = bfp16_mantissas(pa, &ra), mb = bfp16_mantissas(pb, &rb);
+            decode_block(ma, mb, _mm512_mul_ps(bfp16_scales(ra), offset), _mm512_mul_ps(bfp16_scales(rb), offset),
+                         panel + at / 2 * HALF + g * 8);
+        }
+}
+
+TARGET static void decode_bfp6s(const uint8_t *groups, size_t count, size_t k, void *out)
+{
+    static const uint8_t nothing[BFP6S_SEGMENT];
+    uint32_t *panel = out;
+    const __m512 offset = _mm512_set1_ps(0x1p-30f);
+    size_t stride = k / 128 * BFP6S_SEGMENT;
+    for (size_t at = 0; at < k; at += 16)
+        for (size_t g = 0; g < HALF / 8; g += 2) {
+            size_t segment = at / 128 * BFP6S_SEGMENT, tile = at / 16 % 8;
+            const uint8_t *pa = g < count ? groups + g * stride + segment : nothing;
+            const uint8_t *pb = g + 1 < count ? groups + (g + 1) * stride + segment : nothing;
+            const uint8_t *sa = pa + BFP6S_SCALES + tile * 8, *sb = pb + BFP6S_SCALES + tile * 8;
+            /* Mantissas of nothing are -80..-128 at the least scale: masked to zero. */
+            __m512 fa = _mm512_maskz_mul_ps(g < count ? 0xFFFF : 0, bfp6s_scales(sa), offset);
+            __m512 fb = _mm512_maskz_mul_ps(g + 1 < count ? 0xFFFF : 0, bfp6s_scales(sb), offset);
+            __m512i ma[2], mb[2];
+            bfp6s_mantissas(pa + tile * BFP6S_TILE, sa, ma);
+            bfp6s_mantissas(pb + tile * BFP6S_TILE, sb, mb);
+            decode_block(ma[0], mb[0], fa, fb, panel + at / 2 * HALF + g * 8);
+            decode_block(ma[1], mb[1], fa, fb, panel + (at / 2 + 4) * HALF + g * 8);
+        }
+}
+
+TARGET_INLINE void tile_rows(const uint32_t *a, const uint32_t *b, const unsigned rows, size_t k, float *out)
+{
+    __m512 sum[TILE_ROWS][2];
+    for (unsigned r = 0; r < rows; r++)
+        sum[r][0] = sum[r][1] = _mm512_setzero_ps();
+    for (size_t i = 0; i < k; i += 2, a += TILE_ROWS, b += HALF) {
+        __m512bh b0 = (__m512bh)_mm512_load_si512(b), b1 = (__m512bh)_mm512_load_si512(b + 16);
+        for (unsigned r = 0; r < rows; r++) {
+            __m512bh x = (__m512bh)_mm512_set1_epi32((int)a[r]);
+            sum[r][0] = _mm512_dpbf16_ps(sum[r][0], x, b0);
+            sum[r][1] = _mm512_dpbf16_ps(sum[r][1], x, b1);
+        }
+    }
+    for (unsigned r = 0; r < rows; r++) {
+        _mm512_storeu_ps(out + r * PANEL, sum[r][0]);
+        _mm512_storeu_ps(out + r * PANEL + 16, sum[r][1]);
+    }
+}
+
+TARGET static void tile(const void *a, const void *b, unsigned count, size_t k, float *out)
+{
+    switch (count) {
+#define CASE(n) case n: tile_rows(a, b, n, k, out); break;
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11)
+#undef CASE
+    default: tile_rows(a, b, TILE_ROWS, k, out);
+    }
+}
+
+const isa_variant isa_avx512_bf16 = {
+    .name = "avx512bf16",
+    .supported = supported,
+    .x_bytes = 64,
+    .prepare = {avx512_prepare_bfp16, avx512_prepare_bfp6s},
+    .gemv = {avx512_gemv_bfp16, avx512_gemv_bfp6s},
+    .tile_rows = TILE_ROWS,
+    .element = 2,
+    .pack = pack,
+    .decode = {decode_bfp16, decode_bfp6s},
+    .tile = tile,
+    .finish = avx2_finish,
+};

@@ -1,0 +1,51 @@
+/* GEMV y = W x: the driver; the arithmetic is in the variants. */
+#include "internal.h"
+#include "pool.h"
+
+#include <errno.h>
+
+/* Bytes of weights a thread takes at a time: few enough that two threads finish together. */
+enum { PIECE = 128 << 10 };
+/* Longest x the variants prepare entries for; beyond it the portable variant runs, which needs none. */
+enum { MAX_PREPARED = 1 << 17 };
+
+typedef struct {
+    const gemv_job *job;
+    void (*run)(const gemv_job *, size_t, size_t);
+} gemv_run;
+
+static void gemv_task(void *context, size_t begin, size_t end, unsigned worker)
+{
+    (void)worker;
+    const gemv_run *run = context;
+    run->run(run->job, begin, end);
+}
+
+int emu_gemv(uintptr_t x, uintptr_t w, uintptr_t y, size_t m, size_t k, uint32_t flags,
+             uint32_t format, int threads, int isa)
+{
+    const isa_variant *variant = isa_choose(isa);
+    size_t stride = group_bytes(k, format), groups = m / 8;
+    gemv_job job = {(const uint8_t *)w, NULL, (uint16_t *)y, k, stride, (const void *)x, 0};
+    if (flags & EMU_BIAS)
+        job.bias = job.w + groups * stride;
+    pool_enter();
+    if (variant->x_bytes && k <= MAX_PREPARED) {
+        void *entries = pool_scratch(0, 0, k * variant->x_bytes);
+        if (!entries) {
+            pool_leave();
+            return -ENOMEM;
+        }
+        job.x = entries;
+        job.entries = variant->prepare[format]((const uint16_t *)x, k, entries);
+    }
+    if (!job.entries) {
+        variant = &isa_portable;
+        job.x = (const void *)x;
+    }
+    size_t grain = PIECE / stride + 1;
+    gemv_run run = {&job, variant->gemv[format]};
+    pool_run(gemv_task, &run, groups, grain, threads);
+    pool_leave();
+    return 0;
+}

@@ -1,0 +1,209 @@
+/* GEMV for AVX2: 16-bit integer products with |q| < 2^14, float32 sums of blocks. */
+#define TARGET __attribute__((target("avx2,fma")))
+#include "avx2.h"
+#include "entries.h"
+
+enum { HEADROOM = 6 };
+
+typedef struct {
+    int16_t q[8];
+    float unit; /* of q, times 2^-6: a weight's exponent byte e as float bits e << 23 is 2^(e - 127) */
+    uint32_t block;
+    uint32_t pad[2];
+} entry8;
+
+typedef struct {
+    int16_t q[16];
+    float unit; /* the same */
+    uint32_t block;
+    uint32_t pad[6];
+} entry16;
+
+TARGET_INLINE void put8(void *out, size_t at, size_t block, const int32_t *q, int unit)
+{
+    entry8 *e = (entry8 *)out + at;
+    for (int i = 0; i < 8; i++)
+        e->q[i] = (int16_t)q[i];
+    e->unit = pow2(unit - 6);
+    e->block = (uint32_t)block;
+}
+
+TARGET_INLINE void put16(void *out, size_t at, size_t block, const int32_t *q, int unit)
+{
+    entry16 *e = (entry16 *)out + at;
+    for (int i = 0; i < 16; i++)
+        e->q[i] = (int16_t)q[i];
+    e->unit = pow2(unit - 6);
+    e->block = (uint32_t)block;
+}
+
+TARGET size_t avx2_prepare_bfp16(const uint16_t *x, size_t k, void *out)
+{
+    return fill_entries(x, k / 8, 8, HEADROOM, put8, out);
+}
+
+TARGET size_t avx2_prepare_bfp6s(const uint16_t *x, size_t k, void *out)
+{
+    return fill_entries(x, k / 16, 16, HEADROOM, put16, out);
+}
+
+/* Rows a and b of a block, one in each 128-bit lane, from 16 bytes each. */
+TARGET_INLINE __m256i two_rows(const uint8_t *a, const uint8_t *b)
+{
+    __m128i low = _mm_loadu_si128((const __m128i *)a), high = _mm_loadu_si128((const __m128i *)b);
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+}
+
+#define BYTES(...) _mm256_setr_epi8(__VA_ARGS__)
+#define __ -1
+
+TARGET_INLINE void bfp16_block(const uint8_t *p, __m256i x, __m256 unit, __m256 sum[4])
+{
+    /* Mantissas as words of 256 times themselves, exponents as the top byte of every 32 bits. */
+    const __m256i m = BYTES(__, 1, __, 2, __, 3, __, 4, __, 5, __, 6, __, 7, __, 8,
+                            __, 1, __, 2, __, 3, __, 4, __, 5, __, 6, __, 7, __, 8);
+    const __m256i e = BYTES(__, __, __, 0, __, __, __, 0, __, __, __, 0, __, __, __, 0,
+                            __, __, __, 0, __, __, __, 0, __, __, __, 0, __, __, __, 0);
+    /* Row 7 is read from 7 bytes before it: 16 bytes from its start would pass the block's end. */
+    const __m256i m7 = BYTES(__, 1, __, 2, __, 3, __, 4, __, 5, __, 6, __, 7, __, 8,
+                             __, 8, __, 9, __, 10, __, 11, __, 12, __, 13, __, 14, __, 15);
+    const __m256i e7 = BYTES(__, __, __, 0, __, __, __, 0, __, __, __, 0, __, __, __, 0,
+                             __, __, __, 7, __, __, __, 7, __, __, __, 7, __, __, __, 7);
+    for (int pair = 0; pair < 4; pair++) {
+        const uint8_t *a = p + pair * 18;
+        __m256i v = two_rows(a, pair < 3 ? a + 9 : a + 2);
+        __m256i products = _mm256_madd_epi16(_mm256_shuffle_epi8(v, pair < 3 ? m : m7), x);
+        __m256i scale = _mm256_srli_epi32(_mm256_shuffle_epi8(v, pair < 3 ? e : e7), 1);
+        __m256 part = _mm256_mul_ps(_mm256_cvtepi32_ps(products), unit);
+        sum[pair] = _mm256_fmadd_ps(part, _mm256_castsi256_ps(scale), sum[pair]);
+    }
+}
+
+/* Sums of a register's 128-bit lanes. */
+TARGET_INLINE void store_lanes(__m256 v, float *low, float *high)
+{
+    __m256 s = _mm256_hadd_ps(v, v);
+    s = _mm256_hadd_ps(s, s);
+    *low = _mm256_cvtss_f32(s);
+    *high = _mm_cvtss_f32(_mm256_extractf128_ps(s, 1));
+}
+
+TARGET_INLINE void store_group(const gemv_job *job, size_t group, const float sums[8], float factor)
+{
+    for (size_t r = 0; r < 8; r++) {
+        size_t row = group * 8 + r;
+        float v = sums[r] * factor;
+        job->y[row] = to_bf16(job->bias ? v + load_float(job->bias + 4 * row) : v);
+    }
+}
+
+TARGET void avx2_gemv_bfp16(const gemv_job *job, size_t begin, size_t end)
+{
+    size_t blocks = job->k / 8;
+    const entry8 *entries = job->x;
+    for (size_t group = begin; group < end; group++) {
+        const uint8_t *base = job->w + group * job->stride;
+        __m256 sum[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+        const entry8 *e = entries;
+        const uint8_t *p = base;
+        for (; e < entries + blocks; e++, p += BFP16_BLOCK) {
+            _mm_prefetch((const char *)p + PREFETCH, _MM_HINT_T0);
+            __m256i x = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)e->q));
+            bfp16_block(p, x, _mm256_broadcast_ss(&e->unit), sum);
+        }
+        for (; e < entries + job->entries; e++) {
+            __m256i x = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)e->q));
+            bfp16_block(base + (size_t)e->block * BFP16_BLOCK, x, _mm256_broadcast_ss(&e->unit), sum);
+        }
+        float sums[8];
+        for (int pair = 0; pair < 4; pair++)
+            store_lanes(sum[pair], sums + 2 * pair, sums + 2 * pair + 1);
+        store_group(job, group, sums, 1.0f / 256);
+    }
+}
+
+/* A bfp6s mantissa round_half_even(q * c / 2), with u = q + 32 and h = round_half_even(u / 2), is
+   a u + b h + offset: c = 5: 2, 1, -80; 6: 3, 0, -96; 7: 4, -1, -112; 8: 4, 0, -128. */
+TARGET_INLINE __m256i halves(__m256i u)
+{
+    __m256i odd = _mm256_and_si256(_mm256_srli_epi16(u, 1), _mm256_set1_epi8(1));
+    return _mm256_and_si256(_mm256_srli_epi16(_mm256_add_epi8(u, odd), 1), _mm256_set1_epi8(0x7F));
+}
+
+/* Byte indices of word `row` in the low 128-bit lane and of word `row` + 2 in the high one. */
+TARGET_INLINE __m256i pick_words(int row)
+{
+    const short w = 0x0404;
+    return _mm256_add_epi16(_mm256_set1_epi16((short)(0x0100 + row * 0x0202)),
+                            _mm256_setr_epi16(0, 0, 0, 0, 0, 0, 0, 0, w, w, w, w, w, w, w, w));
+}
+
+/* sum[0..3]: rows 0 | 2, 1 | 3, 4 | 6, 5 | 7. */
+TARGET_INLINE void bfp6s_tile(const uint8_t *tile, const uint8_t *scales, const entry16 *e, __m256 sum[4])
+{
+    const __m256i low4 = _mm256_set1_epi8(0x0F), bits2 = _mm256_set1_epi8(0x30);
+    const __m128i ab = _mm_setr_epi8(2, 1, 3, 0, 4, -1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    const __m128i offset = _mm_setr_epi16(-80, -96, -112, -128, 0, 0, 0, 0);
+    __m128i s8 = _mm_loadl_epi64((const __m128i *)scales);
+    __m256i exponent = _mm256_add_epi32(_mm256_srli_epi32(_mm256_cvtepu8_epi32(s8), 2), _mm256_set1_epi32(80));
+    __m256 factor = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)),
+                                  _mm256_broadcast_ss(&e->unit));
+    __m128i c2 = _mm_slli_epi16(_mm_and_si128(s8, _mm_set1_epi8(3)), 1);
+    __m128i index = _mm_or_si128(_mm_unpacklo_epi8(c2, c2), _mm_set1_epi16(0x0100));
+    __m256i weights = _mm256_broadcastsi128_si256(_mm_shuffle_epi8(ab, index));
+    __m256i offsets = _mm256_broadcastsi128_si256(_mm_shuffle_epi8(offset, index));
+    __m256i high = _mm256_loadu_si256((const __m256i *)(tile + 64));
+    __m256i x0 = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)e->q));
+    __m256i x1 = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)e->q + 1));
+    for (int part = 0; part < 2; part++) {
+        __m256i nib = _mm256_loadu_si256((const __m256i *)(tile + 32 * part));
+        __m256i h = part ? _mm256_srli_epi16(high, 2) : high;
+        __m256i u0 = _mm256_or_si256(_mm256_and_si256(nib, low4),
+                                     _mm256_and_si256(_mm256_slli_epi16(h, 4), bits2));
+        __m256i u1 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(nib, 4), low4),
+                                     _mm256_and_si256(h, bits2));
+        __m256i h0 = halves(u0), h1 = halves(u1);
+        for (int odd = 0; odd < 2; odd++) {
+            int row = 4 * part + odd;
+            __m256i w = _mm256_shuffle_epi8(weights, pick_words(row));
+            __m256i o = _mm256_shuffle_epi8(offsets, pick_words(row));
+            __m256i a0 = odd ? _mm256_unpackhi_epi8(u0, h0) : _mm256_unpacklo_epi8(u0, h0);
+            __m256i a1 = odd ? _mm256_unpackhi_epi8(u1, h1) : _mm256_unpacklo_epi8(u1, h1);
+            __m256i m0 = _mm256_add_epi16(_mm256_maddubs_epi16(a0, w), o);
+            __m256i m1 = _mm256_add_epi16(_mm256_maddubs_epi16(a1, w), o);
+            __m256i products = _mm256_add_epi32(_mm256_madd_epi16(m0, x0), _mm256_madd_epi16(m1, x1));
+            __m256i rows = _mm256_setr_epi32(row, row, row, row, row + 2, row + 2, row + 2, row + 2);
+            sum[2 * part + odd] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products),
+                                                  _mm256_permutevar8x32_ps(factor, rows),
+                                                  sum[2 * part + odd]);
+        }
+    }
+}
+
+TARGET void avx2_gemv_bfp6s(const gemv_job *job, size_t begin, size_t end)
+{
+    size_t tiles = job->k / 16;
+    const entry16 *entries = job->x;
+    for (size_t group = begin; group < end; group++) {
+        const uint8_t *base = job->w + group * job->stride;
+        __m256 sum[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
+        const uint8_t *segment = base;
+        for (size_t t = 0; t < tiles; segment += BFP6S_SEGMENT)
+            for (int i = 0; i < 8; i++, t++) {
+                _mm_prefetch((const char *)segment + i * 104 + PREFETCH, _MM_HINT_T0);
+                _mm_prefetch((const char *)segment + i * 104 + PREFETCH + 64, _MM_HINT_T0);
+                bfp6s_tile(segment + i * BFP6S_TILE, segment + BFP6S_SCALES + i * 8, entries + t, sum);
+            }
+        for (size_t t = tiles; t < job->entries; t++) {
+            size_t at = entries[t].block;
+            const uint8_t *from = base + at / 8 * BFP6S_SEGMENT;
+            bfp6s_tile(from + at % 8 * BFP6S_TILE, from + BFP6S_SCALES + at % 8 * 8, entries + t, sum);
+        }
+        float sums[8];
+        for (int i = 0; i < 4; i++) {
+            int row = i / 2 * 4 + i % 2;
+            store_lanes(sum[i], sums + row, sums + row + 2);
+        }
+        store_group(job, group, sums, 1.0f);
+    }
+}

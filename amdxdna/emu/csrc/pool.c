@@ -1,0 +1,224 @@
+/* A pool of kernel threads: started when first needed, spinning briefly between runs, then asleep. */
+#include "pool.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* How long a worker watches for the next run before it sleeps: longer than the host's work between two
+   dispatches of one token, short enough to leave the core to others. */
+enum { SPIN_NS = 50000, SPIN_BURST = 64 };
+
+typedef struct {
+    void *memory;
+    size_t size;
+} scratch;
+
+/* `gate`: bit 0 = a run is open, bits 1..31 = workers inside it, bits 32.. = number of the run. A worker
+   enters by compare-and-swap, so it cannot enter a run that has closed. */
+enum { OPEN = 1, ONE = 2, INSIDE = 0x7FFFFFFE };
+
+static struct {
+    pthread_mutex_t turn;
+    _Atomic uint64_t gate;
+    _Atomic uint32_t bell;  /* futex: counts runs, sleepers wait on it */
+    _Atomic uint32_t asleep;
+    _Atomic uint32_t empty; /* futex: set when the last worker left a closed run */
+    _Atomic size_t next;
+    pool_task task;
+    void *context;
+    size_t items, grain;
+    unsigned helpers, started;
+    int hooked;
+    scratch memory[POOL_THREADS][POOL_SCRATCH];
+} pool = {.turn = PTHREAD_MUTEX_INITIALIZER};
+
+static void futex_wait(_Atomic uint32_t *word, uint32_t value)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void pause_briefly(void)
+{
+    for (int i = 0; i < SPIN_BURST; i++)
+        __builtin_ia32_pause();
+}
+
+static void work(unsigned worker)
+{
+    for (;;) {
+        size_t begin = atomic_fetch_add_explicit(&pool.next, pool.grain, memory_order_relaxed);
+        if (begin >= pool.items)
+            return;
+        size_t left = pool.items - begin;
+        pool.task(pool.context, begin, begin + (left < pool.grain ? left : pool.grain), worker);
+    }
+}
+
+/* Enters the open run unless it is `seen`, the one this worker has left already. */
+static int enter(unsigned worker, uint32_t *seen)
+{
+    uint64_t gate = atomic_load_explicit(&pool.gate, memory_order_acquire);
+    while (gate & OPEN && (uint32_t)(gate >> 32) != *seen) {
+        if (atomic_compare_exchange_weak_explicit(&pool.gate, &gate, gate + ONE, memory_order_acquire,
+                                                  memory_order_acquire)) {
+            *seen = (uint32_t)(gate >> 32);
+            if (worker <= pool.helpers)
+                return 1;
+            /* Not asked for: leave at once. */
+            gate = atomic_fetch_sub_explicit(&pool.gate, ONE, memory_order_release) - ONE;
+            if (!(gate & (OPEN | INSIDE))) {
+                atomic_store(&pool.empty, 1);
+                futex_wake(&pool.empty);
+            }
+            return 0;
+        }
+    }
+    return 0;
+}
+
+static void *worker_main(void *argument)
+{
+    unsigned worker = (unsigned)(uintptr_t)argument;
+    uint32_t seen = 0;
+    for (;;) {
+        int64_t deadline = now_ns() + SPIN_NS;
+        int in = enter(worker, &seen);
+        while (!in && now_ns() < deadline) {
+            pause_briefly();
+            in = enter(worker, &seen);
+        }
+        if (!in) {
+            uint32_t bell = atomic_load(&pool.bell);
+            atomic_fetch_add(&pool.asleep, 1);
+            in = enter(worker, &seen);
+            if (!in)
+                futex_wait(&pool.bell, bell);
+            atomic_fetch_sub(&pool.asleep, 1);
+            if (!in)
+                continue;
+        }
+        work(worker);
+        uint64_t gate = atomic_fetch_sub_explicit(&pool.gate, ONE, memory_order_release) - ONE;
+        if (!(gate & (OPEN | INSIDE))) {
+            atomic_store(&pool.empty, 1);
+            futex_wake(&pool.empty);
+        }
+    }
+    return NULL;
+}
+
+/* In a forked child only the forking thread lives: forget the workers, keep the scratch memory. */
+static void forget_workers(void)
+{
+    pthread_mutex_init(&pool.turn, NULL);
+    atomic_store(&pool.gate, 0);
+    atomic_store(&pool.asleep, 0);
+    pool.started = 0;
+}
+
+static void start_workers(unsigned helpers)
+{
+    if (pool.started >= helpers)
+        return;
+    if (!pool.hooked)
+        pool.hooked = pthread_atfork(NULL, NULL, forget_workers) == 0;
+    if (!pool.hooked)
+        return;
+    /* Signals are the program's business: none is delivered to a kernel thread. */
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (pool.started < helpers) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, worker_main, (void *)(uintptr_t)(pool.started + 1)))
+            break;
+        pthread_detach(thread);
+        pool.started++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void pool_enter(void) { pthread_mutex_lock(&pool.turn); }
+
+void pool_leave(void) { pthread_mutex_unlock(&pool.turn); }
+
+unsigned pool_width(int threads)
+{
+    if (threads <= 0) {
+        cpu_set_t set;
+        threads = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+    }
+    return threads > POOL_THREADS ? POOL_THREADS : (unsigned)threads;
+}
+
+void pool_run(pool_task task, void *context, size_t items, size_t grain, int threads)
+{
+    unsigned width = pool_width(threads);
+    if (width == 1 || items <= grain) {
+        if (items)
+            task(context, 0, items, 0);
+        return;
+    }
+    start_workers(width - 1);
+    pool.task = task;
+    pool.context = context;
+    pool.items = items;
+    pool.grain = grain;
+    pool.helpers = width - 1;
+    atomic_store(&pool.next, 0);
+    atomic_store(&pool.empty, 0);
+    uint64_t number = (atomic_load(&pool.gate) >> 32) + 1;
+    if (!(uint32_t)number)
+        number = 1;
+    atomic_store(&pool.gate, number << 32 | OPEN);
+    atomic_fetch_add(&pool.bell, 1);
+    if (atomic_load(&pool.asleep))
+        futex_wake(&pool.bell);
+    work(0);
+    uint64_t gate = atomic_fetch_and(&pool.gate, ~(uint64_t)OPEN);
+    int64_t deadline = 0;
+    while (gate & INSIDE) {
+        pause_briefly();
+        gate = atomic_load_explicit(&pool.gate, memory_order_acquire);
+        if (!(gate & INSIDE))
+            break;
+        if (!deadline)
+            deadline = now_ns() + SPIN_NS;
+        else if (now_ns() > deadline)
+            futex_wait(&pool.empty, 0);
+    }
+}
+
+void *pool_scratch(unsigned worker, unsigned use, size_t nbytes)
+{
+    scratch *held = &pool.memory[worker][use];
+    if (held->size < nbytes) {
+        free(held->memory);
+        held->size = (nbytes + 4095) & ~(size_t)4095;
+        held->memory = aligned_alloc(64, held->size);
+        if (!held->memory)
+            held->size = 0;
+    }
+    return held->memory;
+}
