@@ -1,0 +1,46 @@
+"""AMD's NPU through the Linux amdxdna driver's ioctls, without a vendor runtime.
+
+Names are loaded when first used, so ``import amdxdna`` is cheap and does not import numpy.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from amdxdna.buffer import Buffer
+    from amdxdna.device import Device
+    from amdxdna.errors import XdnaError
+    from amdxdna.hwctx import HwContext, QoS
+    from amdxdna.kernel import Kernel
+    from amdxdna.node import KernelNode, Node, open_node
+    from amdxdna.packet import Health, State
+    from amdxdna.pool import ContextPool
+    from amdxdna.run import Run
+    from amdxdna.xclbin import Xclbin
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "Buffer": "buffer", "ContextPool": "pool", "Device": "device", "Health": "packet", "HwContext": "hwctx",
+    "Kernel": "kernel", "KernelNode": "node", "Node": "node", "QoS": "hwctx", "Run": "run", "State": "packet",
+    "Xclbin": "xclbin", "XdnaError": "errors", "open_node": "node",
+}
+
+__all__ = [
+    "Buffer", "ContextPool", "Device", "Health", "HwContext", "Kernel", "KernelNode", "Node", "QoS", "Run",
+    "State", "Xclbin", "XdnaError", "open_node",
+]
+
+
+def __getattr__(name: str) -> Any:
+    where = _WHERE.get(name)
+    if where is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{where}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

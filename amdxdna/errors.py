@@ -87,6 +87,10 @@ class NoFreeContext(XdnaError):
     holders: tuple[tuple[int, int], ...] = ()
 
 
+class ContextRefused(XdnaError):
+    """The firmware refused a hardware context though not all are taken."""
+
+
 class OutOfHeap(XdnaError):
     """The device heap is full. ``requested``, ``used``, ``size`` and ``limit`` are in bytes, where known."""
 

@@ -144,4 +144,13 @@ def open_node(spec: str | int | None = None, sys: str | Path = "/sys", dev: str 
         from amdxdna.emu.options import EmuOptions
 
         return EmuNode(EmuOptions.parse(where[4:]))
-    return KernelNode(where)
+    try:
+        return KernelNode(where)
+    except NoDevice as error:
+        if error.errno != errno.ENOENT:
+            raise
+        found = sysfs.find_nodes(sys, dev)
+        cause, remedy = sysfs.why_none(sys)
+        if found:
+            cause, remedy = f"there is no {where}", f"The NPU's node is {found[0].path}"
+        raise NoDevice(f"{cause} [{where}]", call="open", errno=errno.ENOENT, remedy=remedy) from None

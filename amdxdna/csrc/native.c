@@ -1,7 +1,8 @@
 #include "native.h"
 
-#include <emmintrin.h>
+#include <cpuid.h>
 #include <errno.h>
+#include <immintrin.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/types.h>
@@ -27,13 +28,42 @@ int xdna_munmap(uintptr_t address, size_t length)
     return munmap((void *)address, length) ? -errno : 0;
 }
 
-/* Writes back and invalidates the lines of [address, address + length): the NPU does not snoop. */
+static void flush_clflush(uintptr_t line, uintptr_t end)
+{
+    for (; line < end; line += CACHE_LINE)
+        _mm_clflush((const void *)line);
+}
+
+/* Weakly ordered among themselves, so they overlap; several times as fast on a large range. */
+__attribute__((target("clflushopt"))) static void flush_clflushopt(uintptr_t line, uintptr_t end)
+{
+    for (; line < end; line += CACHE_LINE)
+        _mm_clflushopt((void *)line);
+}
+
+int xdna_has_clflushopt(void)
+{
+    unsigned int a, b = 0, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b >> 23 & 1); /* leaf 7 EBX bit 23 */
+}
+
+static void (*flush_lines)(uintptr_t line, uintptr_t end) = flush_clflush;
+
+__attribute__((constructor)) static void choose_flush(void)
+{
+    if (xdna_has_clflushopt())
+        flush_lines = flush_clflushopt;
+}
+
+/* Writes back and invalidates the lines of [address, address + length): the NPU does not snoop.
+ * The fence before orders earlier stores with clflushopt, the one after orders the flush with what
+ * follows: a submit, or the reads of a result. */
 void xdna_flush(uintptr_t address, size_t length)
 {
-    uintptr_t line = address & ~(uintptr_t)(CACHE_LINE - 1);
+    if (!length)
+        return;
     _mm_mfence();
-    for (; line < address + length; line += CACHE_LINE)
-        _mm_clflush((const void *)line);
+    flush_lines(address & ~(uintptr_t)(CACHE_LINE - 1), address + length);
     _mm_mfence();
 }
 

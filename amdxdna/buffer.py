@@ -1,0 +1,355 @@
+"""Buffers: memory that both the host and the NPU see.
+
+Three kinds: ``share`` (ordinary data), ``dev`` (in the device heap: instructions and PDIs) and ``cmd``
+(command packets). The NPU does not snoop the CPU's caches: what the host wrote must be written back before a
+command reads it, and the lines of a result invalidated before the host reads it. Both are the same
+instruction here (:meth:`Buffer.to_device`, :meth:`Buffer.from_device`).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import weakref
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from amdxdna import ioctl
+from amdxdna._native import ffi, lib
+from amdxdna.client import doom, reap
+from amdxdna.errors import BadArgument, XdnaError, closed, from_errno
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+    from amdxdna.client import Client
+
+PAGE = 4096
+KINDS = {"share": lib.AMDXDNA_BO_SHARE, "dev": lib.AMDXDNA_BO_DEV, "cmd": lib.AMDXDNA_BO_CMD}
+_INVALID = lib.AMDXDNA_INVALID_ADDR
+
+
+class Buffer:
+    """Memory of a device, or (from :meth:`sub`) a part of it. Made by :class:`~amdxdna.device.Device`.
+
+    ``nbytes``, ``kind``, ``handle`` (the BO's, 0 once closed) and ``address``: what a packet must carry. That
+    is the IOVA the driver reports where it reports one (IOVA and carveout modes; DEV buffers always) and the
+    mapping's host address otherwise (PASID mode).
+
+    ``clean`` says that no dirty cache line of it is left, so a command need not flush it:
+
+    * :meth:`to_device` over the whole buffer sets it, and so does a new buffer's first flush;
+    * handing out a writable view clears it, for good as far as this object knows: it cannot see a write
+      through a view. So after writing through a view you keep, either leave ``clean`` alone (every start then
+      flushes the buffer, the safe default) or call :meth:`to_device` and do not write again without clearing
+      the flag (``buffer.clean = False``, or a new view);
+    * the flag belongs to the object: a sub-buffer has its own.
+
+    Thread-safety: views and flushes may be used from any thread; two threads writing the same bytes race as
+    in any array. Closing is idempotent; a closed buffer's views stay valid memory (the mapping lives as long
+    as the last view), but a DEV buffer's bytes may by then belong to another DEV buffer. A buffer that is
+    dropped without close() is given back at the next allocation or close of any buffer.
+    """
+
+    __slots__ = ("__weakref__", "_finalizer", "_host", "_keep", "_memory", "_release", "_viewed", "address",
+                 "clean", "client", "handle", "kind", "nbytes")
+
+    def __init__(self, client: Client, handle: int, kind: str, nbytes: int, address: int, memory: memoryview,
+                 host: int, keep: object = None, heap_bytes: int = 0) -> None:
+        self.client = client
+        self.handle = handle
+        self.kind = kind
+        self.nbytes = nbytes
+        self.address = address
+        self.clean = False
+        self._memory: memoryview | None = memory
+        self._host = host
+        self._keep = keep
+        self._viewed = False
+        self._release = partial(_release, client, handle, heap_bytes)
+        self._finalizer = weakref.finalize(self, doom, self._release)
+        self._finalizer.atexit = False
+
+    def __repr__(self) -> str:
+        state = "closed" if not self.handle else f"at {self.address:#x}"
+        return f"<Buffer {self.kind} {self.nbytes} bytes {state}>"
+
+    def __enter__(self) -> Buffer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _alive(self) -> memoryview:
+        if self._memory is None:
+            raise closed("buffer")
+        self.client.check_open()
+        return self._memory
+
+    def memory(self) -> memoryview:
+        """The buffer's bytes, writable, without a copy. Like a writable :meth:`view` it clears ``clean``."""
+        memory = self._alive()
+        self._viewed = True
+        self.clean = False
+        return memory
+
+    @property
+    def host_address(self) -> int:
+        """The address of its first byte in this process."""
+        self._alive()
+        return self._host
+
+    def view(self, dtype: DTypeLike = "u1", shape: int | Sequence[int] | None = None, *,
+             writable: bool = True) -> NDArray[Any]:
+        """A numpy array over the buffer's own memory, without a copy.
+
+        `shape` None: one dimension, as many whole elements as fit. A writable view clears ``clean``. The
+        array keeps the mapping alive, also past :meth:`close`. Raises BadArgument when `shape` needs more
+        bytes than there are, Closed after close.
+        """
+        import numpy as np
+
+        memory = self._alive()
+        kind = np.dtype(dtype)
+        if shape is None:
+            array = np.frombuffer(memory, kind, self.nbytes // kind.itemsize)
+        else:
+            dims = (shape,) if isinstance(shape, int) else tuple(shape)
+            count = 1
+            for extent in dims:
+                count *= extent
+            if any(extent < 0 for extent in dims) or count * kind.itemsize > self.nbytes:
+                raise BadArgument(f"an array of shape {dims} and {kind.itemsize}-byte elements does not fit "
+                                  f"{self.nbytes} bytes", call="view", remedy="Correct shape or dtype")
+            array = np.frombuffer(memory, kind, count).reshape(dims)
+        if writable:
+            self._viewed = True
+            self.clean = False
+        else:
+            array.flags.writeable = False
+        return array
+
+    def sub(self, offset: int, nbytes: int | None = None) -> Buffer:
+        """A part of this buffer as a buffer: same BO, own address and ``clean`` flag.
+
+        The BO stays open until the whole and every part are closed. `nbytes` None: to the end. Raises
+        BadArgument when the part does not lie inside.
+        """
+        memory = self._alive()
+        size = self.nbytes - offset if nbytes is None else nbytes
+        if offset < 0 or size <= 0 or offset + size > self.nbytes:
+            raise BadArgument(f"bytes {offset} to {offset + size} are not inside {self.nbytes}", call="sub",
+                              remedy="Correct offset and size")
+        part = Buffer(self.client, self.client.retain(self.handle), self.kind, size, self.address + offset,
+                      memory[offset:offset + size], self._host + offset, self._keep, heap_bytes=0)
+        part.clean = self.clean
+        part._viewed = self._viewed
+        return part
+
+    def to_device(self, offset: int = 0, nbytes: int | None = None) -> None:
+        """Writes the CPU's cache lines of a range back (and drops them), so that the device sees it.
+
+        Over the whole buffer it sets ``clean``. Raises BadArgument when the range is not inside.
+        """
+        size = self._flush(offset, nbytes)
+        if size == self.nbytes:
+            self.clean = True
+
+    def from_device(self, offset: int = 0, nbytes: int | None = None) -> None:
+        """Drops the CPU's cache lines of a range, so that the host reads what the device wrote.
+
+        Lines the host wrote since are written back first: never call it on what a running command writes.
+        """
+        self._flush(offset, nbytes)
+
+    def _flush(self, offset: int, nbytes: int | None) -> int:
+        self._alive()
+        size = self.nbytes - offset if nbytes is None else nbytes
+        if offset < 0 or size < 0 or offset + size > self.nbytes:
+            raise BadArgument(f"bytes {offset} to {offset + size} are not inside {self.nbytes}", call="flush",
+                              remedy="Correct offset and size")
+        lib.xdna_flush(self._host + offset, size)
+        return size
+
+    def flush_for_start(self) -> None:
+        """What a command's start does to an argument that is not clean."""
+        lib.xdna_flush(self._host, self.nbytes)
+        if not self._viewed:
+            self.clean = True
+
+    def write(self, data: Any, offset: int = 0) -> None:
+        """Copies `data` (bytes, or any contiguous array) in at `offset` and flushes those bytes.
+
+        Raises BadArgument when they do not fit.
+        """
+        memory = self._alive()
+        source = memoryview(data).cast("B")
+        if offset < 0 or offset + source.nbytes > self.nbytes:
+            raise BadArgument(f"{source.nbytes} bytes at {offset} do not fit {self.nbytes}", call="write",
+                              remedy="Correct offset and size")
+        memory[offset:offset + source.nbytes] = source
+        self.to_device(offset, source.nbytes)
+
+    def read(self, offset: int = 0, nbytes: int | None = None) -> bytes:
+        """A copy of a range, as the device left it. Raises BadArgument when the range is not inside."""
+        size = self._flush(offset, nbytes)
+        return bytes(self._alive()[offset:offset + size])
+
+    def export_fd(self) -> int:
+        """A dma-buf file descriptor for the whole BO, which the caller closes.
+
+        Raises Unsupported for DEV and user-pointer buffers.
+        """
+        self._alive()
+        request = ffi.new("struct drm_prime_handle *",
+                          {"handle": self.handle, "flags": os.O_RDWR | os.O_CLOEXEC})
+        ioctl.call(self.client.node, "PRIME_HANDLE_TO_FD", request, detail=f"a {self.kind} buffer")
+        return int(request.fd)
+
+    def close(self) -> None:
+        """Gives the buffer back. Views that still exist stay valid; the buffer itself is unusable."""
+        self._memory = None
+        self.handle = 0
+        self._keep = None
+        if self._finalizer.detach():
+            self._release()
+        reap()
+
+    def leak(self) -> None:
+        """Keeps the BO until the device closes: the driver may still write to it."""
+        if self._finalizer.detach():
+            self.client.leaked.append((self._memory, self._keep))
+
+
+def _release(client: Client, handle: int, heap_bytes: int) -> None:
+    if heap_bytes:
+        with client.lock:
+            client.device_bytes -= heap_bytes
+    client.release(handle)
+
+
+class _Unmap:
+    def __init__(self, client: Client, address: int, length: int) -> None:
+        self.node = client.node
+        self.address = address
+        self.length = length
+        self.pid = os.getpid()
+
+    def __call__(self, _pointer: object) -> None:
+        if self.pid == os.getpid():
+            doom(self.unmap)
+
+    def unmap(self) -> None:
+        self.node.munmap(self.address, self.length)
+
+
+def _map(client: Client, handle: int, nbytes: int) -> tuple[memoryview, int, int]:
+    """(memory, host address, address for packets) of a SHARE or CMD BO."""
+    info = ffi.new("struct amdxdna_drm_get_bo_info *", {"handle": handle})
+    ioctl.call(client.node, "GET_BO_INFO", info)
+    length = -(-nbytes // PAGE) * PAGE
+    try:
+        host = client.node.mmap(length, info.map_offset)
+    except XdnaError:
+        raise
+    except OSError as error:
+        raise from_errno("mmap", error.errno or 0, f"{length} bytes") from None
+    pointer = ffi.gc(ffi.cast("char *", host), _Unmap(client, host, length))
+    memory = memoryview(ffi.buffer(pointer, nbytes))
+    return memory, host, host if info.xdna_addr == _INVALID else int(info.xdna_addr)
+
+
+def _finish(client: Client, handle: int, kind: str, nbytes: int, keep: object = None) -> Buffer:
+    client.retain(handle)
+    try:
+        memory, host, address = _map(client, handle, nbytes)
+    except BaseException:
+        client.release(handle)
+        raise
+    return Buffer(client, handle, kind, nbytes, address, memory, host, keep)
+
+
+def allocate(client: Client, nbytes: int, kind: str = "share") -> Buffer:
+    """A new buffer; :meth:`amdxdna.device.Device.alloc` documents it."""
+    client.check_open()
+    if kind not in KINDS:
+        raise BadArgument(f"there is no kind {kind!r} of buffer", call="alloc",
+                          remedy=f"Use one of {', '.join(KINDS)}")
+    if nbytes <= 0 or nbytes >= 1 << 47:
+        raise BadArgument(f"a buffer of {nbytes} bytes", call="alloc", remedy="Give at least 1 byte")
+    reap()
+    if kind == "dev":
+        buffer = _allocate_dev(client, nbytes)
+    else:
+        buffer = _finish(client, _create(client, nbytes, kind), kind, nbytes)
+    # A fresh page may have dirty lines in the cache, which would overwrite what the device puts there.
+    buffer.to_device()
+    return buffer
+
+
+def _create(client: Client, nbytes: int, kind: str) -> int:
+    request = ffi.new("struct amdxdna_drm_create_bo *", {"size": nbytes, "type": KINDS[kind]})
+    ioctl.call(client.node, "CREATE_BO", request, kind.upper(), f"{nbytes} bytes")
+    return int(request.handle)
+
+
+def _allocate_dev(client: Client, nbytes: int) -> Buffer:
+    with client.lock:
+        heap = client.heap
+        if nbytes > heap.limit:
+            raise heap.full(nbytes)
+        try:
+            handle = _create(client, nbytes, "dev")
+        except XdnaError as error:
+            if error.errno not in (errno.EAGAIN, errno.ENOSPC):
+                raise
+            heap.grow(nbytes)
+            try:
+                handle = _create(client, nbytes, "dev")
+            except XdnaError as again:
+                if again.errno not in (errno.EAGAIN, errno.ENOSPC):
+                    raise
+                raise heap.full(nbytes, again.errno) from None
+        client.retain(handle)
+        try:
+            info = ffi.new("struct amdxdna_drm_get_bo_info *", {"handle": handle})
+            ioctl.call(client.node, "GET_BO_INFO", info)
+        except BaseException:
+            client.release(handle)
+            raise
+        client.device_bytes += nbytes
+    address = int(info.xdna_addr)
+    start = address - heap.device
+    return Buffer(client, handle, "dev", nbytes, address, heap.memory[start:start + nbytes],
+                  heap.host_address(address), heap_bytes=nbytes)
+
+
+def wrap(client: Client, address: int, nbytes: int, keep: object) -> Buffer:
+    """A buffer over the caller's own pages; :meth:`amdxdna.device.Device.wrap` documents it."""
+    client.check_open()
+    if nbytes <= 0 or address % PAGE or nbytes % PAGE:
+        raise BadArgument(f"{nbytes} bytes at {address:#x}: address and size must be multiples of {PAGE}",
+                          call="wrap", remedy="Align the memory, or copy it into an ordinary buffer")
+    table = ffi.new("struct amdxdna_drm_va_tbl *", {"dmabuf_fd": -1, "num_entries": 1, "va_entries": 1})
+    table.va_entries[0].vaddr = address
+    table.va_entries[0].len = nbytes
+    request = ffi.new("struct amdxdna_drm_create_bo *", {
+        "vaddr": ioctl.address_of(table), "size": nbytes, "type": lib.AMDXDNA_BO_SHARE})
+    ioctl.call(client.node, "CREATE_BO", request, "userptr", f"{nbytes} bytes at {address:#x}")
+    buffer = _finish(client, int(request.handle), "share", nbytes, keep)
+    buffer.to_device()
+    return buffer
+
+
+def import_fd(client: Client, fd: int, nbytes: int | None) -> Buffer:
+    """A buffer over a dma-buf; :meth:`amdxdna.device.Device.import_fd` documents it."""
+    client.check_open()
+    if nbytes is None:
+        try:
+            nbytes = os.lseek(fd, 0, os.SEEK_END)
+        except OSError as error:
+            raise from_errno("PRIME_FD_TO_HANDLE", error.errno or 0, f"descriptor {fd}") from None
+    request = ffi.new("struct drm_prime_handle *", {"fd": fd})
+    ioctl.call(client.node, "PRIME_FD_TO_HANDLE", request, detail=f"descriptor {fd}")
+    return _finish(client, int(request.handle), "share", nbytes)

@@ -1,0 +1,54 @@
+"""Command chains: several runs of one context in one submit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amdxdna import packet
+from amdxdna.buffer import Buffer
+from amdxdna.errors import BadArgument
+from amdxdna.kernel import Kernel
+from amdxdna.run import Run
+
+Call = tuple[Kernel, Sequence[Buffer]]
+
+
+def start_chain(calls: Sequence[Call], flush: bool = True) -> Run:
+    """Submits the runs `calls` = [(kernel, buffers), ...] as one command: in order, until one fails.
+
+    The kernels must be of one xclbin. A failed chain's exception carries the failing member's ``index``. A
+    chain counts as one of the four commands in flight. Raises BadArgument for an empty chain, kernels of
+    several xclbins, or more runs than the driver's 4 KiB list holds (35 of up to five buffers), and what
+    :meth:`Kernel.start` raises.
+    """
+    calls = list(calls)
+    if not calls:
+        raise BadArgument("a chain without runs", call="chain", remedy="Give at least one")
+    shared = calls[0][0].shared
+    if any(kernel.shared is not shared for kernel, _ in calls):
+        raise BadArgument("the kernels of a chain belong to several xclbins", call="chain",
+                          remedy="Make one chain for each xclbin")
+    handles: set[int] = set()
+    addresses = []
+    words = 0
+    for kernel, buffers in calls:
+        more, of_call = kernel.prepare(buffers, flush)
+        handles |= more
+        addresses.append(of_call)
+        words = max(words, packet.START_CU_WORDS[len(of_call)])
+    limit = packet.chain_limit(words)
+    if len(calls) > limit:
+        raise BadArgument(f"a chain of {len(calls)} runs; {limit} with this many buffers fit", call="chain",
+                          remedy="Split the chain")
+    with shared.lock:
+        context = shared.ready()
+        members = []
+        for (kernel, _), of_call in zip(calls, addresses, strict=True):
+            member = context.take()
+            kernel.fill(member, of_call)
+            members.append(member)
+        command = context.take()
+        command.members = tuple(members)
+        packed = packet.chain([member.buffer.handle for member in members], words)
+        command.packet[:len(packed)] = packed
+        return context.submit(command, handles, tuple(calls))

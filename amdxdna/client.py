@@ -1,0 +1,183 @@
+"""One open of a node, shared by everything that was made through it.
+
+The driver keeps buffers, contexts and the device heap per open file, and some builds allow a process only one
+open, so every :class:`~amdxdna.device.Device` of a process on one kernel node uses the same client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from amdxdna import ioctl
+from amdxdna._native import ffi
+from amdxdna.errors import Closed, NoDevice, XdnaError, closed, unsupported
+from amdxdna.node import Node
+
+if TYPE_CHECKING:
+    from amdxdna.heap import Heap
+    from amdxdna.pool import ContextPool
+    from amdxdna.query import AieMetadata
+
+DRIVER_NAMES = ("amdxdna_accel_driver", "amdxdna")
+_NEWEST = 1 << 16
+
+# What the garbage collector gave up. Finalizers can run in the middle of anything, also inside an emulated
+# node's own critical sections, so they only queue; reap() does the work at the next allocation or close.
+_doomed: deque[Callable[[], None]] = deque()
+
+
+def doom(action: Callable[[], None]) -> None:
+    """Queues what a finalizer has to do for the next :func:`reap`. Never blocks."""
+    _doomed.append(action)
+
+
+def reap() -> None:
+    """Does what finalizers queued, in this thread. Errors are dropped: there is nobody to tell."""
+    while _doomed:
+        with contextlib.suppress(IndexError, OSError):
+            _doomed.popleft()()
+
+
+@dataclass(frozen=True)
+class DrmVersion:
+    """DRM_IOCTL_VERSION: the interface's version (features are gated on `minor`) and the driver's names."""
+
+    major: int
+    minor: int
+    patch: int
+    name: str
+    description: str
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+class Client:
+    """The node, its version, the reference counts of its buffer handles, and its heap. Thread-safe."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.pid = os.getpid()
+        self.lock = threading.RLock()
+        self.closed = False
+        self.references = 1
+        self.device_bytes = 0
+        self._handles: dict[int, int] = {}
+        self._heap: Heap | None = None
+        self._metadata: AieMetadata | None = None
+        self.pool: ContextPool | None = None
+        self._at_close: list[Callable[[], None]] = []
+        self.leaked: list[Any] = []
+        """Buffers the driver may still write to after a timeout; kept until the node closes."""
+        try:
+            self.version = _version(node)
+            if self.version.name not in DRIVER_NAMES:
+                raise NoDevice(f"{node.path} belongs to the driver {self.version.name!r}, not to amdxdna",
+                               call="open", remedy="Give the path of an amdxdna node, or an index")
+        except BaseException:
+            node.close()
+            raise
+
+    def need(self, feature: str, minor: int) -> None:
+        """Raises Unsupported when the driver is older than DRM minor `minor`. Out-of-tree drivers say 1.0."""
+        have = self.version.minor if self.version.major == 0 else _NEWEST
+        if have < minor:
+            raise unsupported(feature, minor, self.version.minor)
+
+    def check_open(self) -> None:
+        """Raises Closed when the device was closed, or opened by the parent of this process."""
+        if self.closed:
+            raise closed("device")
+        if self.pid != os.getpid():
+            raise Closed("this device was opened by the parent process", call="device",
+                         remedy="Open the device in the process that uses it, after the fork")
+
+    @property
+    def heap(self) -> Heap:
+        """The device heap; made and mapped at first use. Raises OutOfMemory when there is no room for it."""
+        if self._heap is None:
+            from amdxdna.heap import Heap
+
+            with self.lock:
+                self.check_open()
+                if self._heap is None:
+                    self._heap = Heap(self)
+        return self._heap
+
+    @property
+    def metadata(self) -> AieMetadata:
+        """The array's metadata, asked once."""
+        if self._metadata is None:
+            from amdxdna import query
+
+            self._metadata = query.metadata(self)
+        return self._metadata
+
+    def retain(self, handle: int) -> int:
+        """Counts one more owner of a buffer handle: importing a dma-buf twice gives the same handle."""
+        with self.lock:
+            self._handles[handle] = self._handles.get(handle, 0) + 1
+        return handle
+
+    def release(self, handle: int) -> None:
+        """Gives a buffer handle back, at the last owner. Errors are dropped."""
+        with self.lock:
+            left = self._handles.get(handle, 0) - 1
+            if left > 0:
+                self._handles[handle] = left
+                return
+            self._handles.pop(handle, None)
+            if self.closed:
+                return
+            with contextlib.suppress(XdnaError):
+                ioctl.call(self.node, "GEM_CLOSE", ffi.new("struct drm_gem_close *", {"handle": handle}))
+
+    def at_close(self, action: Callable[[], None]) -> None:
+        """Runs `action` when the client closes, before the node does (last added, first run)."""
+        self._at_close.append(action)
+
+    def close(self) -> None:
+        """Closes the node; the driver then frees whatever is left. Does nothing the second time."""
+        if self.pid != os.getpid():
+            self.closed = True
+            return
+        with self.lock:
+            if self.closed:
+                return
+            actions, self._at_close = self._at_close, []
+        try:
+            for action in reversed(actions):
+                action()
+        finally:
+            with self.lock:
+                self.closed = True
+                self._handles.clear()
+                self._heap = None
+                self.leaked.clear()
+                self.node.close()
+            reap()
+
+
+def _version(node: Node) -> DrmVersion:
+    texts = [ffi.new("char[]", 128) for _ in range(3)]
+    request = ffi.new("struct drm_version *")
+    for name, text in zip(("name", "date", "desc"), texts, strict=True):
+        setattr(request, name, ioctl.address_of(text))
+        setattr(request, f"{name}_len", 127)
+    try:
+        ioctl.call(node, "VERSION", request)
+    except XdnaError as error:
+        if error.errno in (errno.ENOTTY, errno.EINVAL):
+            raise NoDevice(f"{node.path} is no DRM device", call="open", errno=errno.ENOTTY,
+                           remedy="Give the path of an accel node, such as /dev/accel/accel0") from None
+        raise
+    name, _, description = (ffi.string(text).decode("utf-8", "replace") for text in texts)
+    return DrmVersion(request.version_major, request.version_minor, request.version_patchlevel, name,
+                      description)

@@ -1,0 +1,208 @@
+"""The device: where everything starts."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from amdxdna import query
+from amdxdna.buffer import Buffer, allocate, import_fd, wrap
+from amdxdna.client import Client, DrmVersion
+from amdxdna.errors import BadArgument, closed
+from amdxdna.heap import Heap
+from amdxdna.hwctx import HwContext, QoS
+from amdxdna.node import Node, open_node, resolve
+from amdxdna.pool import ContextPool
+from amdxdna.xclbin import Xclbin
+
+_clients: dict[str, Client] = {}
+_lock = threading.Lock()
+
+
+class Device:
+    """An open NPU, kernel or emulated. A context manager; :meth:`close` ends everything made through it.
+
+    Kernel nodes are opened once a process: further Devices on the same node share that open (and its contexts
+    and heap), which ends with the last of them. Thread-safe. A forked child cannot use its parent's Device,
+    but may open one of its own.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client: Client | None = client
+
+    @classmethod
+    def open(cls, spec: str | int | Node | None = "auto", *, sys: str | Path = "/sys",
+             dev: str | Path = "/dev") -> Device:
+        """Opens a device.
+
+        `spec`: "auto" or None (the first NPU found through sysfs, else the emulated one), an index (0 is the
+        first NPU), a node's path, "emu" or "emu:key=value,..." (see ``amdxdna.emu.options.EmuOptions``), or a
+        :class:`~amdxdna.node.Node`, which the Device then owns. `sys` and `dev` are the roots of sysfs and of
+        the device folder.
+
+        Raises NoDevice, PermissionDenied or DeviceBusy, each saying why and what to do.
+        """
+        if spec is not None and not isinstance(spec, (str, int)):
+            return cls(Client(spec))
+        where = resolve(spec, sys, dev)
+        if where == "emu" or where.startswith("emu:"):
+            return cls(Client(open_node(where)))
+        key = os.path.realpath(where)
+        with _lock:
+            client = _clients.get(key)
+            if client is not None and not client.closed and client.pid == os.getpid():
+                client.references += 1
+            else:
+                client = _clients[key] = Client(open_node(where))
+        return cls(client)
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return "<Device closed>" if self._client is None else f"<Device {self._client.node.path}>"
+
+    @property
+    def client(self) -> Client:
+        """The open behind this Device. Raises Closed after close()."""
+        if self._client is None:
+            raise closed("device")
+        return self._client
+
+    @property
+    def node(self) -> Node:
+        """The seam to the driver. Raises Closed after close()."""
+        return self.client.node
+
+    @property
+    def path(self) -> str:
+        """The node's path, or "emu"."""
+        return self.client.node.path
+
+    @property
+    def emulated(self) -> bool:
+        """Whether this is the emulated NPU; only to tell the user."""
+        return self.client.node.emulated
+
+    @property
+    def version(self) -> DrmVersion:
+        """The driver's interface version; features are gated on its ``minor``."""
+        return self.client.version
+
+    @property
+    def heap(self) -> Heap:
+        """The device heap, made at first use."""
+        return self.client.heap
+
+    @property
+    def pool(self) -> ContextPool:
+        """The context pool of this open; made at first use."""
+        client = self.client
+        with client.lock:
+            client.check_open()
+            if client.pool is None:
+                pool = client.pool = ContextPool(client)
+                client.at_close(pool.close)
+            return client.pool
+
+    def alloc(self, nbytes: int, kind: str = "share") -> Buffer:
+        """A new buffer of `nbytes`: "share" (data), "dev" (device heap: instructions, PDIs) or "cmd".
+
+        Its contents are undefined. Raises OutOfMemory, OutOfHeap (with the numbers) or BadArgument.
+        """
+        return allocate(self.client, nbytes, kind)
+
+    def wrap(self, source: Any, nbytes: int | None = None) -> Buffer:
+        """A buffer over memory the caller has: an address with `nbytes`, or a contiguous array, mmap or other
+        buffer object, all page-aligned. No copy; the object is kept alive.
+
+        The driver pins the pages. It takes anonymous memory, private writable file mappings and shared tmpfs
+        mappings; it refuses shared mappings of disk files, and (drivers before July 2026) everything
+        read-only: BadArgument. Pinned memory counts against the locked-memory limit: OutOfMemory. So try it,
+        and copy into an ordinary buffer where it fails.
+        """
+        if isinstance(source, int):
+            if nbytes is None:
+                raise BadArgument("an address without a size", call="wrap", remedy="Pass nbytes too")
+            return wrap(self.client, source, nbytes, None)
+        from amdxdna._native import ffi
+
+        try:
+            inside = ffi.from_buffer("char[]", source)
+        except (TypeError, ValueError, BufferError) as error:
+            raise BadArgument(f"this memory cannot be used: {error}", call="wrap",
+                              remedy="Pass a contiguous array or mmap") from None
+        size = len(inside) if nbytes is None else nbytes
+        if not 0 < size <= len(inside):
+            raise BadArgument(f"{size} bytes of an object of {len(inside)}", call="wrap",
+                              remedy="Correct nbytes")
+        return wrap(self.client, int(ffi.cast("uintptr_t", inside)), size, inside)
+
+    def import_fd(self, fd: int, nbytes: int | None = None) -> Buffer:
+        """A buffer over a dma-buf from :meth:`Buffer.export_fd` or another driver; `nbytes` None: all of it.
+
+        The descriptor stays the caller's. Raises BadArgument when it is no dma-buf.
+        """
+        return import_fd(self.client, fd, nbytes)
+
+    def context(self, xclbin: Xclbin, qos: QoS | None = None) -> HwContext:
+        """A hardware context of its own, outside the pool. The caller closes it."""
+        return HwContext(self.client, xclbin, qos)
+
+    def info(self) -> query.DeviceInfo:
+        """What the driver tells about device, firmware and contexts; see :mod:`amdxdna.query` for parts."""
+        return query.everything(self.client)
+
+    def metadata(self) -> query.AieMetadata:
+        """The array: columns, rows, tiles."""
+        return self.client.metadata
+
+    def contexts(self) -> tuple[query.ContextInfo, ...]:
+        """Every hardware context of the device, of all processes."""
+        return query.contexts(self.client)
+
+    def resources(self) -> query.ResourceInfo:
+        """How many contexts there can be and are. Raises Unsupported before DRM minor 4."""
+        return query.resource_info(self.client)
+
+    def last_async_error(self) -> query.AsyncError | None:
+        """The last error the array raised by itself. Raises Unsupported before DRM minor 2."""
+        return query.last_async_error(self.client)
+
+    def telemetry(self, kind: int = 0) -> query.Telemetry:
+        """The firmware's telemetry block. Raises Unsupported before DRM minor 5."""
+        return query.telemetry(self.client, kind)
+
+    def bo_usage(self, pid: int | None = None) -> query.BoUsage:
+        """Buffer bytes of a process (None: this one). Raises Unsupported before DRM minor 8."""
+        return query.bo_usage(self.client, pid)
+
+    @property
+    def power_mode(self) -> query.PowerMode:
+        """The power mode; setting it needs root (PermissionDenied)."""
+        return query.power_mode(self.client)
+
+    @power_mode.setter
+    def power_mode(self, mode: query.PowerMode | int) -> None:
+        query.set_power_mode(self.client, mode)
+
+    def close(self) -> None:
+        """Ends this Device; the last one on a node waits for the runs in flight and closes it. Idempotent.
+
+        Views of buffers stay valid memory. In a forked child it leaves the parent's device alone.
+        """
+        client, self._client = self._client, None
+        if client is None:
+            return
+        with _lock:
+            client.references -= 1
+            if client.references:
+                return
+            for key in [k for k, c in _clients.items() if c is client]:
+                del _clients[key]
+        client.close()

@@ -1,0 +1,128 @@
+"""The device heap: the memory DEV buffers (instructions, PDIs) live in.
+
+The firmware maps the heap at its host address and refuses one that is not aligned to 64 MiB (Linux 7.3,
+PASID mode), so address space is reserved first and the heap's BO mapped into it. Newer drivers let the heap
+grow by further BOs, whose mappings must follow each other in the host's address space
+(drivers/accel/amdxdna/amdxdna_gem.c); older ones have one BO a process.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from amdxdna import ioctl
+from amdxdna._native import ffi, lib
+from amdxdna.client import doom
+from amdxdna.errors import OutOfHeap, XdnaError, from_errno
+
+if TYPE_CHECKING:
+    from amdxdna.client import Client
+
+CHUNK = 64 << 20
+LIMIT = 512 << 20
+"""The largest heap the driver gives one process (dev_heap_max_size)."""
+
+_PROT_NONE = 0
+_RESERVE = 0x02 | 0x20 | 0x4000  # MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE
+
+
+class Heap:
+    """The heap of one client. ``host`` and ``device`` are its first addresses, ``size`` its bytes so far."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.size = 0
+        self.host, self.limit = self._reserve(client)
+        self._chunks: list[int] = []
+        pointer = ffi.gc(ffi.cast("char *", self.host), _Unmap(client, self.host, self.limit, self._chunks))
+        self.memory = memoryview(ffi.buffer(pointer, self.limit))
+        """The whole reservation; only the first ``size`` bytes may be touched."""
+        self.device = self._add(CHUNK)
+
+    @staticmethod
+    def _reserve(client: Client) -> tuple[int, int]:
+        for limit in (LIMIT, CHUNK):
+            length = limit + CHUNK
+            start = lib.xdna_mmap(0, length, _PROT_NONE, _RESERVE, -1, 0)
+            if start >= 0:
+                host = -(-start // CHUNK) * CHUNK
+                for lost, size in ((start, host - start), (host + limit, start + length - host - limit)):
+                    if size:
+                        lib.xdna_munmap(lost, size)
+                return host, limit
+        raise from_errno("mmap", -start, f"{length >> 20} MiB of address space for the device heap")
+
+    def _add(self, nbytes: int) -> int:
+        """One more BO of `nbytes` behind the last; returns its device address."""
+        client = self._client
+        request = ffi.new("struct amdxdna_drm_create_bo *", {"size": nbytes, "type": lib.AMDXDNA_BO_DEV_HEAP})
+        ioctl.call(client.node, "CREATE_BO", request, "DEV_HEAP", f"{nbytes >> 20} MiB")
+        handle = client.retain(request.handle)
+        info = ffi.new("struct amdxdna_drm_get_bo_info *", {"handle": handle})
+        try:
+            ioctl.call(client.node, "GET_BO_INFO", info)
+            try:
+                client.node.mmap(nbytes, info.map_offset, address=self.host + self.size)
+            except XdnaError:
+                raise
+            except OSError as error:
+                raise from_errno("mmap", error.errno or 0, f"heap of {nbytes >> 20} MiB") from None
+        except BaseException:
+            client.release(handle)
+            raise
+        self._chunks.append(nbytes)
+        self.size += nbytes
+        return int(info.xdna_addr)
+
+    def grow(self, nbytes: int) -> None:
+        """Enlarges the heap by whole 64 MiB so that `nbytes` more fit.
+
+        Raises OutOfHeap, with the numbers, when the driver cannot or will not.
+        """
+        extra = -(-nbytes // CHUNK) * CHUNK
+        if self.size + extra > self.limit:
+            raise self.full(nbytes)
+        try:
+            self._add(extra)
+        except XdnaError as error:
+            if isinstance(error, OutOfHeap) or error.errno in (errno.EINVAL, errno.EBUSY, errno.EOPNOTSUPP):
+                raise self.full(nbytes, error.errno) from None
+            raise
+
+    def full(self, nbytes: int, code: int | None = errno.ENOSPC) -> OutOfHeap:
+        """The error for a heap that cannot take `nbytes` more."""
+        used = self._client.device_bytes
+        return OutOfHeap(
+            f"the device heap cannot take {nbytes} bytes more: {used} of {self.size} bytes are in use, "
+            f"{self.limit} is the most it can have", call="CREATE_BO DEV", errno=code,
+            remedy="Close kernels and device buffers that are no longer needed",
+            requested=nbytes, used=used, size=self.size, limit=self.limit)
+
+    def host_address(self, device: int) -> int:
+        """The host address behind a device address inside the heap."""
+        return self.host + (device - self.device)
+
+
+class _Unmap:
+    """Unmaps chunks and what is left of the reservation, once the last view of either is gone."""
+
+    def __init__(self, client: Client, host: int, limit: int, chunks: list[int]) -> None:
+        self.node = client.node
+        self.pid = os.getpid()
+        self.host = host
+        self.limit = limit
+        self.chunks = chunks
+
+    def __call__(self, _pointer: object) -> None:
+        if self.pid == os.getpid():
+            doom(self.unmap)
+
+    def unmap(self) -> None:
+        at = self.host
+        for nbytes in self.chunks:
+            self.node.munmap(at, nbytes)
+            at += nbytes
+        if at < self.host + self.limit:
+            lib.xdna_munmap(at, self.host + self.limit - at)

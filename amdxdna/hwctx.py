@@ -1,0 +1,296 @@
+"""Hardware contexts: a partition of the array with its PDIs, and the queue commands go through."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from struct import Struct
+
+from amdxdna import ioctl, packet, query
+from amdxdna._native import ffi, lib
+from amdxdna.buffer import Buffer, allocate
+from amdxdna.client import Client, doom, reap
+from amdxdna.errors import BadArgument, ContextRefused, NoFreeContext, XdnaError, closed
+from amdxdna.packet import State
+from amdxdna.run import NOT_SUBMITTED, Command, Run
+from amdxdna.xclbin import Xclbin
+
+DEFAULT_OPS_PER_CYCLE = 2048
+DRAIN_SECONDS = 4.0
+"""How long :meth:`HwContext.close` waits for commands: past the driver's own limit of 2 s for a hung one."""
+
+HANDLE_LISTS = tuple(Struct(f"<{count}I") for count in range(packet.MAX_BUFFERS + 2))
+
+
+@dataclass(frozen=True)
+class QoS:
+    """What a context asks of the driver: giga operations a command, the rest as the uAPI names it."""
+
+    gops: int = 0
+    fps: int = 0
+    dma_bandwidth: int = 0
+    latency: int = 0
+    frame_exec_time: int = 0
+    priority: int = 0
+
+
+def load_pdis(client: Client, xclbin: Xclbin) -> tuple[Buffer, ...]:
+    """The PDIs of `xclbin` in DEV buffers. Raises OutOfHeap."""
+    buffers = []
+    for pdi in xclbin.pdis:
+        buffer = allocate(client, len(pdi.data), "dev")
+        buffer.write(pdi.data)
+        buffers.append(buffer)
+    return tuple(buffers)
+
+
+class HwContext:
+    """One hardware context, with a compute unit for every DPU kernel of `xclbin`.
+
+    The PDIs' buffers stay open with it: the driver configures the units again whenever it resumes the device.
+    ``broken`` is set once the driver has reset or abandoned it; then nothing more should be submitted (a
+    command within half a second of a timeout can break the re-created context for good), and a fresh context
+    is needed. Raises NoFreeContext when all contexts of the device are taken, ContextRefused when the
+    firmware refuses for another reason, BadArgument for a partition wider than the array.
+
+    Thread-safe, except that close() must not overlap a start.
+    """
+
+    def __init__(self, client: Client, xclbin: Xclbin, qos: QoS | None = None,
+                 pdis: Sequence[Buffer] | None = None) -> None:
+        reap()
+        client.check_open()
+        self.client = client
+        self.xclbin = xclbin
+        self.qos = qos or QoS()
+        self.lock = threading.RLock()
+        self.broken = False
+        self.broken_at = 0.0
+        self.orphans: deque[Command] = deque()
+        """Commands whose Runs were dropped before they were over."""
+        self._free: list[Command] = []
+        self._pending: dict[Command, object] = {}
+        self._own_pdis = pdis is None
+        array = client.metadata
+        columns = xclbin.partition.column_width
+        if columns > array.cols:
+            raise BadArgument(f"{xclbin.path} needs {columns} columns, the device has {array.cols}",
+                              call="CREATE_HWCTX", remedy="Use an xclbin compiled for this device")
+        if len(xclbin.cus) > packet.MAX_CUS:
+            raise BadArgument(f"{xclbin.path} has {len(xclbin.cus)} compute units; a context takes "
+                              f"{packet.MAX_CUS}", call="CONFIG_HWCTX", remedy="Split the xclbin")
+        _ = client.heap  # the driver refuses a context before there is one
+        self._pdis = tuple(pdis) if pdis is not None else load_pdis(client, xclbin)
+        self.handle = 0
+        self.syncobj = 0
+        try:
+            self._create(columns, array.core.row_count)
+            self._finalizer = weakref.finalize(self, doom, partial(
+                _abandon, client, self.handle, self.syncobj, self._pending))
+            self._finalizer.atexit = False
+            self._configure()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> HwContext:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _create(self, columns: int, rows: int) -> None:
+        q = self.qos
+        qos = ffi.new("struct amdxdna_qos_info *", (q.gops, q.fps, q.dma_bandwidth, q.latency,
+                                                    q.frame_exec_time, q.priority))
+        request = ffi.new("struct amdxdna_drm_create_hwctx *", {
+            "qos_p": ioctl.address_of(qos), "num_tiles": columns * rows,
+            "max_opc": self.xclbin.partition.ops_per_cycle or DEFAULT_OPS_PER_CYCLE})
+        try:
+            ioctl.call(self.client.node, "CREATE_HWCTX", request, detail=f"{columns} columns")
+        except XdnaError as error:
+            if error.errno == errno.EINVAL:
+                raise refused(self.client) from None
+            raise
+        self.handle = request.handle
+        self.syncobj = request.syncobj_handle
+
+    def _configure(self) -> None:
+        cus = self.xclbin.cus
+        size = ffi.sizeof("struct amdxdna_hwctx_param_config_cu") \
+            + len(cus) * ffi.sizeof("struct amdxdna_cu_config")
+        config = ffi.new("struct amdxdna_hwctx_param_config_cu *", {"cu_configs": len(cus)})
+        config.num_cus = len(cus)
+        for place, cu in zip(config.cu_configs, cus, strict=True):
+            place.cu_bo = self._pdis[cu.pdi].handle
+            place.cu_func = cu.function
+        request = ffi.new("struct amdxdna_drm_config_hwctx *", {
+            "handle": self.handle, "param_type": lib.DRM_AMDXDNA_HWCTX_CONFIG_CU,
+            "param_val": ioctl.address_of(config), "param_val_size": size})
+        ioctl.call(self.client.node, "CONFIG_HWCTX", request, detail=f"{len(cus)} compute units")
+
+    def take(self) -> Command:
+        """A command buffer that is not in use. Internal."""
+        with self.lock:
+            if self.orphans:
+                self._collect()
+            if self._free:
+                return self._free.pop()
+        if not self.handle:
+            raise closed("hardware context")
+        return Command(self.client, self.handle, self.syncobj)
+
+    def submit(self, command: Command, handles: Iterable[int], keep: object) -> Run:
+        """Submits what is in `command`'s packet, with the buffer handles it touches, each once. Internal.
+
+        Blocks while four commands are in flight in this context. An exception out of a signal handler leaves
+        the command either not submitted or known to the context, which close() then waits for.
+        """
+        handles = tuple(handles)
+        if len(handles) < len(HANDLE_LISTS):
+            HANDLE_LISTS[len(handles)].pack_into(command.handle_bytes, 0, *handles)
+        else:
+            command.room(len(handles))
+            Struct(f"<{len(handles)}I").pack_into(command.handle_bytes, 0, *handles)
+        exec_ = command.exec
+        exec_.arg_count = len(handles)
+        exec_.seq = NOT_SUBMITTED
+        command.state = None
+        self._pending[command] = keep
+        try:
+            ioctl.call(self.client.node, "EXEC_CMD", command.exec_address)
+        except BaseException:
+            if exec_.seq == NOT_SUBMITTED:
+                with self.lock:
+                    self._recycle(command)
+            raise
+        return Run(self, command)
+
+    def run(self, words: bytes, buffers: Sequence[Buffer] = ()) -> Run:
+        """Submits a packet of :mod:`amdxdna.packet` as it is, touching `buffers`. For tools and tests."""
+        if len(words) > packet.CMD_BYTES:
+            raise BadArgument(f"a packet of {len(words)} bytes", call="EXEC_CMD",
+                              remedy=f"At most {packet.CMD_BYTES} fit")
+        command = self.take()
+        command.packet[:len(words)] = words
+        return self.submit(command, dict.fromkeys(b.handle for b in buffers), tuple(buffers))
+
+    def finished(self, command: Command) -> None:
+        """Takes a command back that is over. Internal; the lock is held."""
+        state = command.state
+        reset = state in (State.TIMEOUT, State.ABORT, State.NORESPONSE)
+        if (reset or state == State.NEW) and not self.broken:
+            self.broken_at = time.monotonic() if reset else 0.0
+            self.broken = True
+        self._recycle(command, leak=reset)
+
+    def _recycle(self, command: Command, leak: bool = False) -> None:
+        self._pending.pop(command, None)
+        members, command.members = command.members, ()
+        for each in (command, *members):
+            if leak:
+                each.buffer.leak()
+            elif self.handle:
+                self._free.append(each)
+            else:
+                each.close()
+
+    def _collect(self) -> None:
+        """Takes back the commands of dropped Runs that are over. The lock is held."""
+        for _ in range(len(self.orphans)):
+            command = self.orphans.popleft()
+            if command.settled(self.client, 0):
+                self.finished(command)
+            else:
+                self.orphans.append(command)
+
+    def idle(self) -> bool:
+        """True when no command is in flight. Does not block."""
+        return all(command.settled(self.client, 0) for command in list(self._pending))
+
+    def drain(self, seconds: float = DRAIN_SECONDS) -> bool:
+        """Waits until no command is in flight, at most `seconds`; true when so. Runs stay waitable."""
+        deadline = time.monotonic_ns() + int(seconds * 1e9)
+        return all(command.settled(self.client, deadline) for command in list(self._pending))
+
+    def close(self) -> None:
+        """Waits for the commands in flight, then destroys the context. Idempotent; Runs stay waitable.
+
+        A command that hangs is given :data:`DRAIN_SECONDS`; destroying its context then takes the driver two
+        seconds more. Ctrl-C leaves the context open.
+        """
+        if self.handle and not self.client.closed and self.client.pid == os.getpid():
+            self.drain()
+            request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": self.handle})
+            ioctl.call(self.client.node, "DESTROY_HWCTX", request)
+            # Destroying ends every command, so this no longer blocks for long.
+            if not self.drain():
+                for command in list(self._pending):
+                    command.state = State.ABORT
+            ioctl.call(self.client.node, "SYNCOBJ_DESTROY",
+                       ffi.new("struct drm_syncobj_destroy *", {"handle": self.syncobj}))
+        if self.handle:
+            self._finalizer.detach()
+        with self.lock:
+            self.handle = 0
+            if not self.client.closed:
+                self._collect()
+            for command in self._free:
+                command.close()
+            self._free.clear()
+        if self._own_pdis:
+            for buffer in self._pdis:
+                buffer.close()
+
+
+def _abandon(client: Client, handle: int, syncobj: int, pending: dict[Command, object]) -> None:
+    """A context that was dropped without close(). One with commands in flight is left to the node's close."""
+    if pending or client.closed or client.pid != os.getpid():
+        return
+    _destroy(client, handle, syncobj)
+
+
+def _destroy(client: Client, handle: int, syncobj: int) -> None:
+    request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": handle})
+    ioctl.call(client.node, "DESTROY_HWCTX", request)
+    ioctl.call(client.node, "SYNCOBJ_DESTROY", ffi.new("struct drm_syncobj_destroy *", {"handle": syncobj}))
+
+
+def refused(client: Client) -> NoFreeContext | ContextRefused:
+    """What EINVAL from CREATE_HWCTX was: the driver passes every refusal of the firmware on as EINVAL.
+
+    Resource info (DRM minor 4) tells how many contexts there can be; without it any other context on the
+    device makes a full device the likely cause.
+    """
+    found: tuple[query.ContextInfo, ...] = ()
+    limit: int | None = None
+    taken = 0
+    try:
+        found = query.contexts(client)
+        taken = len(found)
+        resources = query.resource_info(client)
+        limit, taken = resources.npu_task_max, max(taken, resources.npu_task_curr)
+    except XdnaError:
+        pass
+    holders = tuple(sorted(Counter(c.pid for c in found).items()))
+    if taken >= limit if limit is not None else taken > 0:
+        who = ", ".join(f"process {pid}: {count}" + (" (this one)" if pid == os.getpid() else "")
+                        for pid, count in holders) or "their holders are not reported"
+        total = f"all {limit}" if limit is not None else f"probably all ({taken} are open)"
+        return NoFreeContext(
+            f"{total} hardware contexts of the device are taken ({who})", call="CREATE_HWCTX",
+            errno=errno.EINVAL, holders=holders,
+            remedy="Close other programs that use the NPU, or wait for them to end")
+    open_ = f"{taken} of {limit}" if limit is not None else "none"
+    return ContextRefused(
+        f"the firmware refused the context though contexts are free ({open_} taken)", call="CREATE_HWCTX",
+        errno=errno.EINVAL,
+        remedy="Look at `dmesg | grep amdxdna` for the firmware's status; 0x4000003 means a parameter it "
+               "does not accept")

@@ -1,0 +1,103 @@
+"""Kernels: a compute unit of an xclbin together with an instruction stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from amdxdna import packet
+from amdxdna.buffer import Buffer
+from amdxdna.errors import BadArgument, closed
+from amdxdna.run import Command, Run
+
+if TYPE_CHECKING:
+    from amdxdna.pool import SharedContext
+
+_STRUCTS = packet.START_CU_STRUCTS
+_HEADERS = packet.START_CU_HEADERS
+_RUN = packet.RUN_INSTRUCTIONS
+
+
+class Kernel:
+    """An instruction stream ready to run. Made by :meth:`amdxdna.pool.ContextPool.kernel`.
+
+    The kernels of one xclbin share a hardware context, which the pool may give up while none of them runs;
+    starting one brings it back. ``name`` is for messages, ``ops`` its operations a run. Thread-safe.
+    """
+
+    __slots__ = ("_address", "_bytes", "_client", "_handle", "_insts", "_mask", "name", "ops", "shared")
+
+    def __init__(self, shared: SharedContext, insts: Buffer, cu: int, name: str, ops: int) -> None:
+        self.shared = shared
+        self.name = name
+        self.ops = ops
+        self._client = insts.client
+        self._insts: Buffer | None = insts
+        self._handle = insts.handle
+        self._address = insts.address
+        self._bytes = insts.nbytes
+        self._mask = 1 << cu
+        # Checks CU and address once; what changes from run to run is checked in prepare().
+        packet.start_cu(cu, self._address, self._bytes, ())
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.name} of {self.shared.xclbin.path}>"
+
+    def start(self, *buffers: Buffer, flush: bool = True) -> Run:
+        """Submits a run over `buffers`, in the order of the kernel's arguments, and returns at once.
+
+        With `flush` every buffer that is not clean is written back first (see :class:`Buffer`); without, the
+        caller has done so. Blocks while four runs are in flight in the xclbin's context, and while a context
+        is made when the pool has to. Raises BadArgument for more than ten buffers or a buffer of another
+        device, Closed for a closed one, and what making a context raises.
+        """
+        handles, addresses = self.prepare(buffers, flush)
+        shared = self.shared
+        with shared.lock:
+            context = shared.ready()
+            command = context.take()
+            self.fill(command, addresses)
+            return context.submit(command, handles, buffers)
+
+    def run(self, *buffers: Buffer, flush: bool = True, outputs: Sequence[Buffer] = (),
+            timeout: float | None = None) -> Run:
+        """Starts a run and waits for it: :meth:`start`, then :meth:`Run.wait`."""
+        return self.start(*buffers, flush=flush).wait(timeout, outputs)
+
+    def prepare(self, buffers: Sequence[Buffer], flush: bool) -> tuple[set[int], list[int]]:
+        """Checks and flushes `buffers`; returns (BO handles of the run, addresses). Internal."""
+        if len(buffers) > packet.MAX_BUFFERS:
+            raise BadArgument(f"{self.name}: {len(buffers)} buffers; {packet.MAX_BUFFERS} fit a packet",
+                              call="start", remedy="Put several into one buffer")
+        if self._insts is None:
+            raise closed("kernel")
+        client = self._client
+        handles = {self._handle}
+        addresses = []
+        for buffer in buffers:
+            if buffer.client is not client or not buffer.handle:
+                self._refuse(buffer)
+            handles.add(buffer.handle)
+            addresses.append(buffer.address)
+            if flush and not buffer.clean:
+                buffer.flush_for_start()
+        return handles, addresses
+
+    def fill(self, command: Command, addresses: Sequence[int]) -> None:
+        """Writes the run's packet. Only the driver reads a command buffer, on the CPU: no flush. Internal."""
+        count = len(addresses)
+        _STRUCTS[count].pack_into(command.packet, 0, _HEADERS[count], self._mask, _RUN, 0, self._address,
+                                  self._bytes, *addresses)
+
+    def _refuse(self, buffer: Buffer) -> None:
+        if not buffer.handle:
+            raise closed("buffer")
+        raise BadArgument(f"{self.name}: a buffer of another device", call="start",
+                          remedy="Allocate it from the kernel's device, or pass it on as a dma-buf")
+
+    def close(self) -> None:
+        """Gives the instruction buffer back; with an xclbin's last kernel goes its context. Idempotent."""
+        insts, self._insts = self._insts, None
+        if insts is not None:
+            self.shared.drop_kernel()
+            insts.close()

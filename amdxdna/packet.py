@@ -1,0 +1,175 @@
+"""Command packets (ERT) and what comes back in them.
+
+A packet is an array of 32-bit words in a CMD buffer: a header, then the payload. The header holds the state
+(4 bits), the number of payload words (11 bits at 12), the opcode (5 bits at 23) and the type (at 28).
+Layout from drivers/accel/amdxdna/amdxdna_ctx.h; the order of a kernel's argument words from working runtimes.
+
+Everything is bounds-checked here: the driver drops a bad packet without an error, leaving its state NEW.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+
+from amdxdna.errors import BadArgument
+
+CMD_BYTES = 4096
+MAX_ARGUMENT_WORDS = 26
+MAX_CUS = 32
+
+START_CU = 0
+CMD_CHAIN = 19
+START_NPU = 20
+
+RUN_INSTRUCTIONS = 3
+"""First argument word of a DPU kernel: run an instruction stream."""
+
+# The words of START_CU before the buffers: opcode, 0, instruction address, instruction bytes.
+_FIXED_WORDS = 5
+MAX_BUFFERS = (MAX_ARGUMENT_WORDS - _FIXED_WORDS) // 2
+# A kernel has five buffer arguments (bo0 to bo4); those not given are 0.
+_MIN_BUFFERS = 5
+_TYPE_CU = 3
+_CHAIN_WORDS = 6
+# The driver copies a chain into one 4 KiB list; a member takes this much and its argument words.
+_CHAIN_SLOT_BYTES = 56
+_CHAIN_LIST_BYTES = 4096
+
+START_CU_STRUCTS = tuple(Struct(f"<IIIIQI{count}Q{max(0, _MIN_BUFFERS - count) * 8}x")
+                         for count in range(MAX_BUFFERS + 1))
+"""By number of buffers: header, CU mask, 3, 0, instruction address, instruction bytes, buffer addresses."""
+
+
+class State(IntEnum):
+    """The state of a command, in the low four bits of its header."""
+
+    INVALID = 0
+    NEW = 1
+    QUEUED = 2
+    RUNNING = 3
+    COMPLETED = 4
+    ERROR = 5
+    ABORT = 6
+    SUBMITTED = 7
+    TIMEOUT = 8
+    NORESPONSE = 9
+
+
+def header(opcode: int, payload_words: int, state: int = State.NEW, kind: int = 0) -> int:
+    """The header word of a packet with `payload_words` words behind it. Raises BadArgument out of range."""
+    if not 0 <= opcode < 32:
+        raise _bad(f"opcode {opcode} does not fit five bits")
+    if not 0 < payload_words < CMD_BYTES // 4:
+        raise _bad(f"{payload_words} payload words do not fit a {CMD_BYTES}-byte command buffer")
+    return state | payload_words << 12 | opcode << 23 | kind << 28
+
+
+START_CU_WORDS = tuple(_FIXED_WORDS + 2 * max(count, _MIN_BUFFERS) for count in range(MAX_BUFFERS + 1))
+"""Argument words of a START_CU packet, by number of buffers."""
+
+START_CU_HEADERS = tuple(header(START_CU, 1 + words, kind=_TYPE_CU) for words in START_CU_WORDS)
+
+
+def start_cu(cu: int, instructions: int, instruction_bytes: int, buffers: Sequence[int]) -> bytes:
+    """An ERT_START_CU packet: compute unit index, device address and size of the instructions, buffers.
+
+    Raises BadArgument for a CU index past 31, more buffers than 26 argument words hold (10), addresses that
+    are no 64-bit number, or an instruction size of 0.
+    """
+    if len(buffers) > MAX_BUFFERS:
+        raise _bad(f"{len(buffers)} buffers; {MAX_BUFFERS} fit the {MAX_ARGUMENT_WORDS} argument words of a "
+                   "packet")
+    _check(cu, instructions, instruction_bytes, buffers)
+    return START_CU_STRUCTS[len(buffers)].pack(START_CU_HEADERS[len(buffers)], 1 << cu, RUN_INSTRUCTIONS, 0,
+                                               instructions, instruction_bytes, *buffers)
+
+
+def start_npu(cu: int, instructions: int, instruction_bytes: int, buffers: Sequence[int],
+              properties: Sequence[int] = ()) -> bytes:
+    """An ERT_START_NPU packet: the instructions in fields of their own, then properties, then arguments.
+
+    The argument words are the same as START_CU's without the instructions: opcode 3, 0, then the buffers.
+    Raises BadArgument as :func:`start_cu` does.
+    """
+    words = 2 + 2 * len(buffers)
+    if words > MAX_ARGUMENT_WORDS:
+        raise _bad(f"{len(buffers)} buffers; {(MAX_ARGUMENT_WORDS - 2) // 2} fit the {MAX_ARGUMENT_WORDS} "
+                   "argument words of a packet")
+    _check(cu, instructions, instruction_bytes, buffers)
+    count = len(properties)
+    return Struct(f"<IIQII{count}III{len(buffers)}Q").pack(
+        header(START_NPU, 5 + count + words, kind=_TYPE_CU), 1 << cu, instructions, instruction_bytes, count,
+        *properties, RUN_INSTRUCTIONS, 0, *buffers)
+
+
+def chain(handles: Sequence[int], argument_words: int = MAX_ARGUMENT_WORDS) -> bytes:
+    """An ERT_CMD_CHAIN packet over the command buffers `handles`, run in order until one fails.
+
+    `argument_words` is the sum the members carry behind their CU masks, or 26 each when not given. Raises
+    BadArgument for no member, or more than the driver's 4 KiB list holds.
+    """
+    limit = chain_limit(argument_words)
+    if not 0 < len(handles) <= limit:
+        raise _bad(f"a chain of {len(handles)} commands; 1 to {limit} of this size fit")
+    return Struct(f"<II5I{len(handles)}Q").pack(
+        header(CMD_CHAIN, _CHAIN_WORDS + 2 * len(handles)), len(handles), 0, 0, 0, 0, 0, *handles)
+
+
+def chain_limit(argument_words: int) -> int:
+    """How many commands of `argument_words` argument words each fit a chain."""
+    return _CHAIN_LIST_BYTES // (_CHAIN_SLOT_BYTES + 4 * argument_words)
+
+
+def _check(cu: int, instructions: int, instruction_bytes: int, buffers: Sequence[int]) -> None:
+    if not 0 <= cu < MAX_CUS:
+        raise _bad(f"compute unit {cu}; a context has at most {MAX_CUS}")
+    if not 0 < instruction_bytes < 1 << 32:
+        raise _bad(f"{instruction_bytes} bytes of instructions")
+    for address in (instructions, *buffers):
+        if not 0 < address < 1 << 64:
+            raise _bad(f"{address:#x} is no device address")
+
+
+def _bad(what: str) -> BadArgument:
+    return BadArgument(what, call="packet", remedy="Correct the kernel's arguments")
+
+
+@dataclass(frozen=True)
+class Health:
+    """What the driver leaves in a timed-out command: where the firmware says its context stood."""
+
+    version: int
+    txn_op_idx: int
+    ctx_pc: int
+    fatal_error_type: int
+    fatal_error_exception_type: int
+    fatal_error_exception_pc: int
+    fatal_error_app_module: int
+
+    def __str__(self) -> str:
+        if self.txn_op_idx == 0xFFFFFFFF:
+            where = "no operation of the instruction stream had started"
+        else:
+            where = f"the instruction stream stopped at operation {self.txn_op_idx}"
+        text = f"{where}, context PC {self.ctx_pc:#010x}"
+        if self.fatal_error_type:
+            text += (f"; fatal error type {self.fatal_error_type}, exception "
+                     f"{self.fatal_error_exception_type} at PC {self.fatal_error_exception_pc:#010x}, "
+                     f"firmware module {self.fatal_error_app_module}")
+        else:
+            text += "; the firmware reports no fatal error, so the array waits for data or a lock"
+        return text
+
+
+def health(words: Sequence[int]) -> Health | None:
+    """Decodes the payload (from word 1) of a command in state TIMEOUT; None when there is no report.
+
+    The driver fills the payload with ones when it has none; drivers that leave the packet as it was are told
+    by its word 2, which is 3 in a packet and 0 in a report.
+    """
+    if len(words) < 8 or words[0] != 1 or words[1] != 0:
+        return None
+    return Health(words[0], *words[2:8])

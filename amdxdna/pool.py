@@ -1,0 +1,239 @@
+"""Hardware contexts shared by the kernels of an xclbin, and given up when the device runs out of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from amdxdna.buffer import Buffer, allocate
+from amdxdna.chain import Call, start_chain
+from amdxdna.client import Client
+from amdxdna.errors import BadArgument, NoFreeContext, closed
+from amdxdna.hwctx import HwContext, QoS, load_pdis
+from amdxdna.kernel import Kernel
+from amdxdna.run import Run
+from amdxdna.xclbin import Xclbin
+
+RECOVERY_SECONDS = 0.5
+"""No command reaches the device in this time after a timeout: the driver re-creates contexts meanwhile."""
+
+_EVICT_PATIENCE = 0.05
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """Counts since the pool was made.
+
+    ``loads``: contexts created; ``swaps``: contexts given up to make room for another; ``recoveries``:
+    contexts replaced after a failure; ``resident``: contexts open now.
+    """
+
+    loads: int
+    swaps: int
+    recoveries: int
+    resident: int
+
+    def __str__(self) -> str:
+        return (f"{self.resident} contexts open, {self.loads} loads, {self.swaps} swaps"
+                + (f", {self.recoveries} recoveries" if self.recoveries else ""))
+
+
+class SharedContext:
+    """The context of one xclbin, there or not. Internal to the pool.
+
+    ``lock`` is held while a command is submitted, so that the context is not given up in between.
+    """
+
+    def __init__(self, pool: ContextPool, xclbin: Xclbin) -> None:
+        self.pool = pool
+        self.xclbin = xclbin
+        self.lock = threading.RLock()
+        self.context: HwContext | None = None
+        self.stamp = 0
+        self.gops = 0
+        self.kernels = 0
+        self.pdis: tuple[Buffer, ...] = ()
+
+    def ready(self) -> HwContext:
+        """A context that works; made when there is none. The lock is held."""
+        context = self.context
+        if context is None or context.broken:
+            context = self.pool.load(self)
+        self.stamp = next(self.pool.clock)
+        return context
+
+    def drop_kernel(self) -> None:
+        """One kernel less; with the last, context and PDIs go."""
+        if self.pool.release(self):
+            with self.lock:
+                self.pool.forget(self)
+
+
+class ContextPool:
+    """Kernels over shared contexts. One a device: :attr:`amdxdna.device.Device.pool`.
+
+    A context is made when a kernel of its xclbin first starts, and kept. When the device has none left, the
+    least recently used idle one of this pool is given up, one at a time, only as many as needed; its buffers
+    (PDIs, instruction streams, data) stay, and it comes back at its next use. Contexts of other processes are
+    never touched. Should none of the pool's own be idle, the least recently used is waited for.
+
+    `max_contexts` limits how many this pool keeps open (None: what the device allows). Thread-safe.
+    """
+
+    def __init__(self, client: Client, max_contexts: int | None = None) -> None:
+        self._client = client
+        self.max_contexts = max_contexts
+        self.clock = count(1)
+        self._entries: dict[bytes, SharedContext] = {}
+        self._lock = threading.RLock()
+        self._load_lock = threading.RLock()
+        self._loads = self._swaps = self._recoveries = 0
+        self._closed = False
+
+    @property
+    def loads(self) -> int:
+        """Contexts created so far."""
+        return self._loads
+
+    @property
+    def swaps(self) -> int:
+        """Contexts given up so far to make room for another."""
+        return self._swaps
+
+    @property
+    def resident(self) -> int:
+        """Contexts open now."""
+        return sum(entry.context is not None for entry in self._listed())
+
+    @property
+    def stats(self) -> PoolStats:
+        """All counts."""
+        return PoolStats(self._loads, self._swaps, self._recoveries, self.resident)
+
+    def kernel(self, xclbin: Xclbin, insts: bytes, *, name: str | None = None, ops: int = 0) -> Kernel:
+        """A kernel that runs the instruction stream `insts` on a compute unit of `xclbin`.
+
+        `name` chooses the unit (a DPU kernel's name; None: the file's only one). `ops` is the operations of
+        one run: the largest of an xclbin's kernels becomes its context's QoS. Xclbins with the same content
+        share a context, whatever their path. Raises BadXclbin for an unknown name, OutOfHeap when the
+        instructions do not fit, BadArgument when they are empty or no whole 32-bit words.
+        """
+        if not insts or len(insts) % 4:
+            raise BadArgument(f"an instruction stream of {len(insts)} bytes", call="kernel",
+                              remedy="Pass the stream's file contents: whole 32-bit words")
+        cu = xclbin.cu_index(name)
+        buffer = allocate(self._client, len(insts), "dev")
+        try:
+            buffer.write(insts)
+            with self._lock:
+                if self._closed:
+                    raise closed("context pool")
+                shared = self._entries.get(xclbin.digest)
+                if shared is None:
+                    shared = self._entries[xclbin.digest] = SharedContext(self, xclbin)
+                shared.kernels += 1
+                shared.gops = max(shared.gops, -(-ops // 10**9))
+            return Kernel(shared, buffer, cu, name or xclbin.cus[cu].kernel, ops)
+        except BaseException:
+            buffer.close()
+            raise
+
+    def chain(self, calls: Sequence[Call], *, flush: bool = True) -> Run:
+        """Starts [(kernel, buffers), ...], all of one xclbin, as one command; see :func:`start_chain`."""
+        return start_chain(calls, flush)
+
+    def unload(self) -> int:
+        """Gives up every idle context, for other programs to use; returns how many. They come back on use."""
+        freed = 0
+        with self._load_lock:
+            for entry in self._listed():
+                freed += self._give_up(entry, 0.0)
+        return freed
+
+    def close(self) -> None:
+        """Waits for the runs in flight and closes every context and PDI. Kernels are unusable then."""
+        with self._lock:
+            self._closed = True
+        for entry in self._listed():
+            with entry.lock:
+                self.forget(entry)
+
+    def _listed(self) -> list[SharedContext]:
+        with self._lock:
+            return list(self._entries.values())
+
+    def release(self, entry: SharedContext) -> bool:
+        """Counts one kernel of `entry` less; true when it was the last."""
+        with self._lock:
+            entry.kernels -= 1
+            if entry.kernels == 0 and self._entries.get(entry.xclbin.digest) is entry:
+                del self._entries[entry.xclbin.digest]
+            return entry.kernels == 0
+
+    def forget(self, entry: SharedContext) -> None:
+        """Closes an xclbin's context and PDIs. Its lock is held."""
+        context, entry.context = entry.context, None
+        if context is not None:
+            context.close()
+        pdis, entry.pdis = entry.pdis, ()
+        for buffer in pdis:
+            buffer.close()
+
+    def load(self, entry: SharedContext) -> HwContext:
+        """Makes the context of `entry`, in place of a broken one too. Its lock is held."""
+        broken, entry.context = entry.context, None
+        with self._load_lock:
+            if self._closed or not entry.kernels:
+                raise closed("context pool" if self._closed else "kernel")
+            if broken is not None:
+                pause = broken.broken_at + RECOVERY_SECONDS - time.monotonic()
+                if pause > 0:
+                    time.sleep(pause)
+                broken.close()
+                self._recoveries += 1
+            if not entry.pdis:
+                entry.pdis = load_pdis(self._client, entry.xclbin)
+            while self.max_contexts is not None and self.resident >= self.max_contexts:
+                if not self._evict(entry):
+                    break
+            while True:
+                try:
+                    context = HwContext(self._client, entry.xclbin, QoS(gops=entry.gops), entry.pdis)
+                    break
+                except NoFreeContext:
+                    if not self._evict(entry):
+                        raise
+            self._loads += 1
+            entry.context = context
+            return context
+
+    def _evict(self, wanting: SharedContext) -> bool:
+        """Gives up one context, idle and least recently used if there is such; false when none can go."""
+        others = sorted((e for e in self._listed() if e.context is not None and e is not wanting),
+                        key=lambda e: e.stamp)
+        for patience in (0.0, _EVICT_PATIENCE, 1.0):
+            for entry in others:
+                if self._give_up(entry, patience):
+                    self._swaps += 1
+                    return True
+        return False
+
+    def _give_up(self, entry: SharedContext, patience: float) -> bool:
+        """Closes the context of `entry` unless it stays busy, or being submitted to, for `patience` seconds.
+
+        Never blocks on the lock for good: its holder may be waiting to load a context itself.
+        """
+        if not (entry.lock.acquire(timeout=patience) if patience else entry.lock.acquire(blocking=False)):
+            return False
+        try:
+            context = entry.context
+            if context is None or not (context.drain(patience) if patience else context.idle()):
+                return False
+            entry.context = None
+            context.close()
+            return True
+        finally:
+            entry.lock.release()

@@ -1,0 +1,394 @@
+"""What the driver and the firmware tell about the device, as typed records.
+
+Each function gates on the DRM minor that brought the query (the ladder of amdxdna_pci_drv.c) and raises
+:class:`~amdxdna.errors.Unsupported`, naming the minor, on older drivers. All are thread-safe.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from amdxdna import ioctl
+from amdxdna._native import ffi, lib
+from amdxdna.client import Client, DrmVersion
+from amdxdna.errors import BadArgument, Unsupported, XdnaError
+
+_CONTEXT_ELEMENT = 256  # room for entries that grow; 144 bytes in Linux 7.3.4's header
+_CONTEXTS = 256
+_TELEMETRY_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class TileInfo:
+    """One kind of tile of the array: rows, first row, and what each tile has."""
+
+    row_count: int
+    row_start: int
+    dma_channel_count: int
+    lock_count: int
+    event_reg_count: int
+
+
+@dataclass(frozen=True)
+class AieMetadata:
+    """The array: bytes of one column's status, columns, rows, hardware version, and its kinds of tiles."""
+
+    col_size: int
+    cols: int
+    rows: int
+    version: tuple[int, int]
+    core: TileInfo
+    mem: TileInfo
+    shim: TileInfo
+
+
+@dataclass(frozen=True)
+class FirmwareVersion:
+    """The NPU firmware's version."""
+
+    major: int
+    minor: int
+    patch: int
+    build: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}.{self.build}"
+
+
+@dataclass(frozen=True)
+class Clock:
+    """A clock's name and frequency in MHz."""
+
+    name: str
+    mhz: int
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """One sensor reading; values are in `units` times 10 ** `unitm`."""
+
+    label: str
+    value: int
+    maximum: int
+    average: int
+    highest: int
+    status: str
+    units: str
+    unitm: int
+    type: int
+
+
+@dataclass(frozen=True)
+class ResourceInfo:
+    """Limits and use: H clock in MHz, TOPS, contexts (`npu_task`)."""
+
+    npu_clk_max: int
+    npu_tops_max: int
+    npu_task_max: int
+    npu_tops_curr: int
+    npu_task_curr: int
+
+
+@dataclass(frozen=True)
+class ContextInfo:
+    """One hardware context of any process. Fields the driver does not report are 0."""
+
+    context_id: int
+    pid: int
+    start_col: int
+    num_col: int
+    command_submissions: int
+    command_completions: int
+    migrations: int
+    preemptions: int
+    errors: int
+    hwctx_id: int = 0
+    priority: int = 0
+    heap_usage: int = 0
+    suspensions: int = 0
+    active: bool = False
+    gops: int = 0
+    fps: int = 0
+    latency: int = 0
+
+
+@dataclass(frozen=True)
+class Telemetry:
+    """The firmware's telemetry block, as it is; ``contexts`` maps firmware context ids to the driver's."""
+
+    major: int
+    minor: int
+    type: int
+    contexts: tuple[int, ...]
+    data: bytes
+
+
+_ERROR_NUMBERS = {3: "saturation", 4: "floating point", 5: "stream", 6: "access", 7: "bus", 8: "instruction",
+                  9: "ECC", 10: "lock", 11: "DMA", 12: "memory parity"}
+_ERROR_MODULES = {3: "core", 4: "memory tile", 5: "shim", 6: "NoC", 7: "PL"}
+
+
+@dataclass(frozen=True)
+class AsyncError:
+    """The last error the array raised by itself; packed as drivers/accel/amdxdna/amdxdna_error.h says."""
+
+    code: int
+    timestamp_us: int
+    extra: int
+
+    @property
+    def kind(self) -> str:
+        return _ERROR_NUMBERS.get(self.code & 0xFFFF, f"unknown ({self.code & 0xFFFF})")
+
+    @property
+    def module(self) -> str:
+        return _ERROR_MODULES.get(self.code >> 32 & 0xFF, f"unknown ({self.code >> 32 & 0xFF})")
+
+    @property
+    def row(self) -> int:
+        return self.extra >> 8 & 0xFF
+
+    @property
+    def column(self) -> int:
+        return self.extra & 0xFF
+
+    def __str__(self) -> str:
+        return f"{self.kind} error in a {self.module} at row {self.row}, column {self.column}"
+
+
+@dataclass(frozen=True)
+class BoUsage:
+    """Buffer bytes of one process: all, the driver's and runtime's own share, and of the device heap."""
+
+    pid: int
+    total: int
+    internal: int
+    heap: int
+
+
+class PowerMode(IntEnum):
+    """Power modes. TURBO needs a device without open contexts."""
+
+    DEFAULT = lib.POWER_MODE_DEFAULT
+    LOW = lib.POWER_MODE_LOW
+    MEDIUM = lib.POWER_MODE_MEDIUM
+    HIGH = lib.POWER_MODE_HIGH
+    TURBO = lib.POWER_MODE_TURBO
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """Everything at once; what the driver is too old for is None."""
+
+    path: str
+    emulated: bool
+    version: DrmVersion
+    metadata: AieMetadata
+    aie_version: tuple[int, int]
+    firmware: FirmwareVersion
+    clocks: tuple[Clock, Clock]
+    power_mode: PowerMode
+    resources: ResourceInfo | None
+    sensors: tuple[Sensor, ...] | None
+    contexts: tuple[ContextInfo, ...]
+
+
+def _info(client: Client, name: str, buffer: Any, nbytes: int) -> int:
+    """GET_INFO `name` (a parameter's name without DRM_AMDXDNA_) into `buffer`; returns the bytes reported."""
+    client.check_open()
+    request = ffi.new("struct amdxdna_drm_get_info *", {
+        "param": getattr(lib, f"DRM_AMDXDNA_{name}"), "buffer_size": nbytes,
+        "buffer": ioctl.address_of(buffer)})
+    ioctl.call(client.node, "GET_INFO", request, name)
+    return int(request.buffer_size)
+
+
+def _struct(client: Client, name: str, kind: str) -> Any:
+    value = ffi.new(f"struct {kind} *")
+    _info(client, name, value, ffi.sizeof(value[0]))
+    return value
+
+
+def _text(field: Any) -> str:
+    return bytes(ffi.buffer(field)).split(b"\0", 1)[0].decode("utf-8", "replace")
+
+
+def metadata(client: Client) -> AieMetadata:
+    """QUERY_AIE_METADATA."""
+    m = _struct(client, "QUERY_AIE_METADATA", "amdxdna_drm_query_aie_metadata")
+    tiles = [TileInfo(t.row_count, t.row_start, t.dma_channel_count, t.lock_count, t.event_reg_count)
+             for t in (m.core, m.mem, m.shim)]
+    return AieMetadata(m.col_size, m.cols, m.rows, (m.version.major, m.version.minor), *tiles)
+
+
+def aie_version(client: Client) -> tuple[int, int]:
+    """QUERY_AIE_VERSION: (major, minor)."""
+    v = _struct(client, "QUERY_AIE_VERSION", "amdxdna_drm_query_aie_version")
+    return v.major, v.minor
+
+
+def firmware_version(client: Client) -> FirmwareVersion:
+    """QUERY_FIRMWARE_VERSION."""
+    v = _struct(client, "QUERY_FIRMWARE_VERSION", "amdxdna_drm_query_firmware_version")
+    return FirmwareVersion(v.major, v.minor, v.patch, v.build)
+
+
+def clocks(client: Client) -> tuple[Clock, Clock]:
+    """QUERY_CLOCK_METADATA: the MP-NPU clock and the H clock."""
+    c = _struct(client, "QUERY_CLOCK_METADATA", "amdxdna_drm_query_clock_metadata")
+    return (Clock(_text(c.mp_npu_clock.name), c.mp_npu_clock.freq_mhz),
+            Clock(_text(c.h_clock.name), c.h_clock.freq_mhz))
+
+
+def sensors(client: Client) -> tuple[Sensor, ...]:
+    """QUERY_SENSORS: power and column utilisation. Raises Unsupported without the amd_pmf module too."""
+    client.need("the sensors", 7)
+    found = ffi.new("struct amdxdna_drm_query_sensor[]", 64)
+    filled = _info(client, "QUERY_SENSORS", found, ffi.sizeof(found))
+    count = min(filled // ffi.sizeof("struct amdxdna_drm_query_sensor"), len(found))
+    return tuple(Sensor(_text(s.label), s.input, s.max, s.average, s.highest, _text(s.status), _text(s.units),
+                        s.unitm, s.type) for s in found[0:count])
+
+
+def resource_info(client: Client) -> ResourceInfo:
+    """QUERY_RESOURCE_INFO: how many contexts there can be and are, clock and TOPS limits."""
+    client.need("the resource information", 4)
+    r = _struct(client, "QUERY_RESOURCE_INFO", "amdxdna_drm_get_resource_info")
+    return ResourceInfo(r.npu_clk_max, r.npu_tops_max, r.npu_task_max, r.npu_tops_curr, r.npu_task_curr)
+
+
+def power_mode(client: Client) -> PowerMode:
+    """GET_POWER_MODE."""
+    value = _struct(client, "GET_POWER_MODE", "amdxdna_drm_get_power_mode").power_mode
+    try:
+        return PowerMode(value)
+    except ValueError:
+        raise Unsupported(f"the driver reports power mode {value}", call="GET_INFO GET_POWER_MODE",
+                          remedy="Use a newer version of this package") from None
+
+
+def set_power_mode(client: Client, mode: PowerMode | int) -> None:
+    """SET_POWER_MODE. Raises PermissionDenied unless root, BadArgument for TURBO while a context is open."""
+    client.check_open()
+    try:
+        wanted = PowerMode(mode)
+    except ValueError:
+        raise BadArgument(f"there is no power mode {mode}", call="SET_STATE",
+                          remedy=f"Use one of {', '.join(m.name for m in PowerMode)}") from None
+    value = ffi.new("struct amdxdna_drm_set_power_mode *", {"power_mode": wanted})
+    request = ffi.new("struct amdxdna_drm_set_state *", {
+        "param": lib.DRM_AMDXDNA_SET_POWER_MODE, "buffer_size": ffi.sizeof(value[0]),
+        "buffer": ioctl.address_of(value)})
+    ioctl.call(client.node, "SET_STATE", request, detail=f"power mode {wanted.name}")
+
+
+def preemption(client: Client) -> tuple[bool, bool]:
+    """GET_FORCE_PREEMPT_STATE and GET_FRAME_BOUNDARY_PREEMPT_STATE."""
+    client.need("the preemption state", 6)
+    force = _struct(client, "GET_FORCE_PREEMPT_STATE", "amdxdna_drm_attribute_state")
+    frame = _struct(client, "GET_FRAME_BOUNDARY_PREEMPT_STATE", "amdxdna_drm_attribute_state")
+    return bool(force.state), bool(frame.state)
+
+
+def telemetry(client: Client, kind: int = 0, nbytes: int = _TELEMETRY_BYTES) -> Telemetry:
+    """QUERY_TELEMETRY: the firmware's block `kind`, at most `nbytes` of it."""
+    client.need("telemetry", 5)
+    if not 0 < nbytes <= 4 << 20:
+        raise BadArgument(f"{nbytes} bytes of telemetry", call="telemetry", remedy="Ask for up to 4 MiB")
+    size = 4096 + nbytes
+    block = ffi.new("uint8_t[]", size)
+    header = ffi.cast("struct amdxdna_drm_query_telemetry_header *", block)
+    header.type = kind
+    _info(client, "QUERY_TELEMETRY", block, size)
+    count = header.map_num_elements
+    start = ffi.sizeof("struct amdxdna_drm_query_telemetry_header") + 4 * count
+    if start > size:
+        raise Unsupported(f"telemetry of {count} contexts", call="GET_INFO QUERY_TELEMETRY",
+                          remedy="Use a newer version of this package")
+    return Telemetry(header.major, header.minor, header.type, tuple(header.map[i] for i in range(count)),
+                     bytes(ffi.buffer(block)[start:start + nbytes]))
+
+
+def _array(client: Client, param: int, element: int, count: int, buffer: Any) -> tuple[int, int]:
+    """GET_ARRAY; returns (elements, bytes an element), as the driver filled them."""
+    client.check_open()
+    request = ffi.new("struct amdxdna_drm_get_array *", {
+        "param": param, "element_size": element, "num_element": count, "buffer": ioctl.address_of(buffer)})
+    ioctl.call(client.node, "GET_ARRAY", request)
+    return min(int(request.num_element), count), min(int(request.element_size), element)
+
+
+def contexts(client: Client) -> tuple[ContextInfo, ...]:
+    """Every hardware context of the device, of all processes.
+
+    GET_ARRAY (DRM minor 1; the size of an entry travels both ways, so shorter and longer ones are
+    understood), else QUERY_HW_CONTEXTS.
+    """
+    try:
+        client.need("GET_ARRAY", 1)
+        return _contexts_array(client)
+    except Unsupported:
+        return _contexts_info(client)
+
+
+def _contexts_array(client: Client) -> tuple[ContextInfo, ...]:
+    block = ffi.new("uint8_t[]", _CONTEXTS * _CONTEXT_ELEMENT)
+    count, stride = _array(client, lib.DRM_AMDXDNA_HW_CONTEXT_ALL, _CONTEXT_ELEMENT, _CONTEXTS, block)
+    entry = ffi.new("struct amdxdna_drm_hwctx_entry *")
+    size = ffi.sizeof(entry[0])
+    found = []
+    for index in range(count):
+        ffi.buffer(entry)[:] = bytes(size)
+        part = min(stride, size)
+        ffi.memmove(entry, block + index * stride, part)
+        found.append(ContextInfo(
+            entry.context_id, entry.pid, entry.start_col, entry.num_col, entry.command_submissions,
+            entry.command_completions, entry.migrations, entry.preemptions, entry.errors, entry.hwctx_id,
+            entry.priority, entry.heap_usage, entry.suspensions,
+            entry.state == lib.AMDXDNA_HWCTX_STATE_ACTIVE, entry.gops, entry.fps, entry.latency))
+    return tuple(found)
+
+
+def _contexts_info(client: Client) -> tuple[ContextInfo, ...]:
+    block = ffi.new("struct amdxdna_drm_query_hwctx[]", _CONTEXTS)
+    _info(client, "QUERY_HW_CONTEXTS", block, ffi.sizeof(block))
+    # Drivers disagree on the size they answer with (filled, or left over): count by the process id.
+    count = sum(1 for entry in block[0:_CONTEXTS] if entry.pid)
+    return tuple(ContextInfo(e.context_id, e.pid, e.start_col, e.num_col, e.command_submissions,
+                             e.command_completions, e.migrations, e.preemptions, e.errors)
+                 for e in block[0:count])
+
+
+def last_async_error(client: Client) -> AsyncError | None:
+    """The last asynchronous error of the array since the driver was loaded, or None."""
+    client.need("the last asynchronous error", 2)
+    error = ffi.new("struct amdxdna_async_error *")
+    count, _ = _array(client, lib.DRM_AMDXDNA_HW_LAST_ASYNC_ERR, ffi.sizeof(error[0]), 1, error)
+    return AsyncError(error.err_code, error.ts_us, error.ex_err_code) if count and error.err_code else None
+
+
+def bo_usage(client: Client, pid: int | None = None) -> BoUsage:
+    """Buffer bytes of process `pid` (None: this one)."""
+    client.need("the buffer usage", 8)
+    usage = ffi.new("struct amdxdna_drm_bo_usage *", {"pid": os.getpid() if pid is None else pid})
+    _array(client, lib.DRM_AMDXDNA_BO_USAGE, ffi.sizeof(usage[0]), 1, usage)
+    return BoUsage(usage.pid, usage.total_usage, usage.internal_usage, usage.heap_usage)
+
+
+def everything(client: Client) -> DeviceInfo:
+    """All of the above that makes sense at once."""
+    resources: ResourceInfo | None = None
+    readings: tuple[Sensor, ...] | None = None
+    try:
+        resources = resource_info(client)
+        readings = sensors(client)
+    except XdnaError as error:
+        if not isinstance(error, Unsupported) and error.errno not in (errno.EOPNOTSUPP, errno.ENODEV):
+            raise
+    return DeviceInfo(client.node.path, client.node.emulated, client.version, metadata(client),
+                      aie_version(client), firmware_version(client), clocks(client), power_mode(client),
+                      resources, readings, contexts(client))

@@ -1,0 +1,193 @@
+"""Runs: submitted commands, and what became of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from amdxdna import ioctl, packet
+from amdxdna._native import ffi, lib
+from amdxdna.buffer import Buffer, allocate
+from amdxdna.errors import (
+    CommandAborted,
+    CommandFailed,
+    CommandRejected,
+    CommandTimeout,
+    WaitTimeout,
+    XdnaError,
+)
+from amdxdna.packet import Health, State
+
+if TYPE_CHECKING:
+    from amdxdna.client import Client
+    from amdxdna.hwctx import HwContext
+
+__all__ = ["Command", "Health", "Run", "State"]
+
+FOREVER = (1 << 63) - 1
+NOT_SUBMITTED = (1 << 64) - 1
+_HANDLES = 16
+
+
+class Command:
+    """A command buffer with the structs of its submit and its wait, made once and used again and again.
+
+    Internal to the package: contexts keep a stock of them.
+    """
+
+    __slots__ = ("_handles", "buffer", "exec", "exec_address", "handle_bytes", "members", "packet", "state",
+                 "sync", "wait", "wait_address", "words")
+
+    def __init__(self, client: Client, hwctx: int, syncobj: int) -> None:
+        self.buffer = allocate(client, packet.CMD_BYTES, "cmd")
+        self.packet = self.buffer.memory()
+        self.words = self.packet.cast("I")
+        self.state: int | None = None
+        """The final ERT state, once the context has seen it."""
+        self.members: Sequence[Command] = ()
+        self.sync = ffi.new("uint32_t *", syncobj)
+        self.exec = ffi.new("struct amdxdna_drm_exec_cmd *", {
+            "hwctx": hwctx, "type": lib.AMDXDNA_CMD_SUBMIT_EXEC_BUF, "cmd_handles": self.buffer.handle,
+            "cmd_count": 1})
+        self.exec_address = ioctl.address_of(self.exec)
+        # The point waited for is the sequence number where the submit put it.
+        self.wait = ffi.new("struct drm_syncobj_timeline_wait *", {
+            "handles": ioctl.address_of(self.sync), "count_handles": 1,
+            "points": self.exec_address + ffi.offsetof("struct amdxdna_drm_exec_cmd", "seq"),
+            "flags": lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT})
+        self.wait_address = ioctl.address_of(self.wait)
+        self.room(_HANDLES)
+
+    def room(self, handles: int) -> None:
+        """Makes room for a list of `handles` buffer handles."""
+        self._handles: Any = ffi.new("uint32_t[]", handles)
+        self.handle_bytes = memoryview(ffi.buffer(self._handles))
+        self.exec.args = ioctl.address_of(self._handles)
+
+    def settled(self, client: Client, deadline: int) -> bool:
+        """Waits until the command is over or `deadline` (CLOCK_MONOTONIC, ns) has passed; true when over."""
+        if self.state is None:
+            self.wait.timeout_nsec = deadline
+            try:
+                ioctl.call(client.node, "SYNCOBJ_TIMELINE_WAIT", self.wait_address)
+            except WaitTimeout:
+                return False
+            self.state = self.words[0] & 15
+        return True
+
+    def close(self) -> None:
+        """Gives the buffer back: only when the driver is done with it."""
+        self.words.release()
+        self.packet.release()
+        self.buffer.close()
+
+
+class Run:
+    """A submitted command (or chain). Made by :meth:`amdxdna.kernel.Kernel.start`.
+
+    Up to four are in flight in a context; the submit of a fifth blocks until one is over. The buffers of a
+    run are kept alive until it is over, also when the Run itself is dropped. Any thread may wait for it,
+    several at once too.
+    """
+
+    __slots__ = ("__weakref__", "_command", "_context", "_error", "_state")
+
+    def __init__(self, context: HwContext, command: Command) -> None:
+        self._context = context
+        self._command: Command | None = command
+        self._state: int = State.NEW
+        self._error: XdnaError | None = None
+
+    def __repr__(self) -> str:
+        return f"<Run {'in flight' if self._command is not None else State(self._state).name}>"
+
+    @property
+    def done(self) -> bool:
+        """True once the command is over, well or badly. Does not block, does not raise what became of it."""
+        return self._command is None or self._over(0)
+
+    @property
+    def state(self) -> State:
+        """COMPLETED, or how it failed; NEW while it is in flight."""
+        return State(self._state) if self.done else State.NEW
+
+    def wait(self, timeout: float | None = None, outputs: Sequence[Buffer] = ()) -> Run:
+        """Waits for the end and returns itself; `timeout` in seconds, None: for ever.
+
+        Buffers in `outputs` are then made readable for the host (:meth:`Buffer.from_device`); nothing else is
+        touched. Ctrl-C works while it blocks and leaves the Run waitable.
+
+        Raises WaitTimeout when `timeout` passes (the command runs on and can be waited for again),
+        CommandFailed, CommandTimeout, CommandAborted or CommandRejected as the command ended; again at every
+        further wait.
+        """
+        if self._command is not None:
+            deadline = FOREVER if timeout is None else time.monotonic_ns() + max(0, int(timeout * 1e9))
+            if not self._over(deadline):
+                raise WaitTimeout(f"the command has not completed within {timeout} s",
+                                  call="SYNCOBJ_TIMELINE_WAIT", remedy="Wait again: it is still running")
+        if self._error is not None:
+            raise self._error
+        for buffer in outputs:
+            buffer.from_device()
+        return self
+
+    def _over(self, deadline: int) -> bool:
+        command = self._command
+        if command is None:
+            return True
+        context = self._context
+        # Several threads may wait, each with its own deadline in the one struct: check whose it was.
+        while not command.settled(context.client, deadline):
+            if time.monotonic_ns() >= deadline:
+                return False
+        with context.lock:
+            if self._command is not None:
+                self._state = command.state or State.INVALID
+                if self._state != State.COMPLETED:
+                    self._error = failure(command)
+                self._command = None
+                context.finished(command)
+        return True
+
+    def __del__(self) -> None:
+        command = self._command
+        if command is not None:
+            self._context.orphans.append(command)
+
+
+def failure(command: Command) -> CommandFailed:
+    """What the words of a command that is over, and not completed, mean."""
+    state = command.state or 0
+    index: int | None = None
+    report = command
+    where = ""
+    if command.members:
+        index = min(command.words[3], len(command.members) - 1)
+        # The driver reports a chain's failure in its first member's buffer.
+        report = command.members[0]
+        where = f" (member {index} of {len(command.members)} in the chain)"
+    if state == State.TIMEOUT:
+        health = packet.health(report.words[1:9].tolist())
+        return CommandTimeout(
+            f"the command made no progress for two seconds{where} and the driver reset the context: "
+            f"{health if health is not None else 'the driver left no health report'}",
+            call="EXEC_CMD", state=state, index=index, health=health,
+            remedy="Start again (a context pool makes a fresh context first). If it happens every time, "
+                   "xclbin and instruction stream do not fit each other or an argument is too small")
+    if state == State.NEW:
+        return CommandRejected(
+            f"the driver dropped the packet without running it{where}: the context no longer works, or the "
+            "packet is malformed", call="EXEC_CMD", state=state, index=index,
+            remedy="Start again (a context pool makes a fresh context first); see `dmesg`")
+    if state == State.ABORT:
+        return CommandAborted(
+            f"the command was dropped{where}, since its context was reset or destroyed", call="EXEC_CMD",
+            state=state, index=index, remedy="Start it again")
+    name = State(state).name if state in State.__members__.values() else str(state)
+    return CommandFailed(
+        f"the firmware refused the command or failed in it{where} (state {name})", call="EXEC_CMD",
+        state=state, index=index,
+        remedy="Check that the instruction stream belongs to this xclbin and that the buffers are large "
+               "enough; the device's last asynchronous error may say more")
