@@ -276,7 +276,7 @@ def rejected_packets(t: Target) -> None:
         "all zero": [0] * 12,
         "opcode 5": [words[0] | 5 << 23, *words[1:]],
         "CU mask 0": [words[0], 0, *words[2:]],
-        "count beyond the BO": [header(START_CU, 2000), *words[1:]],
+        "START_NPU, count beyond the BO": [header(START_NPU, 2000), *words[1:]],
         "27 argument words": [header(START_CU, 28), *words[1:]],
         "START_NPU too short": [header(START_NPU, 3), *words[1:]],
         "START_DPU": [header(18, 11), *words[1:]],
@@ -286,6 +286,17 @@ def rejected_packets(t: Target) -> None:
         ready.wait(ready.syncobj, ready.submit(ready.hwctx, ready.command.handle))
         assert state(ready.command) == NEW, f"{name}: header {ready.command.words()[0]:#x}"
     assert ready.copy() == COMPLETED
+
+
+@case()
+def count_beyond_the_bo(t: Target) -> None:
+    """A START_CU packet longer than its BO goes to the firmware without arguments, which refuses it."""
+    ready = t.ready()
+    packet = ready.pack(stream.copy(4096, 1), ready.source.device, ready.destination.device)
+    packet.words()[0] = header(START_CU, 2000)
+    packet.flush()
+    ready.wait(ready.syncobj, ready.submit(ready.hwctx, packet.handle))
+    assert state(packet) == ERROR
 
 
 @case()
