@@ -40,6 +40,14 @@ class _Lib:
     def host_attn_step(
         self, d: Any, y: Any, past: int, cosines: Any, sines: Any, keys: Any, values: Any, out: Any, /
     ) -> int: ...
+    def resize_rows_u8(
+        self, src: Any, lines: int, size_in: int, size_out: int, first: Any, count: Any, weights: Any,
+        taps: int, precision: int, dst: Any, /,
+    ) -> None: ...
+    def resize_lines_u8(
+        self, src: Any, width: int, size_out: int, first: Any, count: Any, weights: Any, taps: int,
+        precision: int, dst: Any, /,
+    ) -> None: ...
 
 ffi: Any
 lib: _Lib

@@ -1,0 +1,13 @@
+"""Pictures for the vision tower: reading, resizing and cutting into patches, exactly as the checkpoint does.
+
+:func:`load` turns a path, a Pillow image or an array into RGB bytes; :class:`Preprocessor` turns those into
+the patches and the grid that the tower takes.
+"""
+
+from __future__ import annotations
+
+from qwen35.image.load import MAX_PIXELS, load
+from qwen35.image.patches import Prepared, Preprocessor, smart_resize
+from qwen35.image.resize import resize
+
+__all__ = ["MAX_PIXELS", "Prepared", "Preprocessor", "load", "resize", "smart_resize"]
