@@ -19,13 +19,18 @@ TEMPLATE = (
 )
 
 
+def stop_ids(tokenizer: Tokenizer) -> list[int]:
+    """Tokens that end an answer."""
+    return [tokenizer.token_to_id(name) or 0 for name in ("<|endoftext|>", "<|im_end|>")]
+
+
 def save_pretrained(net: Network, tokenizer: Tokenizer, folder: Path) -> None:
     """config, weights (float32), tokenizer, preprocessor and generation files into `folder`."""
     with torch.no_grad():
         model = net.fold()
     model.save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
-    stop = [tokenizer.token_to_id("<|endoftext|>"), tokenizer.token_to_id("<|im_end|>")]
+    stop = stop_ids(tokenizer)
     files = {
         "generation_config.json": {"do_sample": False, "eos_token_id": stop, "pad_token_id": stop[0]},
         "tokenizer_config.json": {

@@ -8,10 +8,13 @@ trained positions only.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor, nn
 from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig, Qwen3_5VisionConfig
@@ -321,3 +324,12 @@ def patches_of(pixels: Tensor) -> Tensor:
     x = (pixels.float() - 127.5) / 127.5
     x = x.view(batch, rows // MERGE, MERGE, PATCH, columns // MERGE, MERGE, PATCH, 3)
     return x.permute(0, 1, 4, 2, 5, 7, 3, 6).reshape(batch, rows * columns, 3 * PATCH * PATCH)
+
+
+def pixels_of(pictures: Sequence[Image.Image]) -> tuple[Tensor, Tensor]:
+    """transformers' `pixel_values` and `image_grid_thw` of RGB pictures whose size needs no resizing."""
+    pixels = torch.from_numpy(np.stack([np.asarray(p) for p in pictures]))
+    patches = patches_of(pixels)
+    grid = [1, pixels.shape[1] // PATCH, pixels.shape[2] // PATCH]
+    doubled = patches.reshape(-1, 3, 1, PATCH, PATCH).expand(-1, 3, 2, PATCH, PATCH)
+    return doubled.reshape(-1, 3 * 2 * PATCH * PATCH), torch.tensor([grid] * len(pictures))

@@ -121,7 +121,7 @@ puppet kite toy swing slide sled skate ski racket bat net sword dagger spear bow
 pistol rifle bomb tank missile lever pulley wedge bowling statue painting portrait photograph vase
 pyramid igloo hut cabin skyscraper apartment bakery pharmacy restaurant supermarket greenhouse stable
 kennel cage aquarium zoo trap cradle crib stroller wheelchair crutch bandage syringe stethoscope ax
-anvil bellows furnace fireplace hearth oboe lute lyre bagpipe bassoon bugle kazoo tambourine gong abacus
+anvil bellows furnace fireplace hearth lute lyre bagpipe bassoon bugle kazoo tambourine gong abacus
 sundial hourglass stopwatch pendulum magnet lens prism periscope laser radar satellite antenna
 transistor thermostat escalator crane bulldozer plow sickle scythe pitchfork hose sprinkler faucet sink
 bathtub toilet shower drain pipe valve pump funnel sieve ladle spatula corkscrew teapot coaster goblet
@@ -279,8 +279,8 @@ loneliness courage honesty patience kindness hunger thirst pain beauty wisdom
         True,
         """
 word sentence letter alphabet vowel consonant noun verb adjective adverb pronoun question answer joke
-riddle story novel poem song hymn lullaby symphony opera letter diary newspaper magazine map recipe menu
-ticket passport email proverb fable myth legend biography autobiography comma synonym antonym palindrome
+riddle story novel poem song hymn lullaby symphony opera diary newspaper magazine map recipe menu ticket
+passport email proverb fable myth legend biography autobiography comma synonym antonym palindrome
 anagram metaphor simile
 """,
     ),
