@@ -1,0 +1,95 @@
+"""The error table and the exception tree."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import pickle
+
+import pytest
+
+from amdxdna import errors
+from amdxdna.errors import XdnaError, explain, from_errno
+
+TREE = [c for _, c in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(c, XdnaError)]
+
+
+def test_the_tree_is_one():
+    assert len(TREE) > 15
+    assert all(issubclass(c, OSError) for c in TREE)
+    for builtin, kind in ((ValueError, errors.BadArgument), (TimeoutError, errors.WaitTimeout),
+                          (MemoryError, errors.OutOfMemory), (ValueError, errors.BadXclbin)):
+        assert issubclass(kind, builtin)
+
+
+@pytest.mark.parametrize("row", sorted(errors._TABLE), ids=lambda r: f"{r[0]}-{errno.errorcode[r[1]]}")
+def test_every_row_says_what_and_what_to_do(row):
+    error = from_errno(*row)
+    assert error.call == row[0] and error.errno == row[1]
+    assert isinstance(error, errors._TABLE[row].error)
+    for text in (error.meaning, error.remedy):
+        assert len(text) > 8 and text == text.strip() and not text.endswith(".")
+    shown = str(error)
+    assert errno.errorcode[row[1]] in shown and error.meaning in shown and error.remedy in shown
+
+
+@pytest.mark.parametrize(("call", "code", "kind"), [
+    # What a person meets first.
+    ("open", errno.ENOENT, errors.NoDevice), ("open", errno.EACCES, errors.PermissionDenied),
+    ("open", errno.ENODEV, errors.NoDevice), ("open", errno.EOPNOTSUPP, errors.NoDevice),
+    ("open", errno.EINVAL, errors.NoDevice), ("open", errno.EBUSY, errors.DeviceBusy),
+    ("CREATE_BO DEV", errno.EAGAIN, errors.OutOfHeap), ("CREATE_BO DEV", errno.EINVAL, errors.OutOfHeap),
+    ("CREATE_BO SHARE", errno.ENOSPC, errors.OutOfMemory),
+    ("CREATE_BO DEV_HEAP", errno.ENOSPC, errors.OutOfHeap),
+    ("CREATE_BO userptr", errno.EPERM, errors.OutOfMemory),
+    ("CREATE_BO userptr", errno.EFAULT, errors.BadArgument),
+    ("CREATE_HWCTX", errno.EINVAL, errors.NoFreeContext),
+    ("CREATE_HWCTX", errno.ENODEV, errors.NoFreeContext),
+    ("CREATE_HWCTX", errno.EBUSY, errors.NoFreeContext), ("CREATE_HWCTX", errno.ETIME, errors.DeviceLost),
+    ("CREATE_HWCTX", errno.ENOENT, errors.BadArgument), ("CREATE_HWCTX", errno.EAGAIN, errors.BadArgument),
+    ("CONFIG_HWCTX", errno.E2BIG, errors.BadArgument), ("CONFIG_HWCTX", errno.EFAULT, errors.BadArgument),
+    ("EXEC_CMD", errno.EALREADY, errors.BadArgument), ("EXEC_CMD", errno.ENOENT, errors.BadArgument),
+    ("SYNCOBJ_TIMELINE_WAIT", errno.ETIME, errors.WaitTimeout),
+    ("GET_INFO QUERY_SENSORS", errno.ENODEV, errors.Unsupported),
+    ("GET_INFO QUERY_TELEMETRY", errno.EOPNOTSUPP, errors.Unsupported),
+    ("GET_ARRAY", errno.EOPNOTSUPP, errors.Unsupported), ("WAIT_CMD", errno.EOPNOTSUPP, errors.Unsupported),
+    ("SET_STATE", errno.EACCES, errors.PermissionDenied), ("SET_STATE", errno.EINVAL, errors.BadArgument),
+    ("PRIME_HANDLE_TO_FD", errno.EOPNOTSUPP, errors.Unsupported),
+    ("PRIME_FD_TO_HANDLE", errno.EBADF, errors.BadArgument),
+    ("GEM_CLOSE", errno.EINVAL, errors.BadArgument), ("SYNC_BO", errno.EINVAL, errors.BadArgument),
+    ("mmap", errno.EAGAIN, errors.OutOfMemory), ("EXEC_CMD", errno.ENODEV, errors.DeviceLost),
+])
+def test_what_an_errno_becomes(call, code, kind):
+    assert type(from_errno(call, code)) is kind
+
+
+def test_lookup_goes_from_the_full_name_to_any_call():
+    assert explain("CREATE_BO DEV", errno.EAGAIN)[0] is errors.OutOfHeap
+    assert explain("CREATE_BO CMD", errno.ENOSPC) == explain("CREATE_BO", errno.ENOSPC)
+    assert explain("SYNC_BO", errno.EACCES) == explain("*", errno.EACCES)
+    unknown = from_errno("GET_INFO", errno.EXDEV)
+    assert type(unknown) is XdnaError and unknown.meaning and unknown.remedy
+
+
+def test_text():
+    error = from_errno("CREATE_BO DEV", errno.EAGAIN, "12 bytes", requested=12)
+    assert str(error).startswith("CREATE_BO DEV failed (EAGAIN, ")
+    assert "[12 bytes]" in str(error)
+    assert error.requested == 12
+    assert str(errors.closed("buffer")) == "buffer: this buffer is closed. Open or allocate a new buffer"
+
+
+def test_unsupported_names_the_version():
+    error = errors.unsupported("telemetry", 5, 1)
+    assert "0.5" in str(error) and "0.1" in str(error) and error.needed == 5
+
+
+@pytest.mark.parametrize("kind", TREE)
+def test_errors_survive_pickling(kind):
+    error = kind("why", call="CALL", errno=errno.EINVAL, remedy="how")
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind and str(copy) == str(error)
+    assert (copy.call, copy.errno, copy.meaning, copy.remedy) == ("CALL", errno.EINVAL, "why", "how")
+    without = pickle.loads(pickle.dumps(kind("why")))
+    assert without.errno is None and str(without) == "why"

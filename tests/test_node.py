@@ -1,0 +1,274 @@
+"""The seam: finding nodes in sysfs, opening, ioctl, mapping, closing, forks."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from amdxdna import errors, node, sysfs
+from amdxdna._native import ffi, lib
+from amdxdna.node import KernelNode, open_node, resolve
+
+
+def make_sysfs(root, *accels, driver_loaded=True):
+    """A sysfs tree; `accels`: (name, driver) pairs, a driver of None leaves the function unbound."""
+    (root / "class" / "accel").mkdir(parents=True)
+    (root / "bus" / "pci" / "devices").mkdir(parents=True)
+    drivers = root / "bus" / "pci" / "drivers"
+    drivers.mkdir(parents=True)
+    if driver_loaded:
+        (drivers / "amdxdna").mkdir()
+    for number, (name, driver) in enumerate(accels):
+        function = root / "devices" / f"0000:{0xC0 + number:02x}:00.1"
+        function.mkdir(parents=True)
+        for file, text in (("vendor", "0x1022"), ("device", "0x17f0"), ("revision", "0x10")):
+            (function / file).write_text(text + "\n")
+        (root / "bus" / "pci" / "devices" / function.name).symlink_to(function)
+        if driver is not None:
+            (drivers / driver).mkdir(exist_ok=True)
+            (function / "driver").symlink_to(drivers / driver)
+        if name is not None:
+            entry = root / "class" / "accel" / name
+            entry.mkdir()
+            (entry / "device").symlink_to(function)
+    return root
+
+
+def test_finds_only_amdxdna_nodes_in_number_order(tmp_path):
+    root = make_sysfs(tmp_path, ("accel10", "amdxdna"), ("accel0", "intel_vpu"), ("accel2", "amdxdna"))
+    found = sysfs.find_nodes(root, "/dev")
+    assert [n.path for n in found] == ["/dev/accel/accel2", "/dev/accel/accel10"]
+    assert found[0] == sysfs.FoundNode("/dev/accel/accel2", "0000:c2:00.1", 0x1022, 0x17F0, 0x10)
+
+
+def test_resolve(tmp_path):
+    root = make_sysfs(tmp_path, ("accel0", "intel_vpu"), ("accel1", "amdxdna"), ("accel3", "amdxdna"))
+    assert resolve(None, root) == resolve("auto", root) == "/dev/accel/accel1"
+    assert resolve(1, root) == resolve("1", root) == "/dev/accel/accel3"
+    assert resolve("emu:slots=1", root) == "emu:slots=1"
+    assert resolve("/dev/accel/accel7", root) == "/dev/accel/accel7"
+    with pytest.raises(errors.NoDevice, match="there are 2"):
+        resolve(2, root)
+    with pytest.raises(errors.BadArgument):
+        resolve(1.5, root)  # type: ignore[arg-type]
+
+
+def test_auto_without_an_npu_is_the_emulated_device(tmp_path):
+    assert resolve("auto", tmp_path / "nothing") == "emu"
+
+
+@pytest.mark.parametrize(("accels", "loaded", "cause"), [
+    ((), True, "no NPU on the PCI bus"),
+    (((None, None),), False, "not loaded"),
+    (((None, None),), True, "did not take the NPU"),
+    (((None, "amdxdna"),), True, "no accel node"),
+], ids=["absent", "no module", "probe failed", "no node"])
+def test_why_there_is_none(tmp_path, accels, loaded, cause):
+    root = make_sysfs(tmp_path, *accels, driver_loaded=loaded)
+    with pytest.raises(errors.NoDevice, match=cause) as caught:
+        open_node(0, sys=root)
+    assert caught.value.remedy and caught.value.errno == errno.ENOENT
+    with pytest.raises(errors.NoDevice, match=cause):
+        open_node(str(tmp_path / "accel0"), sys=root)
+
+
+def test_a_wrong_path_names_the_right_one(tmp_path):
+    root = make_sysfs(tmp_path, ("accel1", "amdxdna"))
+    with pytest.raises(errors.NoDevice, match="/dev/accel/accel1"):
+        open_node(str(tmp_path / "accel0"), sys=root)
+
+
+@pytest.mark.parametrize(("make", "error"), [
+    (lambda p: p.mkdir() or p, errors.XdnaError),
+    (lambda p: p / "x", errors.NoDevice),
+], ids=["folder", "missing"])
+def test_open_failures(tmp_path, make, error):
+    with pytest.raises(error) as caught:
+        KernelNode(make(tmp_path / "n"))
+    assert caught.value.call == "open" and str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may open everything")
+def test_open_without_permission(tmp_path):
+    path = tmp_path / "node"
+    path.touch(mode=0)
+    with pytest.raises(errors.PermissionDenied, match="group"):
+        KernelNode(path)
+
+
+@pytest.fixture
+def file_node(tmp_path):
+    path = tmp_path / "node"
+    path.write_bytes(bytes(range(256)) * 64)
+    opened = KernelNode(path)
+    yield opened
+    opened.close()
+
+
+def test_flags(file_node):
+    flags = fcntl.fcntl(file_node._fd, fcntl.F_GETFL)
+    assert flags & os.O_ACCMODE == os.O_RDWR
+    assert fcntl.fcntl(file_node._fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    assert not file_node.emulated
+
+
+def test_mapping_is_shared_and_lands_where_asked(file_node):
+    address = file_node.mmap(4096, 8192)
+    view = ffi.buffer(ffi.cast("char *", address), 4096)
+    assert view[:4] == bytes(range(4))
+    view[0:2] = b"\xaa\xbb"
+    with open(file_node.path, "rb") as file:
+        file.seek(8192)
+        assert file.read(2) == b"\xaa\xbb"
+    again = file_node.mmap(4096, 0, address=address)
+    assert again == address and view[:2] == b"\0\x01"
+    file_node.munmap(address, 4096)
+    with pytest.raises(OSError) as caught:
+        file_node.mmap(4096, 3)
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_ioctl_returns_the_drivers_errno(file_node):
+    with pytest.raises(OSError) as caught:
+        file_node.ioctl(lib.DRM_IOCTL_VERSION, 0)
+    assert caught.value.errno == errno.ENOTTY
+
+
+def test_close_is_idempotent_and_final(file_node):
+    address = file_node.mmap(4096, 0)
+    file_node.close()
+    file_node.close()
+    for use in (lambda: file_node.ioctl(1, 0), lambda: file_node.mmap(4096, 0)):
+        with pytest.raises(errors.Closed):
+            use()
+    file_node.munmap(address, 4096)
+
+
+class Interrupting:
+    """Stands in for the extension: every ioctl is interrupted `times` times before it succeeds."""
+
+    def __init__(self, times, before=lambda: None):
+        self.times = times
+        self.calls = 0
+        self.before = before
+
+    def xdna_ioctl(self, fd, request, arg):
+        self.calls += 1
+        if self.calls <= self.times:
+            self.before()
+            return -errno.EINTR
+        return 7
+
+
+def test_eintr_is_retried(file_node, monkeypatch):
+    fake = Interrupting(3)
+    monkeypatch.setattr(node, "lib", fake)
+    assert file_node.ioctl(1, 0) == 7
+    assert fake.calls == 4
+
+
+def test_ctrl_c_gets_out_of_a_blocking_ioctl(file_node, monkeypatch):
+    fake = Interrupting(1 << 30, lambda: os.kill(os.getpid(), signal.SIGINT))
+    monkeypatch.setattr(node, "lib", fake)
+    with pytest.raises(KeyboardInterrupt):
+        file_node.ioctl(1, 0)
+    assert fake.calls < 100
+
+
+def test_a_forked_child_is_refused_and_closes_nothing(file_node):
+    child = os.fork()
+    if child == 0:
+        status = 0
+        for use in (lambda: file_node.ioctl(1, 0), lambda: file_node.mmap(4096, 0)):
+            try:
+                use()
+            except errors.Closed as error:
+                status |= 0 if "parent" in str(error) else 1
+            else:
+                status |= 2
+        fd = file_node._fd
+        file_node.close()
+        try:
+            os.fstat(fd)
+        except OSError:
+            status |= 4
+        os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    address = file_node.mmap(4096, 0)
+    file_node.munmap(address, 4096)
+
+
+def test_vm_read_and_write_check_the_other_address():
+    block = mmap.mmap(-1, 4096)
+    address = int(ffi.cast("uintptr_t", ffi.from_buffer(block)))
+    here = ffi.new("char[]", b"12345678")
+    assert lib.xdna_vm_write(os.getpid(), address + 8, here, 8) == 0
+    assert block[8:16] == b"12345678"
+    back = ffi.new("char[]", 8)
+    assert lib.xdna_vm_read(os.getpid(), address + 10, back, 6) == 0
+    assert ffi.buffer(back)[:6] == b"345678"
+    assert lib.xdna_vm_read(os.getpid(), 8, back, 8) == -errno.EFAULT
+    assert lib.xdna_vm_read(os.getpid(), 8, back, 0) == 0
+
+
+def test_flush_touches_no_neighbour_and_takes_any_alignment():
+    """clflush has no visible effect; it must not fault at either end of a mapping."""
+    block = mmap.mmap(-1, 8192)
+    address = int(ffi.cast("uintptr_t", ffi.from_buffer(block)))
+    block[:] = b"\x5a" * 8192
+    for offset, size in ((0, 8192), (0, 1), (8191, 1), (4095, 2), (63, 66), (100, 0)):
+        lib.xdna_flush(address + offset, size)
+    assert block[:] == b"\x5a" * 8192
+
+
+def test_flushopt_is_chosen_as_the_cpu_says():
+    with open("/proc/cpuinfo") as file:
+        flags = next((line for line in file if line.startswith("flags")), "")
+    assert bool(lib.xdna_has_clflushopt()) == ("clflushopt" in flags.split())
+
+
+def test_importing_the_package_is_light():
+    code = ("import sys, amdxdna; amdxdna.Device, amdxdna.Buffer, amdxdna.ContextPool, amdxdna.Xclbin;"
+            "sys.exit(any(m in sys.modules for m in ('numpy', 'amdxdna.emu.node')))")
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_unknown_names_are_attribute_errors():
+    import amdxdna
+
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = amdxdna.nonsense
+    assert set(amdxdna.__all__) <= set(dir(amdxdna))
+    assert all(getattr(amdxdna, name) is not None for name in amdxdna.__all__)
+
+
+def test_call_turns_errno_into_the_tables_error():
+    from amdxdna import ioctl
+
+    def fail(request, address):
+        raise OSError(errno.EAGAIN, "again")
+
+    fake = SimpleNamespace(ioctl=fail)
+    with pytest.raises(errors.OutOfHeap, match="12 bytes") as caught:
+        ioctl.call(fake, "CREATE_BO", ffi.new("struct amdxdna_drm_create_bo *"), "DEV", "12 bytes")
+    assert caught.value.call == "CREATE_BO DEV" and caught.value.errno == errno.EAGAIN
+
+
+def test_call_passes_the_structs_address():
+    from amdxdna import ioctl
+
+    seen = []
+    fake = SimpleNamespace(ioctl=lambda request, address: seen.append((request, address)) or 3)
+    request = ffi.new("struct drm_gem_close *", {"handle": 9})
+    assert ioctl.call(fake, "GEM_CLOSE", request) == 3
+    assert ioctl.call(fake, "GEM_CLOSE", ioctl.address_of(request)) == 3
+    assert seen == [(0x40086409, ioctl.address_of(request))] * 2
+    assert ffi.cast("struct drm_gem_close *", seen[0][1]).handle == 9

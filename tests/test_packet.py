@@ -1,0 +1,111 @@
+"""Command packets, bit by bit."""
+
+from __future__ import annotations
+
+import random
+from struct import unpack
+
+import pytest
+
+from amdxdna import packet
+from amdxdna.errors import BadArgument
+
+
+def words(data: bytes) -> list[int]:
+    return list(unpack(f"<{len(data) // 4}I", data))
+
+
+def test_check_value():
+    """Captured from a working runtime: three buffers, instructions of 0xCB0 bytes at 0x4028000."""
+    got = words(packet.start_cu(0, 0x4028000, 0xCB0, [0x7F0012345000, 0x1000, 0xFFFFF7FFC000]))
+    assert got == [0x30010001, 1, 3, 0, 0x4028000, 0, 0xCB0, 0x12345000, 0x7F00, 0x1000, 0, 0xF7FFC000,
+                   0xFFFF, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("count", range(packet.MAX_BUFFERS + 1))
+def test_start_cu_fields(count):
+    buffers = [0x100000000 * (i + 1) + i for i in range(count)]
+    got = words(packet.start_cu(5, 0x4000000, 64, buffers))
+    state, length, opcode, kind = got[0] & 15, got[0] >> 12 & 0x7FF, got[0] >> 23 & 31, got[0] >> 28
+    assert (state, opcode, kind) == (1, 0, 3)
+    assert length == len(got) - 1 == 1 + packet.START_CU_WORDS[count]
+    assert packet.START_CU_WORDS[count] <= 26
+    assert got[1] == 1 << 5
+    assert [got[7 + 2 * i] | got[8 + 2 * i] << 32 for i in range(count)] == buffers
+    assert not any(got[7 + 2 * count:])
+
+
+def test_start_npu_fields():
+    got = words(packet.start_npu(2, 0x104008000, 32, [0x500000001, 7], (11, 12)))
+    assert got == [1 | 13 << 12 | 20 << 23 | 3 << 28, 4, 0x04008000, 1, 32, 2, 11, 12, 3, 0, 1, 5, 7, 0]
+
+
+def test_chain_fields():
+    got = words(packet.chain([5, 6, 7]))
+    assert got == [1 | 12 << 12 | 19 << 23, 3, 0, 0, 0, 0, 0, 5, 0, 6, 0, 7, 0]
+
+
+@pytest.mark.parametrize("call", [
+    lambda: packet.start_cu(32, 4096, 4, []),
+    lambda: packet.start_cu(-1, 4096, 4, []),
+    lambda: packet.start_cu(0, 0, 4, []),
+    lambda: packet.start_cu(0, 4096, 0, []),
+    lambda: packet.start_cu(0, 4096, 1 << 32, []),
+    lambda: packet.start_cu(0, 4096, 4, [1] * (packet.MAX_BUFFERS + 1)),
+    lambda: packet.start_cu(0, 4096, 4, [1 << 64]),
+    lambda: packet.start_cu(0, 4096, 4, [0]),
+    lambda: packet.start_npu(0, 4096, 4, [1] * 13),
+    lambda: packet.start_npu(0, 4096, 4, [], (0,) * 2000),
+    lambda: packet.chain([]),
+    lambda: packet.chain([1] * (packet.chain_limit(26) + 1)),
+    lambda: packet.header(32, 1),
+    lambda: packet.header(0, 0),
+    lambda: packet.header(0, 1 << 11),
+])
+def test_bounds_are_checked_before_the_driver_drops_it(call):
+    with pytest.raises(BadArgument) as caught:
+        call()
+    assert caught.value.call == "packet"
+
+
+def test_limits():
+    assert packet.MAX_BUFFERS == 10
+    assert len(packet.start_npu(0, 4096, 4, [1] * 12)) == 4 * (1 + 1 + 4 + 26)
+    assert packet.chain_limit(15) == 35
+    assert len(packet.chain([1] * 35, 15)) <= packet.CMD_BYTES
+
+
+def test_health_report():
+    """The words a stock driver left after a hang, behind its header."""
+    report = packet.health([0x1, 0, 0x22, 0x33, 0x1, 0x2, 0x4, 0x5])
+    assert report == packet.Health(1, 0x22, 0x33, 1, 2, 4, 5)
+    text = str(report)
+    for part in ("operation 34", "0x00000033", "fatal error type 1", "exception 2", "0x00000004", "module 5"):
+        assert part in text
+    idle = packet.health([1, 0, 0xFFFFFFFF, 0x28B060AD, 0, 0, 0, 0])
+    assert "no operation" in str(idle) and "0x28b060ad" in str(idle) and "no fatal error" in str(idle)
+
+
+@pytest.mark.parametrize("payload", [
+    [0xFFFFFFFF] * 8,
+    [1, 3, 0, 0x4008000, 0, 0x20, 0, 0],  # the packet as it was: drivers that leave no report
+    [0] * 8,
+    [1, 0, 0x22],
+    [],
+])
+def test_no_health_report(payload):
+    assert packet.health(payload) is None
+
+
+def test_health_of_random_words_never_fails():
+    rng = random.Random(3)
+    for _ in range(500):
+        report = packet.health([rng.choice((0, 1, 3, 0xFFFFFFFF, rng.getrandbits(32))) for _ in range(8)])
+        assert report is None or str(report)
+
+
+def test_states_are_the_drivers():
+    assert [s.name for s in packet.State] == [
+        "INVALID", "NEW", "QUEUED", "RUNNING", "COMPLETED", "ERROR", "ABORT", "SUBMITTED", "TIMEOUT",
+        "NORESPONSE"]
+    assert [int(s) for s in packet.State] == list(range(10))
