@@ -8,7 +8,6 @@ from __future__ import annotations
 
 __all__ = [
     "Cancelled",
-    "DeviceLost",
     "ImageError",
     "ModelError",
     "PromptTooLong",
@@ -60,10 +59,6 @@ class ImageError(QwenError, ValueError):
 
 class ModelError(QwenError):
     """A bundle that cannot be found or run."""
-
-
-class DeviceLost(QwenError):
-    """The device or its context went away during a turn; the next turn starts from a clean state."""
 
 
 class Cancelled(QwenError):

@@ -1,0 +1,328 @@
+"""`Qwen35`: load a bundle, ask it something, read the answer as it comes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from qwen35.conversation import Conversation, Reply, user_message
+from qwen35.engine import Generation, Input, Model, PrefixCache, Session, generate
+from qwen35.errors import ImageError, ModelError, PromptTooLong, UsageError
+from qwen35.sampling import GREEDY, LoopDetector, Sampler, Sampling, card_sampling
+from qwen35.stats import Stats
+from qwen35.template import ImageSlot, Piece, Prompt, encode, render
+from qwen35.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from qwen35.bundle import Bundle
+
+__all__ = ["DEFAULT_BUNDLE", "Info", "Qwen35", "find_bundle"]
+
+DEFAULT_BUNDLE = Path(__file__).parent / "data" / "default"
+REAL_BUNDLE = "brishen/iron-qwen3.5-2b-npu2"
+#: The model's context when trained; more would run, and answer badly.
+TRAINED_CTX = 262_144
+
+Message = Mapping[str, Any]
+
+
+def find_bundle(path: str | os.PathLike[str] | None = None) -> Path:
+    """The bundle directory to use: `path`, else the environment's QWEN35_BUNDLE, else the one in the package.
+
+    Raises ModelError naming what was tried when there is no bundle there.
+    """
+    named = os.environ.get("QWEN35_BUNDLE", "")
+    if path or named:
+        chosen = Path(path or named)
+        where = str(chosen) if path else f"QWEN35_BUNDLE={named}"
+        remedy = "give a directory with a manifest.txt"
+        if (chosen / "manifest.txt").is_file():
+            return chosen
+        if not chosen.exists():
+            raise ModelError("there is no such bundle", where, remedy)
+        if (chosen / "config.json").is_file():
+            remedy = f"it is a checkpoint; make a bundle of it: python -m qwen35 export {chosen} --out DIR"
+        raise ModelError("this is no bundle", where, remedy)
+    if (DEFAULT_BUNDLE / "manifest.txt").is_file():
+        return DEFAULT_BUNDLE
+    raise ModelError(
+        "no bundle was given and this installation has no built-in one",
+        str(DEFAULT_BUNDLE),
+        "name a bundle directory, set QWEN35_BUNDLE, or make one with python -m qwen35 export",
+    )
+
+
+@dataclass(frozen=True)
+class Info:
+    """What is running. `contexts` are the hardware contexts the bundle uses, `sampling` its own default."""
+
+    name: str
+    bundle: Path | None = None
+    builtin: bool = False
+    device: str = ""
+    emulated: bool = False
+    contexts: int = 0
+    hidden: int = 0
+    layers: int = 0
+    vision: bool = False
+    weights: str = ""
+    sampling: Sampling | None = None
+
+    def line(self) -> str:
+        """One line for a person: model, bundle, device, contexts."""
+        device = "emulated NPU" if self.emulated else f"NPU {self.device}"
+        size = f" ({self.layers} layers of {self.hidden}, {self.weights})" if self.layers else ""
+        where = "built-in" if self.builtin else str(self.bundle)
+        contexts = f", {self.contexts} hardware contexts" if self.contexts else ""
+        return f"{self.name}{size}, bundle {where}, on {device}{contexts}"
+
+
+class Qwen35:
+    """A model ready to answer. Close it, or use it as a context manager, to give the device back.
+
+    One answer runs at a time and the object belongs to one thread; `cancel` callbacks may be asked from it.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        *,
+        stop: Sequence[int] = (),
+        info: Info | None = None,
+        vision: Any = None,
+        device: Any = None,
+        pass_tokens: int = 0,
+        cache_bytes: int = 512 << 20,
+    ) -> None:
+        """From its parts; `load` is the usual way. `stop` are token ids that end an answer.
+
+        `cache_bytes` bounds the states kept between turns; 0 keeps none (answers are the same, only later).
+        """
+        self.model = model
+        self.tokenizer = tokenizer
+        self.stop = tuple(stop)
+        self.info = info or Info("a model")
+        self.vision = vision
+        self.device = device
+        self.session = Session(model, PrefixCache(cache_bytes) if cache_bytes else None, pass_tokens)
+        self._closed = False
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        max_ctx: int = 8192,
+        device: str | int | None = "auto",
+        *,
+        cache_bytes: int = 512 << 20,
+    ) -> Qwen35:
+        """Opens a bundle (see `find_bundle`) on a device: auto, emu, emu:key=value,..., a path or an index.
+
+        `max_ctx` is how many tokens a conversation may hold. Raises ModelError (BundleError among them),
+        TokenizerError, UsageError, and the binding's XdnaError.
+        """
+        if not 1 <= max_ctx <= TRAINED_CTX:
+            raise UsageError(f"a context of {max_ctx:,}", "--max-ctx", f"use 1 to {TRAINED_CTX:,}")
+        from qwen35.bundle import Bundle
+
+        directory = find_bundle(path)
+        bundle = Bundle.open(directory)
+        tokenizer = Tokenizer(bundle.tokenizer_path)
+        from amdxdna import Device
+        from qwen35.model.text import TextModel
+
+        opened = Device.open(device)
+        try:
+            model = TextModel(bundle, opened, max_ctx)
+            return cls(
+                model,
+                tokenizer,
+                stop=bundle.config.stop,
+                info=_describe(bundle, opened),
+                device=opened,
+                pass_tokens=bundle.config.max_prompt,
+                cache_bytes=cache_bytes,
+            )
+        except BaseException:
+            opened.close()
+            raise
+
+    def __enter__(self) -> Qwen35:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees the model and closes the device. Later calls do nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if self.session.cache is not None:
+            self.session.cache.clear()
+        for part in (self.vision, self.model, self.device):
+            if hasattr(part, "close"):
+                part.close()
+
+    def default_sampling(self, *, thinking: bool = False, images: bool = False) -> Sampling:
+        """What `chat` uses when nothing is asked for: the bundle's own values, else the model card's."""
+        return self.info.sampling or card_sampling(self.info.hidden, thinking=thinking, images=images)
+
+    def chat(
+        self,
+        message: str,
+        system: str | None = None,
+        thinking: bool = False,
+        max_new: int = 512,
+        images: Sequence[Any] = (),
+        stream: Callable[[str], None] | None = None,
+        **options: Any,
+    ) -> Reply:
+        """Answers one message, remembering nothing.
+
+        The reply is made while it is read: iterate over it for the pieces, `str()` it for the whole. With
+        `stream` it runs to the end at once, the callback given each piece of text. More options: `reply`'s.
+        """
+        messages = [user_message(message, images)]
+        if system:
+            messages.insert(0, {"role": "system", "content": system})
+        answer = self.reply(messages, thinking=thinking, max_new=max_new, **options)
+        if stream is not None:
+            for piece in answer:
+                stream(piece)
+        return answer
+
+    def conversation(
+        self, system: str | None = None, *, tools: Sequence[Mapping[str, Any]] | None = None
+    ) -> Conversation:
+        """A conversation that remembers its turns."""
+        return Conversation(self, system, tools=tools)
+
+    def reply(
+        self,
+        messages: Sequence[Message],
+        *,
+        thinking: bool = False,
+        max_new: int = 512,
+        sampling: Sampling | None = None,
+        stop: Sequence[str] = (),
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        allow_special: bool = False,
+        loops: bool = True,
+        keep: bool = False,
+        cancel: Callable[[], bool] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        done: Callable[[Reply], None] | None = None,
+    ) -> Reply:
+        """Answers a whole conversation (messages as in qwen35.template).
+
+        `stop` strings end the answer and are not part of it (they do not apply to reasoning). `allow_special`
+        lets markers inside messages become control tokens. `loops=False` lets an answer repeat itself for
+        ever. With `keep` the state before the answer is kept, and kept states are used: for conversations.
+        `cancel()` is asked between tokens and passes, `progress(done, total)` told of prompt passes,
+        `done(reply)` when the answer ends in any way. Raises TemplateError, ImageError, PromptTooLong,
+        UsageError at once; what the device raises comes while the reply is read.
+        """
+        if max_new < 1:
+            raise UsageError(f"an answer of {max_new} tokens", "--max-new", "it must be 1 or more")
+        self._require_open()
+        stats = Stats()
+        prompt = self._prompt(render(messages, tools=tools, thinking=thinking), stats, allow_special)
+        total = len(prompt.ids)
+        if total > self.model.max_ctx:
+            raise PromptTooLong(total, self.model.max_ctx)
+        chosen = sampling or self.default_sampling(thinking=thinking, images=bool(stats.image_tokens))
+        sampler = Sampler(chosen, prompt.ids)
+        before = self._swaps()
+
+        def end(reply: Reply) -> None:
+            after = self._swaps()
+            stats.swaps, stats.loads = after[0] - before[0], after[1] - before[1]
+            if done is not None:
+                done(reply)
+
+        if not keep:
+            prompt.borders = ()
+        run = generate(
+            self.session,
+            prompt,
+            sampler,
+            self.stop,
+            max_new,
+            stats=stats,
+            loops=LoopDetector() if loops else None,
+            cancel=cancel,
+            progress=progress,
+        )
+        return Reply(run, self.tokenizer, thinking=thinking, stop=stop, sampler=sampler, done=end)
+
+    def _prompt(self, pieces: list[Piece], stats: Stats, allow_special: bool) -> Input:
+        images = [piece.image for piece in pieces if isinstance(piece, ImageSlot)]
+        if not images:
+            prompt: Prompt = encode(pieces, self.tokenizer, allow_special=allow_special)
+            return Input(prompt.ids, prompt.borders)
+        for image in images:
+            self.check_image(image)
+        raise NotImplementedError
+
+    def check_image(self, image: Any) -> None:
+        """Raises ImageError when `image` cannot be read, or when the bundle has no vision tower."""
+        if self.vision is None:
+            where = str(self.info.bundle or self.info.name)
+            raise ImageError("this bundle has no vision tower", where, "leave the image out")
+        self.vision.check(image)
+
+    def generate(
+        self, ids: Sequence[int], max_new: int = 512, *, sampling: Sampling = GREEDY, stop: bool = True
+    ) -> Generation:
+        """Token ids after `ids`, greedy by default; with `stop` the model's stop tokens end it."""
+        self._require_open()
+        return generate(self.session, ids, Sampler(sampling, ids), self.stop if stop else (), max_new)
+
+    def prefill(self, ids: Sequence[int]) -> Any:
+        """Logits (float32 [vocab]) after `ids` from an empty state; `decode` goes on from there."""
+        self._require_open()
+        return self.session.prime(Input(ids))
+
+    def decode(self, token: int) -> Any:
+        """Logits (float32 [vocab]) after one more token. Raises PromptTooLong when the context is full."""
+        self._require_open()
+        if self.model.length >= self.model.max_ctx:
+            raise PromptTooLong(self.model.length + 1, self.model.max_ctx)
+        return self.model.decode(token)
+
+    def _swaps(self) -> tuple[int, int]:
+        pool = getattr(self.device, "pool", None)
+        return getattr(pool, "swaps", 0), getattr(pool, "loads", 0)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise UsageError("this model is closed", "", "load it again")
+
+
+_SIZES = {1024: "Qwen3.5-0.8B", 2048: "Qwen3.5-2B", 2560: "Qwen3.5-4B", 4096: "Qwen3.5-9B"}
+
+
+def _describe(bundle: Bundle, device: Any) -> Info:
+    config, params = bundle.config, bundle.manifest.params
+    name = params["name"].text if "name" in params else _SIZES.get(config.D, "Qwen3.5")
+    return Info(
+        name=name,
+        bundle=bundle.path,
+        builtin=bundle.path == DEFAULT_BUNDLE,
+        device=device.node.path,
+        emulated=device.node.emulated,
+        contexts=len(bundle.xclbins),
+        hidden=config.D,
+        layers=config.layers,
+        vision=config.vision is not None,
+        weights=config.gemv_format,
+        sampling=Sampling.parse(params["sampling"].text) if "sampling" in params else None,
+    )

@@ -1,0 +1,147 @@
+"""The command line's options. Imports nothing heavy: a typing mistake is answered at once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import Any, NoReturn
+
+from qwen35 import __version__
+from qwen35.errors import UsageError
+
+__all__ = ["COMMANDS", "Parser", "available_commands", "parse"]
+
+#: Subcommand -> (module, what it does). A module has `main(argv) -> int | None`; it is imported when used.
+COMMANDS = {
+    "export": ("qwen35.export.cli", "make a bundle of a checkpoint"),
+    "check": ("qwen35.check", "prove a bundle against its recorded references"),
+    "bench": ("qwen35.bench", "measure speed"),
+    "info": ("qwen35.bundle.info", "tell what a bundle holds"),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """Says a mistake in one line, with exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, "", f"see {self.prog} --help")
+
+
+def available_commands() -> dict[str, str]:
+    """The subcommands of this installation: name -> module."""
+    found = {}
+    for name, (module, _) in COMMANDS.items():
+        try:
+            if find_spec(module) is not None:
+                found[name] = module
+        except ModuleNotFoundError:
+            continue
+    return found
+
+
+def _number(kind: Callable[[str], Any], low: float, high: float, rule: str) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number: it must be {rule}") from None
+        if not low <= value <= high:
+            raise argparse.ArgumentTypeError(f"{text} is out of range: it must be {rule}")
+        return value
+
+    return convert
+
+
+def _text(value: str) -> str:
+    """A command-line text; bytes that are not UTF-8 arrive as lone surrogates."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise argparse.ArgumentTypeError(f"not valid UTF-8 at character {error.start + 1}") from None
+    return value
+
+
+def build() -> Parser:
+    """The parser of `python -m qwen35`."""
+    known = available_commands()
+    commands = "".join(f"\n  {name:<8} {COMMANDS[name][1]}" for name in known)
+    parser = Parser(
+        prog="qwen35",
+        usage="qwen35 [BUNDLE] [--prompt TEXT | --prompt-file FILE | --interactive | --chat] [options]",
+        description="Runs Qwen3.5 on an AMD NPU, or on an emulated one where there is none.",
+        epilog=(f"commands (each has --help):{commands}\n\n" if commands else "")
+        + "The answer goes to stdout, everything else to stderr. Exit status: 0 answered, 1 failed, 2 wrong "
+        "usage, 130 stopped\nwith Ctrl-C. QWEN35_BUNDLE names the default bundle; QWEN35_DEBUG=1 shows full "
+        "reports of errors.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("bundle", nargs="?", metavar="BUNDLE", help="directory (default: QWEN35_BUNDLE, else built-in)")
+    add("--version", action="version", version=f"qwen35 {__version__}")
+
+    ask = parser.add_argument_group("what to ask")
+    ways = ask.add_mutually_exclusive_group()
+    ways.add_argument("--prompt", "-p", type=_text, metavar="TEXT", help="ask this and end")
+    ways.add_argument("--prompt-file", metavar="FILE", help="ask the text of FILE and end; - reads stdin")
+    ways.add_argument("--interactive", action="store_true", help="answer each line of stdin on its own")
+    ways.add_argument("--chat", action="store_true", help="a conversation; /help lists its commands")
+    ask.add_argument("--system", type=_text, metavar="TEXT", help="system message")
+    ask.add_argument("--image", action="append", default=[], metavar="FILE", help="a picture; repeatable")
+    ask.add_argument("--thinking", action="store_true", help="let the model reason first")
+    ask.add_argument("--show-thinking", action="store_true", help="reasoning on stdout, not dimmed on stderr")
+    ask.add_argument("--hide-thinking", action="store_true", help="do not show the reasoning")
+    ask.add_argument("--allow-special", action="store_true", help="markers in the prompt are control tokens")
+
+    how = parser.add_argument_group("how to answer (default: the model card's sampling)")
+    whole, real, most = int, float, 1 << 20
+
+    def number(option: str, kind: type, low: float, high: float, rule: str, metavar: str, text: str,
+               default: Any = None, group: argparse._ArgumentGroup = how) -> None:
+        convert = _number(kind, low, high, rule)
+        group.add_argument(option, type=convert, metavar=metavar, help=text, default=default)
+
+    number("--max-new", whole, 1, most, "1 or more", "N", "most tokens of an answer (default 512)", 512)
+    how.add_argument("--greedy", action="store_true", help="always the most probable token")
+    number("--temperature", real, 0, 100, "0 to 100", "T", "how freely to draw; 0 is greedy")
+    number("--top-k", whole, 0, most, "0 or more", "N", "only the N most probable tokens; 0 all")
+    number("--top-p", real, 1e-9, 1, "above 0, at most 1", "P", "only the most probable tokens up to mass P")
+    number("--min-p", real, 0, 1, "0 to 1", "P", "only tokens P times as probable as the best")
+    number("--repetition-penalty", real, 0.01, 100, "0.01 to 100", "F", "against tokens in prompt or answer")
+    number("--presence-penalty", real, -100, 100, "-100 to 100", "F", "against tokens in the answer")
+    number("--frequency-penalty", real, -100, 100, "-100 to 100", "F", "the same for each time they appear")
+    number("--seed", whole, 0, 2**64 - 1, "0 to 2^64 - 1", "N", "draw the same answer again")
+    how.add_argument("--stop", action="append", default=[], type=_text, metavar="TEXT",
+                     help="end the answer before this text; repeatable")
+    how.add_argument("--no-loop-check", action="store_true", help="let an answer repeat itself")
+
+    run = parser.add_argument_group("where to run")
+    run.add_argument("--device", default="auto", metavar="D",
+                     help="auto (an NPU, else emulated), emu, emu:key=value,..., a path, a number")
+    tokens = "tokens of a conversation (default 8192)"
+    number("--max-ctx", whole, 1, 262_144, "1 to 262144", "N", tokens, 8192, run)
+    number("--cache-mb", whole, 0, most, "0 (off) or more", "N",
+           "memory for states kept between turns (default 512)", 512, run)
+
+    tell = parser.add_argument_group("what to report")
+    tell.add_argument("--stats", choices=["text", "json", "none"], default="text",
+                      help="statistics after each answer, on stderr (default %(default)s)")
+    tell.add_argument("--timing", action="store_true", help="seconds by projection and host stage; swaps")
+    tell.add_argument("--quiet", "-q", action="store_true", help="only the answer and errors")
+    return parser
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The options of `argv`. Raises UsageError; --help and --version raise SystemExit(0) after printing."""
+    parser = build()
+    options = parser.parse_args(argv)
+    if options.greedy:
+        given = [n for n in ("temperature", "top_k", "top_p", "min_p") if getattr(options, n) is not None]
+        if given:
+            parser.error(f"--greedy and --{given[0].replace('_', '-')} exclude each other")
+    if "" in options.stop:
+        parser.error("argument --stop: an empty text")
+    if options.image and options.interactive:
+        parser.error("--image goes with --prompt, --prompt-file or --chat, not with --interactive")
+    return options

@@ -1,0 +1,212 @@
+"""`--chat`: a conversation in the terminal, or over a pipe."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from qwen35.cli.line import LineReader
+from qwen35.cli.output import Progress, notice
+from qwen35.cli.run import sampling_of, show
+from qwen35.cli.signals import Interrupt
+from qwen35.errors import UsageError, explain
+
+if TYPE_CHECKING:
+    from qwen35.api import Qwen35
+    from qwen35.sampling import Sampling
+    from qwen35.stats import Stats
+
+__all__ = ["Chat"]
+
+
+class Chat:
+    """The loop: an entry is a question, or a command when it begins with a slash (two for a literal one)."""
+
+    def __init__(self, model: Qwen35, options: argparse.Namespace) -> None:
+        self.model = model
+        self.options = options
+        self.talk = model.conversation(options.system)
+        self.thinking: bool = options.thinking
+        self.images: list[str] = list(options.image)
+        self.last: Stats | None = None
+        self.failed = False
+        self.commands: dict[str, tuple[Callable[[str], None], str, str]] = {
+            "/help": (self._help, "", "this list"),
+            "/clear": (self._clear, "", "forget every turn; the system message stays"),
+            "/undo": (self._undo, "", "take the last question and its answer back"),
+            "/retry": (self._retry, "", "ask the last question again"),
+            "/system": (self._system, "[TEXT]", "show or set the system message; - removes it"),
+            "/think": (self._think, "[on|off]", "reason before answering"),
+            "/image": (self._image, "FILE...", "put pictures before the next question; none forgets them"),
+            "/save": (self._save, "FILE", "write the conversation to a file"),
+            "/load": (self._load, "FILE", "go on with a saved conversation"),
+            "/stats": (self._stats, "", "what the last answer and the session cost"),
+            "/exit": (self._exit, "", "end (Ctrl-D does too)"),
+        }
+        self._leaving = False
+        self._questions = 0
+        self._answer_tokens = 0
+
+    def loop(self) -> int:
+        """Reads until the end of the input; the exit status."""
+        for image in self.images:
+            self._check_image(image)
+        with LineReader(self.commands) as reader:
+            if reader.terminal and not self.options.quiet:
+                thinking = "on" if self.thinking else "off"
+                how = self._sampling(bool(self.images)).describe()
+                notice(f"chat, thinking {thinking}, {how}; /help lists commands, Ctrl-D ends")
+            while not self._leaving:
+                try:
+                    entry = reader.read()
+                except KeyboardInterrupt:
+                    if not reader.terminal:
+                        return 130
+                    notice("Ctrl-D or /exit ends the conversation")
+                    continue
+                if entry is None:
+                    break
+                if self._guarded(entry) == "cancel" and not reader.terminal:
+                    return 130
+        return 1 if self.failed and not sys.stdin.isatty() else 0
+
+    def _guarded(self, entry: str) -> str:
+        """Runs one entry; an error ends it with one message and leaves the conversation as it was."""
+        try:
+            if not entry.strip():
+                return ""
+            if entry.startswith("/") and not entry.startswith("//"):
+                self._command(entry)
+                return ""
+            return self._ask(entry[1:] if entry.startswith("//") else entry)
+        except (BrokenPipeError, KeyboardInterrupt):
+            raise
+        except Exception as error:
+            self.failed = True
+            notice(f"error: {explain(error)}")
+            return ""
+
+    def _sampling(self, images: bool) -> Sampling:
+        return sampling_of(self.options, self.model, thinking=self.thinking, images=images)
+
+    def _ask(self, text: str) -> str:
+        images, self.images = self.images, []
+        progress = Progress(enabled=not self.options.quiet)
+        with Interrupt() as interrupt:
+            try:
+                reply = self.talk.ask(
+                    text,
+                    images=images,
+                    thinking=self.thinking,
+                    sampling=self._sampling(bool(images)),
+                    max_new=self.options.max_new,
+                    stop=self.options.stop,
+                    allow_special=self.options.allow_special,
+                    loops=not self.options.no_loop_check,
+                    cancel=interrupt.pressed,
+                    progress=progress,
+                )
+                show(reply, self.options, progress.clear)
+            except BaseException:
+                self.images = images  # the question left no trace: its pictures are still to be asked about
+                raise
+        self.last = reply.stats
+        self._questions += 1
+        self._answer_tokens += reply.stats.new_tokens
+        if reply.finish == "cancel" and not reply.tokens:
+            self.images = images
+            notice("the question was taken back")
+        return reply.finish
+
+    def _command(self, entry: str) -> None:
+        name, _, rest = entry.strip().partition(" ")
+        known = {"/quit": "/exit", "/?": "/help"}.get(name, name)
+        if known not in self.commands:
+            raise UsageError(f"no command {name}", "", "/help lists them; // sends a line that begins with /")
+        self.commands[known][0](rest.strip())
+
+    def _help(self, rest: str) -> None:
+        for name, (_, arguments, purpose) in self.commands.items():
+            sys.stderr.write(f"  {f'{name} {arguments}':<18} {purpose}\n")
+        sys.stderr.write("  A line that ends in \\ goes on in the next. Ctrl-C stops an answer.\n")
+        sys.stderr.flush()
+
+    def _clear(self, rest: str) -> None:
+        self.talk.clear()
+        self.images.clear()
+        notice("forgotten; the system message stays" if self.talk.system else "forgotten")
+
+    def _undo(self, rest: str) -> None:
+        question = self.talk.undo()
+        if question is None:
+            raise UsageError("there is nothing to take back")
+        notice(f"took back: {question[:60]}{'...' * (len(question) > 60)}")
+
+    def _retry(self, rest: str) -> None:
+        before = list(self.talk.messages)
+        last = next((m for m in reversed(before) if m["role"] == "user"), None)
+        question = self.talk.undo()
+        if last is None or question is None:
+            raise UsageError("there is no question to ask again")
+        if isinstance(last["content"], list):
+            self.images = [item["image"] for item in last["content"] if "image" in item]
+        try:
+            self._ask(question)
+        except BaseException:
+            self.talk.messages[:] = before
+            raise
+
+    def _system(self, rest: str) -> None:
+        if rest:
+            self.talk.system = None if rest == "-" else rest
+        notice(f"system message: {self.talk.system or 'none'}")
+
+    def _think(self, rest: str) -> None:
+        if rest not in ("", "on", "off"):
+            raise UsageError(f"/think {rest}", "", "use /think on or /think off")
+        self.thinking = not self.thinking if not rest else rest == "on"
+        how = self._sampling(bool(self.images)).describe()
+        notice(f"thinking is {'on' if self.thinking else 'off'}, {how}")
+
+    def _image(self, rest: str) -> None:
+        try:
+            files = shlex.split(rest)
+        except ValueError as error:
+            raise UsageError(f"/image {rest}", "", str(error)) from None
+        for file in files:
+            self._check_image(file)
+        self.images = [*self.images, *files] if files else []
+        count = len(self.images)
+        notice(f"{count} picture{'s' * (count != 1)} before the next question")
+
+    def _check_image(self, file: str) -> None:
+        self.model.check_image(file)
+
+    def _save(self, rest: str) -> None:
+        if not rest:
+            raise UsageError("/save needs a file name")
+        self.talk.save(rest)
+        notice(f"saved {self.talk.turns} turn{'s' * (self.talk.turns != 1)} to {rest}")
+
+    def _load(self, rest: str) -> None:
+        if not rest:
+            raise UsageError("/load needs a file name")
+        self.talk.load(rest)
+        notice(f"loaded {self.talk.turns} turn{'s' * (self.talk.turns != 1)} from {rest}")
+
+    def _stats(self, rest: str) -> None:
+        if self.last is not None:
+            notice(f"last answer: {self.last.line()}")
+        cache, kept = self.model.session.cache, "no cache"
+        if cache is not None:
+            kept = f"{len(cache)} states kept ({cache.nbytes / 2**20:.0f} of {cache.budget >> 20} MB)"
+        notice(
+            f"session: {self._questions} questions, {self._answer_tokens:,} answer tokens, context "
+            f"{self.model.model.length:,} of {self.model.model.max_ctx:,} tokens, {kept}"
+        )
+
+    def _exit(self, rest: str) -> None:
+        self._leaving = True

@@ -1,0 +1,112 @@
+"""What the command line writes: answers to stdout, everything else to stderr, both robust to closed pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from typing import Any, TextIO
+
+from qwen35.errors import one_line
+
+__all__ = ["Answer", "Progress", "notice"]
+
+DIM, PLAIN = "\x1b[2m", "\x1b[22m"
+
+
+def notice(text: str, stream: TextIO | None = None) -> None:
+    """One line on stderr, begun with the program's name. A closed stderr is no reason to fail."""
+    stream = stream or sys.stderr
+    with contextlib.suppress(OSError, ValueError):
+        stream.write(f"qwen35: {one_line(text)}\n")
+        stream.flush()
+
+
+def coloured(stream: Any) -> bool:
+    """Whether to dim text on `stream`: a terminal that wants it (NO_COLOR and TERM=dumb say no)."""
+    return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def writable(text: str, stream: Any) -> str:
+    """`text` with what the stream's encoding lacks replaced, so that an answer never ends in an error."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
+
+
+class Answer:
+    """Streams one answer: text to stdout, reasoning to stderr (dimmed on a terminal), to stdout, or nowhere.
+
+    Every piece is flushed. Reasoning ends with a newline before the text begins, and so does the answer.
+    """
+
+    def __init__(
+        self, reasoning: str = "stderr", out: TextIO | None = None, err: TextIO | None = None
+    ) -> None:
+        """`reasoning` is `stderr`, `stdout` or `hide`."""
+        self._out = out or sys.stdout
+        self._thoughts = {"stderr": err or sys.stderr, "stdout": self._out, "hide": None}[reasoning]
+        self._dim = self._thoughts is not None and coloured(self._thoughts)
+        self._kind = ""
+        self._last = "\n"
+
+    def write(self, kind: str, piece: str) -> None:
+        """One event of a Reply. Raises BrokenPipeError when nobody reads stdout any more."""
+        stream = self._out if kind == "text" else self._thoughts
+        if stream is None or not piece:
+            return
+        if kind != self._kind:
+            self._finish()
+            self._kind = kind
+            if kind == "reasoning" and self._dim:
+                stream.write(DIM)
+        stream.write(writable(piece, stream))
+        stream.flush()
+        self._last = piece[-1]
+
+    def end(self) -> None:
+        """Ends the answer with a newline, an empty one too."""
+        self._finish()
+        if self._kind != "text":
+            self._out.write("\n")
+            self._out.flush()
+
+    def _finish(self) -> None:
+        stream = self._out if self._kind == "text" else self._thoughts
+        if stream is None or not self._kind:
+            return
+        if self._kind == "reasoning" and self._dim:
+            stream.write(PLAIN)
+        if self._last != "\n":
+            stream.write("\n")
+        stream.flush()
+        self._last = "\n"
+
+
+class Progress:
+    """A prompt's progress, on a terminal's stderr only, once it has run for half a second."""
+
+    def __init__(self, stream: TextIO | None = None, enabled: bool = True) -> None:
+        self._stream = stream or sys.stderr
+        self._enabled = enabled and self._stream.isatty()
+        self._began = time.monotonic()
+        self._shown = False
+
+    def __call__(self, done: int, total: int) -> None:
+        if not self._enabled:
+            return
+        if done >= total:
+            self.clear()
+        elif done and time.monotonic() - self._began > 0.5:
+            with contextlib.suppress(OSError):
+                self._stream.write(f"\r\x1b[Kqwen35: prompt {done:,} of {total:,} tokens")
+                self._stream.flush()
+            self._shown = True
+
+    def clear(self) -> None:
+        """Takes the progress line away."""
+        if self._shown:
+            self._shown = False
+            with contextlib.suppress(OSError):
+                self._stream.write("\r\x1b[K")
+                self._stream.flush()

@@ -1,0 +1,201 @@
+"""Runs the options: loads the model, says what is running, asks, reports."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from qwen35.cli.output import Answer, Progress, notice
+from qwen35.cli.signals import Interrupt
+from qwen35.errors import QwenError, UsageError, explain
+
+if TYPE_CHECKING:
+    from qwen35.api import Qwen35
+    from qwen35.conversation import Reply
+    from qwen35.sampling import Sampling
+    from qwen35.stats import Stats
+
+__all__ = ["load_model", "run", "sampling_of", "show", "told"]
+
+
+def run(options: argparse.Namespace, load: Callable[[argparse.Namespace], Qwen35] | None = None) -> int:
+    """Runs the parsed options; the exit status."""
+    prompt = _prompt(options)
+    if not options.chat and prompt is None and not options.interactive:
+        raise UsageError("nothing was asked", "", "use --prompt TEXT, --prompt-file, --interactive or --chat")
+    _reconfigure()
+    with _closing(load or load_model, options) as model:
+        if not options.quiet:
+            _introduce(model)
+        if options.chat:
+            from qwen35.cli.chat import Chat
+
+            status = Chat(model, options).loop()
+        elif options.interactive:
+            status = _interactive(model, options)
+        else:
+            status = _ask(model, options, prompt or "")
+        if options.timing:
+            _report_timing(model)
+    return status
+
+
+def load_model(options: argparse.Namespace) -> Qwen35:
+    """The model that the options name."""
+    from qwen35.api import Qwen35
+
+    cache_bytes = options.cache_mb << 20 if options.chat else 0
+    return Qwen35.load(options.bundle, options.max_ctx, options.device, cache_bytes=cache_bytes)
+
+
+@contextlib.contextmanager
+def _closing(load: Callable[[argparse.Namespace], Qwen35], options: argparse.Namespace) -> Iterator[Qwen35]:
+    model = load(options)
+    try:
+        yield model
+    finally:
+        model.close()
+
+
+def _reconfigure() -> None:
+    """Text goes out as UTF-8 pieces at once; what a terminal cannot show is replaced, not fatal."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+
+
+def _prompt(options: argparse.Namespace) -> str | None:
+    if options.prompt is not None:
+        text: str = options.prompt
+    elif options.prompt_file is not None:
+        text = _read(options.prompt_file)
+    else:
+        return None
+    if not text.strip():
+        raise UsageError("the prompt is empty", options.prompt_file or "--prompt")
+    return text
+
+
+def _read(path: str) -> str:
+    where = "stdin" if path == "-" else path
+    try:
+        if path == "-":
+            data = sys.stdin.buffer.read()
+        else:
+            with open(path, "rb") as file:
+                data = file.read()
+        return data.decode("utf-8-sig")
+    except OSError as error:
+        raise UsageError(f"cannot read the prompt: {error.strerror}", where) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"not UTF-8 at byte {error.start}", where, "convert the prompt first") from None
+
+
+def _introduce(model: Qwen35) -> None:
+    from qwen35.api import REAL_BUNDLE
+
+    notice(f"running {model.info.line()}")
+    if model.info.builtin:
+        notice(
+            f"this is the small built-in model; for the real one: hf download {REAL_BUNDLE} --local-dir DIR, "
+            "then python -m qwen35 DIR"
+        )
+
+
+def sampling_of(options: argparse.Namespace, model: Qwen35, *, thinking: bool, images: bool) -> Sampling:
+    """The sampling that the options ask for, over the model's defaults."""
+    from qwen35.sampling import GREEDY
+
+    base = GREEDY if options.greedy else model.default_sampling(thinking=thinking, images=images)
+    return base.updated(
+        temperature=options.temperature,
+        top_k=options.top_k,
+        top_p=options.top_p,
+        min_p=options.min_p,
+        repetition_penalty=options.repetition_penalty,
+        presence_penalty=options.presence_penalty,
+        frequency_penalty=options.frequency_penalty,
+        seed=options.seed,
+    )
+
+
+def show(reply: Reply, options: argparse.Namespace, clear: Callable[[], None]) -> None:
+    """Streams a reply, then its note and statistics. `clear` takes the progress line away."""
+    where = "hide" if options.hide_thinking else ("stdout" if options.show_thinking else "stderr")
+    answer = Answer(where)
+    try:
+        for kind, piece in reply.events():
+            clear()
+            answer.write(kind, piece)
+    finally:
+        clear()
+        answer.end()
+    if reply.note and not options.quiet:
+        notice(reply.note)
+    told(reply.stats, options)
+
+
+def told(stats: Stats, options: argparse.Namespace) -> None:
+    """Writes the statistics of one answer as the options want them."""
+    if options.stats == "json":
+        with contextlib.suppress(OSError):
+            print(json.dumps(stats.as_dict()), file=sys.stderr, flush=True)
+    elif options.stats == "text" and not options.quiet:
+        notice(stats.line())
+
+
+def _ask(model: Qwen35, options: argparse.Namespace, prompt: str) -> int:
+    progress = Progress(enabled=not options.quiet)
+    with Interrupt() as interrupt:
+        reply = model.chat(
+            prompt,
+            options.system,
+            options.thinking,
+            options.max_new,
+            options.image,
+            sampling=sampling_of(options, model, thinking=options.thinking, images=bool(options.image)),
+            stop=options.stop,
+            allow_special=options.allow_special,
+            loops=not options.no_loop_check,
+            cancel=interrupt.pressed,
+            progress=progress,
+        )
+        show(reply, options, progress.clear)
+    return 130 if reply.finish == "cancel" else 0
+
+
+def _interactive(model: Qwen35, options: argparse.Namespace) -> int:
+    """One prompt a line, each on its own; a prompt that fails is reported and the next one read."""
+    status = 0
+    for line in _lines():
+        if line.strip():
+            try:
+                if _ask(model, options, line) == 130:
+                    return 130
+            except QwenError as error:
+                notice(f"error: {explain(error)}")
+                status = 1
+    return status
+
+
+def _lines() -> Iterator[str]:
+    """Lines of stdin as they come, without their ends; bytes that are not UTF-8 are replaced."""
+    for line in iter(sys.stdin.buffer.readline, b""):
+        yield line.decode("utf-8", "replace").rstrip("\r\n")
+
+
+def _report_timing(model: Any) -> None:
+    """Seconds by projection and host stage over the whole run, the longest first, and the contexts' swaps."""
+    timing = getattr(model.model, "timing", None)
+    stages = timing.items() if timing is not None else []
+    total = sum(seconds for _, _, seconds in stages)
+    for name, calls, seconds in stages:
+        share = f"{100 * seconds / total:.1f}%" if total else ""
+        notice(f"timing: {name:<14} {calls:>8,} calls {seconds * 1000:>12,.1f} ms {share:>6}")
+    pool = getattr(model.device, "pool", None)
+    if pool is not None:
+        notice(f"timing: contexts: {pool.loads} loaded, {pool.swaps} swapped, {pool.resident} resident")

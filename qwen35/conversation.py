@@ -1,0 +1,335 @@
+"""An answer as it streams, and a conversation that remembers its turns."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qwen35.engine import Generation
+from qwen35.errors import Cancelled, UsageError
+from qwen35.sampling import Sampler, StopStrings, TokenLogprob
+from qwen35.stats import Stats
+from qwen35.template import parse_tool_calls
+from qwen35.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from qwen35.api import Qwen35
+
+Tools = Sequence[Mapping[str, Any]] | None
+
+__all__ = ["Conversation", "Reply", "ThinkSplitter", "user_message"]
+
+_OPEN, _CLOSE = "<think>", "</think>"
+
+
+def user_message(text: str, images: Sequence[Any] = ()) -> dict[str, Any]:
+    """A question in the Hugging Face form, its images before the text."""
+    if not images:
+        return {"role": "user", "content": text}
+    items: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
+    return {"role": "user", "content": [*items, {"type": "text", "text": text}]}
+
+
+class ThinkSplitter:
+    """Parts an answer's text into reasoning and answer, however the pieces are cut.
+
+    Reasoning runs to the first `</think>`; it is open from the start when `thinking`, else only if the answer
+    itself begins with `<think>`. The newlines between the two belong to neither.
+    """
+
+    def __init__(self, thinking: bool) -> None:
+        self._state = "reasoning" if thinking else "start"
+        self._held = ""
+
+    @property
+    def reasoning(self) -> bool:
+        """Whether the text so far ends inside the reasoning."""
+        return self._state == "reasoning"
+
+    def feed(self, piece: str) -> list[tuple[str, str]]:
+        """`("reasoning" | "text", text)` pairs that `piece` makes certain."""
+        out: list[tuple[str, str]] = []
+        text = self._held + piece
+        self._held = ""
+        if self._state == "start" and text:
+            body = text.lstrip()
+            if len(body) < len(_OPEN) and _OPEN.startswith(body):
+                self._held = text
+                return out
+            self._state = "text"
+            if body.startswith(_OPEN):
+                self._state, text = "reasoning", body[len(_OPEN) :]
+        if self._state == "reasoning":
+            head, close, tail = text.partition(_CLOSE)
+            if close:
+                self._state, text = "gap", tail
+            else:
+                keep = max((n for n in range(1, len(_CLOSE)) if head.endswith(_CLOSE[:n])), default=0)
+                head, self._held = head[: len(head) - keep], head[len(head) - keep :]
+                text = ""
+            if head:
+                out.append(("reasoning", head))
+        if self._state == "gap":
+            text = text.lstrip("\n")
+            if text:
+                self._state = "text"
+        if text:
+            out.append(("text", text))
+        return out
+
+    def flush(self) -> list[tuple[str, str]]:
+        """What was held back, at the end of the answer."""
+        held, self._held = self._held, ""
+        kind = "reasoning" if self.reasoning else "text"
+        return [(kind, held)] if held else []
+
+
+class Reply:
+    """One answer, made while it is read.
+
+    Iterating gives the pieces of the answer's text; `events()` gives reasoning too. `str(reply)` and
+    `result()` run it to the end, `close()` ends it where it is. Whatever the model or the device raises comes
+    out of the iteration.
+
+    Attributes, complete at the end: `text`, `reasoning`, `tokens` (ids), `finish` (see Stats), `stats`,
+    `note` (one line when the answer was cut for repeating itself, else empty), `logprobs`.
+    """
+
+    def __init__(
+        self,
+        run: Generation,
+        tokenizer: Tokenizer,
+        *,
+        thinking: bool = False,
+        stop: Sequence[str] = (),
+        sampler: Sampler | None = None,
+        done: Callable[[Reply], None] | None = None,
+    ) -> None:
+        self.text = ""
+        self.reasoning = ""
+        self.note = ""
+        self.tokens: list[int] = []
+        self.stats: Stats = run.stats
+        self._run = run
+        self._tokenizer = tokenizer
+        self._splitter = ThinkSplitter(thinking)
+        self._stops = StopStrings(stop)
+        self._sampler = sampler
+        self._done = done
+        self._stream = self._events()
+
+    @property
+    def finish(self) -> str:
+        """Why the answer ended; empty while it runs."""
+        return self.stats.finish
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        """One entry a token, when the sampling asked for them."""
+        return self._sampler.logprobs if self._sampler is not None else []
+
+    @property
+    def tool_calls(self) -> list[dict[str, Any]]:
+        """The calls that the text holds, as `{"type": "function", "function": {"name", "arguments"}}`."""
+        return parse_tool_calls(self.text)[1]
+
+    def events(self) -> Iterator[tuple[str, str]]:
+        """`("reasoning" | "text", piece)` pairs as they come."""
+        return self._stream
+
+    def __iter__(self) -> Iterator[str]:
+        return (piece for kind, piece in self._stream if kind == "text")
+
+    def result(self) -> Reply:
+        """Runs to the end and returns itself."""
+        for _ in self._stream:
+            pass
+        return self
+
+    def __str__(self) -> str:
+        return self.result().text
+
+    def __repr__(self) -> str:
+        return f"<Reply {self.finish or 'running'}: {self.text!r:.60}>"
+
+    def close(self) -> None:
+        """Ends the answer where it is; what came so far counts."""
+        self._stream.close()
+        if not self.stats.finish:
+            self._end("cancel")
+
+    def _end(self, finish: str) -> None:
+        """Once, whatever way the answer ends."""
+        self.stats.finish = finish
+        self._run.close()
+        if self._run.period and finish == "loop":
+            tokens = f"{self._run.period} token{'s' * (self._run.period != 1)}"
+            self.note = f"stopped: the answer repeats the same {tokens} over and over"
+        if self._sampler is not None and not self._sampler.sampling.greedy:
+            self.stats.seed = self._sampler.seed
+        self.reasoning = self.reasoning.strip()
+        if self._done is not None:
+            self._done(self)
+
+    def _events(self) -> Generator[tuple[str, str], None, None]:
+        finish = "error"
+        decoder = self._tokenizer.stream()
+        try:
+            for token in self._run:
+                self.tokens.append(token)
+                yield from self._show(self._splitter.feed(decoder.feed(token)))
+                self.stats.reasoning_tokens += self._splitter.reasoning
+                if self._stops.found is not None:
+                    finish = "stop-string"
+                    return
+            yield from self._show(self._splitter.feed(decoder.flush()) + self._splitter.flush())
+            if self._stops.found is None and (rest := self._stops.flush()):
+                self.text += rest
+                yield "text", rest
+            finish = "stop-string" if self._stops.found is not None else self._run.finish
+        except Cancelled:
+            finish = "cancel"
+        except (GeneratorExit, KeyboardInterrupt):
+            finish = "cancel"
+            raise
+        finally:
+            self._end(finish)
+
+    def _show(self, pairs: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        for kind, piece in pairs:
+            if kind == "reasoning":
+                self.reasoning += piece
+                yield kind, piece
+            elif shown := self._stops.feed(piece):
+                self.text += shown
+                yield kind, shown
+
+
+class Conversation:
+    """Turns with one model. Made by `Qwen35.conversation`; not thread-safe.
+
+    A turn enters the history when its answer ends. An answer that was stopped stays as far as it came; a turn
+    that failed, or was stopped before its answer began, leaves no trace. Reasoning is kept in `messages` and,
+    as the model's format has it, not shown to the model again once the next question is asked.
+    """
+
+    def __init__(self, model: Qwen35, system: str | None = None, *, tools: Tools = None) -> None:
+        self._model = model
+        self.tools = tools
+        #: The turns in the Hugging Face form, the system message first if there is one.
+        self.messages: list[dict[str, Any]] = []
+        self._current: Reply | None = None
+        self.system = system
+
+    @property
+    def system(self) -> str | None:
+        """The system message's text; setting it changes it for the turns to come, None removes it."""
+        first = self.messages[:1]
+        return str(first[0]["content"]) if first and first[0]["role"] == "system" else None
+
+    @system.setter
+    def system(self, text: str | None) -> None:
+        if self.system is not None:
+            del self.messages[0]
+        if text is not None and text.strip():
+            self.messages.insert(0, {"role": "system", "content": text})
+
+    @property
+    def turns(self) -> int:
+        """Questions asked and answered."""
+        return sum(message["role"] == "user" for message in self.messages)
+
+    def ask(self, text: str, *, images: Sequence[Any] = (), **options: Any) -> Reply:
+        """Asks the next question; read the answer from the reply. Images come before the text.
+
+        Options are those of `Qwen35.reply`: thinking, sampling, max_new, stop, ... An earlier reply that
+        still runs is ended first. Raises what `Qwen35.reply` raises; the conversation is then as it was.
+        """
+        return self._add([user_message(text, images)], **options)
+
+    def answer_tools(self, results: Sequence[str], **options: Any) -> Reply:
+        """Gives the results of the last answer's tool calls, in their order; options as `ask`'s."""
+        return self._add([{"role": "tool", "content": result} for result in results], **options)
+
+    def _add(self, new: list[dict[str, Any]], **options: Any) -> Reply:
+        if self._current is not None and not self._current.finish:
+            self._current.close()
+
+        def done(reply: Reply) -> None:
+            if reply.finish == "error" or (reply.finish == "cancel" and not reply.tokens):
+                return
+            content, calls = parse_tool_calls(reply.text) if self.tools else (reply.text, [])
+            message = {"role": "assistant", "content": content, "reasoning_content": reply.reasoning}
+            self.messages += [*new, message | ({"tool_calls": calls} if calls else {})]
+
+        messages = [*self.messages, *new]
+        self._current = self._model.reply(messages, tools=self.tools, keep=True, done=done, **options)
+        return self._current
+
+    def undo(self) -> str | None:
+        """Takes back the last question with all that followed; its text, or None when there was none."""
+        for index in range(len(self.messages) - 1, -1, -1):
+            if self.messages[index]["role"] == "user":
+                content = self.messages[index]["content"]
+                del self.messages[index:]
+                if isinstance(content, str):
+                    return content
+                return "".join(item.get("text", "") for item in content)
+        return None
+
+    def clear(self) -> None:
+        """Forgets every turn; the system message stays."""
+        self.messages[:] = [m for m in self.messages[:1] if m["role"] == "system"]
+
+    def save(self, path: str | Path) -> None:
+        """Writes the conversation as JSON, whole or not at all. Images are kept as paths.
+
+        Raises UsageError for an image that did not come from a file, OSError when writing fails.
+        """
+        path = Path(path)
+        for message in self.messages:
+            for item in message["content"] if isinstance(message["content"], list) else ():
+                if "image" in item and not isinstance(item["image"], (str, Path)):
+                    raise UsageError("an image that came from memory cannot be saved", str(path))
+        data = {"format": _FORMAT, "version": 1, "messages": self.messages, "tools": self.tools}
+        partial = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            text = json.dumps(data, ensure_ascii=False, indent=1, default=lambda p: str(Path(p).resolve()))
+            partial.write_text(text + "\n", encoding="utf-8")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def load(self, path: str | Path) -> None:
+        """Replaces the conversation by a saved one. Raises UsageError for any other file."""
+        path = Path(path)
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UsageError(f"cannot read the conversation: {error.strerror}", str(path)) from None
+        except ValueError:
+            data = None
+        if not isinstance(data, dict) or data.get("format") != _FORMAT:
+            raise UsageError("this is no saved conversation", str(path), "give a file that /save wrote")
+        if data.get("version") != 1:
+            raise UsageError(f"unknown version {data.get('version')!r}", str(path), "use a newer program")
+        messages, tools = data.get("messages"), data.get("tools")
+        if not isinstance(messages, list) or not all(map(_sound, messages)):
+            raise UsageError("the saved conversation is damaged", str(path))
+        if not isinstance(tools, list | None):
+            raise UsageError("the saved conversation's tools are damaged", str(path))
+        self.messages, self.tools = messages, tools
+
+
+_FORMAT = "qwen35-conversation"
+
+
+def _sound(message: Any) -> bool:
+    return (
+        isinstance(message, dict)
+        and message.get("role") in ("system", "user", "assistant", "tool")
+        and isinstance(message.get("content"), (str, list))
+    )

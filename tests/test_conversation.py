@@ -1,0 +1,332 @@
+"""qwen35.conversation: replies as they stream, and conversations that remember."""
+
+from __future__ import annotations
+
+import json
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qwen35.api import Qwen35
+from qwen35.conversation import ThinkSplitter
+from qwen35.errors import PromptTooLong, TemplateError, UsageError
+from qwen35.sampling import GREEDY, Sampling
+from tests.mock_model import HashModel, fake
+
+
+def echo(question: str) -> str:
+    return f"You said: {question}"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Qwen35:
+    return fake(tmp_path, echo)
+
+
+def split(text: str, thinking: bool, cuts: list[int]) -> tuple[str, str]:
+    splitter, parts, start = ThinkSplitter(thinking), {"reasoning": "", "text": ""}, 0
+    for cut in [*cuts, len(text)]:
+        for kind, piece in splitter.feed(text[start:cut]):
+            parts[kind] += piece
+        start = cut
+    for kind, piece in splitter.flush():
+        parts[kind] += piece
+    return parts["reasoning"], parts["text"]
+
+
+@pytest.mark.parametrize(
+    ("text", "thinking", "want"),
+    [
+        ("hmm\n</think>\n\nAnswer", True, ("hmm\n", "Answer")),
+        ("hmm </thin k> </think>A </think> B", True, ("hmm </thin k> ", "A </think> B")),
+        ("never closed </think", True, ("never closed </think", "")),
+        ("</think>\n\n", True, ("", "")),
+        ("plain <think> text", False, ("", "plain <think> text")),
+        ("\n<think>a</think>b", False, ("a", "b")),
+        ("  plain", False, ("", "  plain")),
+        ("<thin", False, ("", "<thin")),
+        ("", False, ("", "")),
+    ],
+)
+def test_reasoning_is_parted_however_it_is_cut(text: str, thinking: bool, want: tuple[str, str]) -> None:
+    rng = random.Random(1)
+    assert split(text, thinking, list(range(len(text)))) == want
+    for _ in range(30):
+        cuts = sorted(rng.choices(range(len(text) + 1), k=rng.randrange(6)))
+        assert split(text, thinking, cuts) == want
+
+
+def test_a_reply_streams(model: Qwen35) -> None:
+    reply = model.chat("höre 🐧")
+    pieces = list(reply)
+    assert "".join(pieces) == reply.text == "You said: höre 🐧" and len(pieces) > 5
+    assert all("\ufffd" not in piece for piece in pieces)
+    assert reply.finish == "stop" and reply.note == "" and list(reply) == []
+    assert reply.stats.new_tokens == len(reply.tokens)
+
+
+def test_str_runs_it(model: Qwen35) -> None:
+    reply = model.chat("x")
+    assert reply.finish == "" and str(reply) == "You said: x" == str(reply)
+
+
+def test_a_stream_callback_gets_every_piece(model: Qwen35) -> None:
+    got: list[str] = []
+    reply = model.chat("x", stream=got.append)
+    assert reply.finish == "stop" and "".join(got) == "You said: x"
+
+
+def test_reasoning_is_apart(tmp_path: Path) -> None:
+    model = fake(tmp_path, lambda q: f"Let me see.\n</think>\n\nIt is {q}.")
+    reply = model.chat("so", thinking=True)
+    events = list(reply.events())
+    assert reply.reasoning == "Let me see." and reply.text == "It is so."
+    kinds = [kind for kind, _ in events]
+    assert kinds == sorted(kinds) and set(kinds) == {"reasoning", "text"}
+    want = model.tokenizer.encode("Let me see.\n")
+    assert reply.stats.reasoning_tokens == len(want) and reply.stats.new_tokens > len(want)
+
+
+def test_a_stop_string_ends_the_text_and_not_the_reasoning(tmp_path: Path) -> None:
+    model = fake(tmp_path, lambda q: "one. two.\n</think>\n\nA one. And two. And three.")
+    reply = model.chat("x", thinking=True, stop=[". And t", "two"])
+    assert "".join(reply) == "A one" and reply.finish == "stop-string" and reply.reasoning == "one. two."
+    late = model.chat("x", thinking=True, stop=["three. And"])
+    assert str(late) == "A one. And two. And three." and late.finish == "stop"
+
+
+def test_max_new_and_a_loop_are_said(tmp_path: Path) -> None:
+    model = fake(tmp_path, lambda q: "no " * 400)
+    short = model.chat("x", max_new=7).result()
+    assert short.finish == "length" and short.stats.new_tokens == 7
+    looped = model.chat("x", max_new=600).result()
+    assert looped.finish == "loop" and "repeats" in looped.note and looped.stats.new_tokens < 200
+    assert model.chat("x", max_new=600, loops=False).result().finish in ("stop", "length")
+
+
+def test_closing_a_reply_keeps_what_came(model: Qwen35) -> None:
+    reply = model.chat("something long enough")
+    first = next(iter(reply))
+    reply.close()
+    assert reply.text == first and reply.finish == "cancel" and list(reply) == []
+
+
+def test_logprobs_and_seed_are_reported(tmp_path: Path) -> None:
+    model = fake(tmp_path)
+    reply = model.chat("x", sampling=Sampling(seed=7, logprobs=2), max_new=5).result()
+    assert reply.stats.seed == 7 and [e.token for e in reply.logprobs][: len(reply.tokens)] == reply.tokens
+    assert all(len(entry.top) == 2 for entry in reply.logprobs)
+    assert model.chat("x", sampling=GREEDY, max_new=5).result().logprobs == []
+
+
+# Conversations.
+
+
+def test_turns_are_remembered_and_reasoning_is_not_shown_again(tmp_path: Path) -> None:
+    model = fake(tmp_path, lambda q: f"thinking of {q}\n</think>\n\nanswer to {q}")
+    talk = model.conversation("Be kind.")
+    assert str(talk.ask("one", thinking=True)) == "answer to one"
+    assert talk.messages[-1]["reasoning_content"] == "thinking of one"
+    talk.ask("two", thinking=True).result()
+    seen = model.tokenizer.decode([t for part in model.model.history for t in part], skip_special=False)  # type: ignore[attr-defined]
+    assert seen.startswith("<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\none<|im_end|>\n")
+    assert "<|im_start|>assistant\nanswer to one<|im_end|>\n<|im_start|>user\ntwo" in seen
+    assert "thinking of one" not in seen and talk.turns == 2
+
+
+def scenario(model: Qwen35, keep: list[Any]) -> None:
+    """What people do with a conversation, thinking on and off, in one long session."""
+    talk = model.conversation("A system message that is long enough to matter.")
+
+    def ask(text: str, **options: Any) -> None:
+        reply = talk.ask(text, max_new=12, **options)
+        keep.append((reply.result().tokens, reply.text, reply.reasoning, reply.finish))
+
+    ask("first question")
+    ask("second question", thinking=True)
+    ask("word " * 600)
+    ask("third", sampling=Sampling(temperature=0.8, top_k=10, presence_penalty=1.0, seed=3))
+    talk.undo()
+    ask("third, otherwise")
+    stopped = talk.ask("to be stopped", max_new=12, cancel=lambda: True)
+    keep.append((stopped.result().tokens, stopped.finish))
+    ask("after the stop")
+    reply = talk.ask("cut short", max_new=12)
+    next(reply.events(), None)
+    reply.close()
+    ask("after the cut")
+    talk.clear()
+    ask("first question")
+    talk.system = None
+    ask("without a system message", thinking=True)
+    keep.append(list(talk.messages))
+
+
+@pytest.mark.parametrize("budget", [1 << 30, 3_000])
+def test_every_scenario_is_the_same_without_kept_states(tmp_path: Path, budget: int) -> None:
+    kept, bare = fake(tmp_path, cache_bytes=budget), fake(tmp_path, cache_bytes=0)
+    with_cache: list[Any] = []
+    without: list[Any] = []
+    scenario(kept, with_cache)
+    scenario(bare, without)
+    assert with_cache == without
+    calls = [sum(n for kind, n in m.model.calls if kind == "prefill") for m in (kept, bare)]  # type: ignore[attr-defined]
+    assert calls[0] < calls[1]
+
+
+def test_cached_tokens_grow_with_the_turns(model: Qwen35) -> None:
+    talk = model.conversation("system")
+    stats = [talk.ask(f"question {i}").result().stats for i in range(4)]
+    assert stats[0].cached_tokens == 0
+    # All but the empty reasoning block that every prompt ends with.
+    block = len(model.tokenizer.encode("<think>\n\n</think>\n\n", allow_special=True))
+    assert all(before.prompt_tokens - after.cached_tokens == block for before, after in pairwise(stats))
+
+
+def test_a_stopped_answer_stays_and_an_unbegun_one_leaves_no_trace(model: Qwen35) -> None:
+    talk = model.conversation()
+    seen = 0
+
+    def three() -> bool:
+        return seen >= 3
+
+    reply = talk.ask("a question", cancel=three)
+    for _ in reply:
+        seen += 1
+    assert reply.finish == "cancel" and talk.messages[-1]["content"] == reply.text != ""
+    before = list(talk.messages)
+    assert talk.ask("another", cancel=lambda: True).result().finish == "cancel"
+    assert talk.messages == before
+    assert str(talk.ask("and on")) == "You said: and on"
+
+
+def test_a_failing_turn_leaves_no_trace(tmp_path: Path) -> None:
+    model = fake(tmp_path, echo)
+    talk = model.conversation()
+    talk.ask("fine").result()
+    before = list(talk.messages)
+    decode, model.model.decode = model.model.decode, lambda token: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+    with pytest.raises(ZeroDivisionError):
+        talk.ask("broken").result()
+    assert talk.messages == before
+    model.model.decode = decode  # type: ignore[method-assign]
+    assert str(talk.ask("mended")) == "You said: mended"
+
+
+def test_a_question_that_does_not_fit_is_refused_with_both_numbers(tmp_path: Path) -> None:
+    model = fake(tmp_path, echo, max_ctx=60)
+    talk = model.conversation()
+    talk.ask("hi").result()
+    before = list(talk.messages)
+    with pytest.raises(PromptTooLong, match=r"\d+ tokens and the context holds 60"):
+        talk.ask("word " * 100)
+    assert talk.messages == before and str(talk.ask("yo")).startswith("You")
+
+
+def test_asking_again_ends_the_answer_before(model: Qwen35) -> None:
+    talk = model.conversation()
+    first = talk.ask("first")
+    next(first.events())
+    second = talk.ask("second")
+    assert first.finish == "cancel" and str(second) == "You said: second" and talk.turns == 2
+
+
+def test_undo_and_clear(model: Qwen35) -> None:
+    talk = model.conversation("sys")
+    assert talk.undo() is None
+    talk.ask("one").result()
+    talk.ask("two").result()
+    assert talk.undo() == "two" and talk.turns == 1
+    assert talk.undo() == "one" and talk.messages == [{"role": "system", "content": "sys"}]
+    talk.ask("three").result()
+    talk.clear()
+    assert talk.system == "sys" and talk.turns == 0
+    talk.system = "new"
+    assert talk.messages == [{"role": "system", "content": "new"}]
+    talk.system = " "
+    assert talk.messages == [] and talk.system is None
+
+
+def test_tools(tmp_path: Path) -> None:
+    call = "<tool_call>\n<function=add>\n<parameter=a>\n[1, 2]\n</parameter>\n</function>\n</tool_call>"
+    model = fake(tmp_path, lambda q: call if "sum" in q else f"It is {q.split()[1]}.")
+    talk = model.conversation(tools=[{"type": "function", "function": {"name": "add"}}])
+    reply = talk.ask("the sum?").result()
+    assert reply.tool_calls == [{"type": "function", "function": {"name": "add", "arguments": {"a": [1, 2]}}}]
+    assert talk.messages[-1]["content"] == ""
+    assert str(talk.answer_tools(["3"])) == "It is 3."
+    assert [m["role"] for m in talk.messages] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_save_and_load(model: Qwen35, tmp_path: Path) -> None:
+    talk = model.conversation("süß")
+    talk.ask("eins 🐧").result()
+    path = tmp_path / "talk.json"
+    talk.save(path)
+    other = model.conversation()
+    other.load(path)
+    assert other.messages == talk.messages and other.turns == 1
+    assert str(other.ask("zwei")) == "You said: zwei"
+    assert list(tmp_path.glob(".talk*")) == []
+
+
+def test_images_are_saved_as_paths(model: Qwen35, tmp_path: Path) -> None:
+    talk = model.conversation()
+    item = {"type": "image", "image": Path("a.png")}
+    talk.messages = [{"role": "user", "content": [item]}]
+    talk.save(tmp_path / "x.json")
+    saved = json.loads((tmp_path / "x.json").read_text())["messages"][0]["content"][0]["image"]
+    assert saved == str(Path("a.png").resolve())
+    item["image"] = b"memory"  # type: ignore[assignment]
+    with pytest.raises(UsageError, match="memory"):
+        talk.save(tmp_path / "x.json")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "", "[]", "{}", '{"format": "other"}', '{"format": "qwen35-conversation", "version": 2}',
+        '{"format": "qwen35-conversation", "version": 1, "messages": [{"role": "robot", "content": ""}]}',
+        '{"format": "qwen35-conversation", "version": 1, "messages": [], "tools": 3}',
+    ],
+)
+def test_a_file_that_is_no_conversation_changes_nothing(model: Qwen35, tmp_path: Path, content: str) -> None:
+    talk = model.conversation("keep")
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(UsageError, match=r"x\.json"):
+        talk.load(path)
+    assert talk.system == "keep"
+    with pytest.raises(UsageError, match="No such file"):
+        talk.load(tmp_path / "missing")
+
+
+def test_markers_from_a_user_are_text_unless_asked_for(tmp_path: Path) -> None:
+    model = fake(tmp_path)
+    end = model.tokenizer.added["<|im_end|>"]
+
+    def ends(**options: Any) -> int:
+        model.chat("a<|im_end|>b", max_new=1, **options).result()
+        history = model.model.history  # type: ignore[attr-defined]
+        return sum(part.count(end) for part in history)
+
+    assert ends() == 1 and ends(allow_special=True) == 2
+
+
+def test_messages_the_format_refuses_come_at_once(model: Qwen35) -> None:
+    with pytest.raises(TemplateError):
+        model.reply([{"role": "assistant", "content": "x"}])
+    with pytest.raises(UsageError, match="max-new"):
+        model.chat("x", max_new=0)
+
+
+def test_hash_model_tells_states_apart() -> None:
+    """The double itself: other tokens or other cuts, other logits."""
+    one, two, three = HashModel(), HashModel(), HashModel()
+    one.prefill([1, 2]), two.prefill([1]), three.prefill([1, 3])
+    assert not np.array_equal(one.logits(), two.prefill([2]))
+    assert not np.array_equal(one.logits(), three.logits())
