@@ -58,6 +58,10 @@ class Faults:
             self._faults.clear()
             self.active = False
 
+    def counts(self, kind: str) -> bool:
+        """Whether any fault of this kind is set."""
+        return any(fault.kind == kind for fault in self._faults)
+
     def next(self, kind: str, value: int = 0, count: int = 1) -> None:
         """Lets the next `count` events of `kind` go wrong, whatever happened before."""
         event = "command" if kind in COMMAND_KINDS else kind

@@ -45,6 +45,8 @@ class Context:
         self.gone = threading.Event()
         """Set when the context is destroyed: whatever it waits for ends, and nothing is answered any more."""
         self.busy = False
+        self.waiting = False
+        """A command is in a wait (hang, delay, injected fault) rather than computing."""
         self.slot_index = 0
         self.stream: tuple[int, bytes] = (0, b"")
         """Device address and bytes of the stream being executed, for the health report."""
@@ -53,7 +55,11 @@ class Context:
 
     def wait(self, seconds: float | None) -> bool:
         """Waits that long (None: for ever); True as soon as the context is gone."""
-        return self.gone.wait(seconds)
+        self.waiting = True
+        try:
+            return self.gone.wait(seconds)
+        finally:
+            self.waiting = False
 
     def enqueue(self, run: Chain, slots: list[Slot], done: Done) -> None:
         """Hands a chain to the worker, which is started by the first one. Callers are serialised."""

@@ -93,6 +93,14 @@ class Npu:
         """Contexts that exist."""
         return len(self._contexts)
 
+    @property
+    def computing(self) -> bool:
+        """Whether some command is being computed now, as opposed to waiting or hanging.
+
+        Kernels take longer here than on an array: a watchdog must not take that for a hang.
+        """
+        return any(c.busy and not c.waiting for c in list(self._contexts.values()))
+
     def tile_info(self) -> TileInfo:
         """Shim row 0, memory row 1, four core rows from 2."""
         return TileInfo(COLUMN_BYTES, *self.AIE_VERSION, self.columns, 6, 4, 1, 1, 2, 1, 0, 2, 6, 2,

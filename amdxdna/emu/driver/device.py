@@ -1,0 +1,212 @@
+"""One emulated device: the NPU, its memory, its clients, and the watchdog over its commands."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+
+from amdxdna.emu.driver import clocks, hwctx, jobs
+from amdxdna.emu.driver.client import Client
+from amdxdna.emu.driver.memory import DeviceMemory
+from amdxdna.emu.driver.store import error
+from amdxdna.emu.faults import Faults
+from amdxdna.emu.npu import Health, Npu
+from amdxdna.emu.options import EmuOptions
+
+HOLDER_PID = 0x7FFFFFFE
+"""Process id of the pretended process that holds `held_slots`: no real process has it."""
+RECONFIGURE = 0.2
+"""Part of the timeout that passes before a context made anew has its CUs (0.4 s of 2 s)."""
+JIFFIES = 0.99
+"""The kernel counts in ticks: commands sent within the same few milliseconds are sent at the same time."""
+_LIVE: weakref.WeakSet[EmuDriver] = weakref.WeakSet()
+
+
+class EmuDriver:
+    """A device. `lock` is the driver's device lock: contexts, queries and power change under it.
+
+    Lock order: device lock, context lock, memory lock. Thread-safe.
+    """
+
+    clock_max = clocks.LEVELS[clocks.TOP][1]
+
+    def __init__(self, options: EmuOptions) -> None:
+        self.options = options
+        self.lock = threading.RLock()
+        self.faults = Faults(options.faults)
+        self.memory = DeviceMemory(options.address == "pasid")
+        self.npu = Npu(self.memory, slots=options.slots, columns=options.columns, threads=options.threads,
+                       instant=options.instant, log=self.log)
+        self.clients: list[Client] = []
+        self.power_mode = 0
+        self.default_level = clocks.TOP
+        self.level = clocks.TOP
+        self.force_preempt = 0
+        self.frame_boundary_preempt = 0
+        self.last_async_error = bytes(24)
+        self.progressed = 0.0
+        """When a command was last sent or answered, on the whole device."""
+        self.idle_wait = min(2.0, options.tdr) if options.tdr else 2.0
+        self.messages: deque[str] = deque(maxlen=256)
+        """What a kernel log would show."""
+        self._told: set[str] = set()
+        self._watching = False
+        self._wake = threading.Event()
+        self._watchdog: threading.Thread | None = None
+        self._pid = os.getpid()
+        _LIVE.add(self)
+        if options.held_slots:
+            self._hold(options.held_slots)
+        self.npu.faults = self.faults
+
+    # -- clients
+
+    def open(self, pid: int) -> Client:
+        """A new open of the device by process `pid`. Raises the OSError of an injected fault."""
+        refused = self.faults.event("open", errno.EACCES) if self.faults.active else 0
+        if refused:
+            raise error(refused)
+        client = Client(self, pid)
+        with self.lock:
+            self.clients.append(client)
+        return client
+
+    def _hold(self, count: int) -> None:
+        """Another process holds `count` contexts; they show in the queries and never end."""
+        holder = Client(self, HOLDER_PID)
+        self.clients.append(holder)
+        for number in range(1, count + 1):
+            context = hwctx.pretend(holder, number)
+            holder.contexts[number] = context
+
+    def log(self, line: str) -> None:
+        """Keeps a line of the driver's log; on stderr the first time, unless the device is quiet."""
+        self.messages.append(line)
+        if not self.options.quiet and line not in self._told and len(self._told) < 50:
+            self._told.add(line)
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                print(f"amdxdna.emu: {line}", file=sys.stderr)
+
+    def set_default_clock(self, context: hwctx.Hwctx, columns: int) -> None:
+        """A new context's QoS raises or sets the default clock level."""
+        requested = hwctx.requested_gops(context)
+        self.default_level = clocks.level_for(context.gops, context.fps, context.latency, requested,
+                                              hwctx.OPS_PER_COLUMN * columns)
+        if self.power_mode == 0:
+            self.level = self.default_level
+
+    # -- timeouts (TDR)
+
+    def watch(self) -> None:
+        """A command was sent: the watchdog must be awake."""
+        if self._watching or not self.options.tdr:
+            return
+        self._watching = True
+        if self._watchdog is None:
+            self._watchdog = threading.Thread(target=self._watchdog_main, daemon=True,
+                                              args=(weakref.ref(self), self._wake, self.options.tdr),
+                                              name="amdxdna-emu watchdog")
+            self._watchdog.start()
+        self._wake.set()
+
+    @staticmethod
+    def _watchdog_main(device: weakref.ref[EmuDriver], wake: threading.Event, period: float) -> None:
+        """Looks at every context when its oldest command may be due; sleeps while nothing is in flight."""
+        while True:
+            wake.wait()
+            strong = device()
+            if strong is None:
+                return
+            delay = strong._look()
+            if delay is None and strong.progressed + period < time.monotonic():
+                wake.clear()
+                strong._watching = False
+                # A command sent since the look, before the flag fell, found the watchdog awake: look again.
+                delay = strong._look()
+                if delay is None:
+                    del strong
+                    continue
+                strong._watching = True
+                wake.set()
+            del strong
+            time.sleep(period if delay is None else min(delay, period))
+
+    def _look(self) -> float | None:
+        """Handles what is due; seconds until the next look, None when nothing is in flight."""
+        tdr = self.options.tdr
+        soonest: float | None = None
+        for client in list(self.clients):
+            for context in list(client.contexts.values()):
+                now = time.monotonic()
+                if context.jobs and context.head_since + tdr <= now:
+                    if self.progressed + tdr * JIFFIES > now or self.npu.computing:
+                        # Something on the device made progress: this context gets another period.
+                        context.head_since = now
+                    else:
+                        self._time_out(context)
+                if context.configure_at and context.configure_at <= now:
+                    self._reconfigure(context)
+                for due in (context.head_since + tdr if context.jobs else 0, context.configure_at):
+                    if due:
+                        soonest = min(due - now, 1e9 if soonest is None else soonest)
+        return None if soonest is None else max(soonest, 0.001)
+
+    def _time_out(self, context: hwctx.Hwctx) -> None:
+        """The oldest command times out, the rest of the queue aborts, and the context is made anew."""
+        with self.lock:
+            if context.id not in context.client.contexts or context.firmware is None or not context.jobs:
+                return
+            self.log("TDR timeout detected")
+            _, report = self.npu.health(context.firmware)
+            with context.lock:
+                hwctx.disconnect(context)
+                over = jobs.end_all(context, timeout_words(report), report.slot)
+                # Its CUs follow later: whoever submits before that meets a context without any.
+                context.configure_at = time.monotonic() + RECONFIGURE * self.options.tdr
+                try:
+                    hwctx.reconnect(context)
+                except OSError as reason:
+                    self.log(f"context could not be made anew: {reason}")
+        for job in over:
+            job.settle()
+
+    def _reconfigure(self, context: hwctx.Hwctx) -> None:
+        with self.lock, context.lock:
+            context.configure_at = 0.0
+            try:
+                hwctx.configure_firmware(context)
+            except OSError as reason:
+                self.log(f"CUs could not be configured again: {reason}")
+
+    # -- the end
+
+    def shutdown(self, seconds: float) -> None:
+        """Ends the workers, at most that long; commands in flight stay unanswered. For a process's exit."""
+        if self._pid == os.getpid():
+            self.npu.close(seconds)
+
+    def __del__(self) -> None:
+        wake = getattr(self, "_wake", None)
+        if wake is not None:
+            wake.set()
+
+
+def timeout_words(report: Health) -> bytes:
+    """What a timed-out command's payload holds: version 1, generation 0, then the health report's fields."""
+    fatal = report.fatal
+    words = (1, 0, report.transaction, report.context_pc, fatal.type, fatal.exception_type,
+             fatal.exception_pc, fatal.app_module)
+    return b"".join((word & 0xFFFFFFFF).to_bytes(4, "little") for word in words)
+
+
+def shutdown_all(seconds: float = 1.0) -> None:
+    """Shuts every device of this process down; for a process's exit."""
+    end = time.monotonic() + seconds
+    for device in list(_LIVE):
+        device.shutdown(max(end - time.monotonic(), 0.0))

@@ -1,0 +1,123 @@
+"""DRM core's ioctls: VERSION, GET_CAP, PRIME, syncobjs."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+from typing import TYPE_CHECKING, Any
+
+from amdxdna.emu.driver import store
+from amdxdna.emu.driver.bo import DEV, SHARE
+from amdxdna.emu.driver.store import error
+from amdxdna.emu.driver.timeline import (
+    WAIT_ALL,
+    WAIT_AVAILABLE,
+    WAIT_DEADLINE,
+    WAIT_FOR_SUBMIT,
+    wait_many,
+)
+
+if TYPE_CHECKING:
+    from amdxdna.emu.driver.client import Client
+
+NAME = b"amdxdna_accel_driver"
+DATE = b"0"
+DESCRIPTION = b"AMD XDNA DRM implementation"
+MAX_WAITS = 1 << 16
+_CAPS = {0x5: 3, 0x6: 1, 0x13: 1, 0x14: 1}  # PRIME, monotonic timestamps, syncobj, timeline syncobj
+
+
+def version(client: Client, args: Any) -> None:
+    """VERSION: numbers, and texts cut to the buffers given; lengths are the whole texts' on return."""
+    args.version_major, args.version_minor, args.version_patchlevel = 0, client.device.options.minor, 0
+    for field, text in (("name", NAME), ("date", DATE), ("desc", DESCRIPTION)):
+        room = min(getattr(args, f"{field}_len"), len(text))
+        address = getattr(args, field)
+        setattr(args, f"{field}_len", len(text))
+        if room and address:
+            client.user.write(address, text[:room])
+
+
+def get_cap(client: Client, args: Any) -> None:
+    """GET_CAP: capability in, value out; what an accel node answers."""
+    value = _CAPS.get(args[0])
+    if value is None:
+        raise error(errno.EOPNOTSUPP)
+    args[1] = value
+
+
+def handle_to_fd(client: Client, args: Any) -> None:
+    """PRIME_HANDLE_TO_FD: a dma-buf of a BO that is not in the heap. Fills in fd.
+
+    The BO's memory moves to a file of its own; what other threads write to it meanwhile may be lost.
+    """
+    if args.flags & ~(os.O_CLOEXEC | os.O_RDWR):
+        raise error(errno.EINVAL)
+    memory = client.memory
+    bo = client.handles.get(args.handle)
+    if bo is None:
+        raise error(errno.ENOENT)
+    memory.wait_idle([bo], client.device.idle_wait)
+    with memory.lock:
+        if bo.kind == DEV or bo.private or bo.backing is None:
+            raise error(errno.EOPNOTSUPP)
+        if not bo.backing.owned:
+            if client.remap is None or memory.in_use:
+                raise error(errno.EBUSY if client.remap else errno.EOPNOTSUPP)
+            old, bo.backing = bo.backing, store.dmabuf_of(bo.backing)
+            client.remap(bo)
+            old.release()
+        fd = fcntl.fcntl(bo.backing.file.fd, fcntl.F_DUPFD_CLOEXEC, 3)
+        if not args.flags & os.O_CLOEXEC:
+            os.set_inheritable(fd, True)
+        key = store.identity(fd)
+        if key is not None:
+            client.dmabufs[key] = args.handle
+    args.fd = fd
+
+
+def fd_to_handle(client: Client, args: Any) -> None:
+    """PRIME_FD_TO_HANDLE: a SHARE BO over a dma-buf; the handle it has, if this open knows it."""
+    key = store.identity(args.fd)
+    with client.memory.lock:
+        known = client.dmabufs.get(key) if key is not None else None
+        if known is None:
+            backing = store.import_dmabuf(args.fd)
+            try:
+                bo = client.memory.create(client, SHARE, backing.size, backing)
+            except OSError:
+                backing.release()
+                raise
+            known = client.add_handle(bo)
+            if key is not None:
+                client.dmabufs[key] = known
+    args.handle = known
+
+
+def syncobj_destroy(client: Client, args: Any) -> None:
+    """SYNCOBJ_DESTROY."""
+    if args.pad:
+        raise error(errno.EINVAL)
+    if client.syncobjs.pop(args.handle, None) is None:
+        raise error(errno.EINVAL)
+
+
+def timeline_wait(client: Client, args: Any) -> None:
+    """SYNCOBJ_TIMELINE_WAIT with an absolute timeout. Fills in first_signaled."""
+    flags, count = int(args.flags), int(args.count_handles)
+    if flags & ~(WAIT_ALL | WAIT_FOR_SUBMIT | WAIT_AVAILABLE | WAIT_DEADLINE):
+        raise error(errno.EINVAL)
+    if not count:
+        return
+    if count > MAX_WAITS:
+        raise error(errno.ENOMEM)
+    user = client.user
+    handles = struct.unpack(f"<{count}I", user.read(args.handles, 4 * count))
+    try:
+        timelines = [client.syncobjs[handle] for handle in handles]
+    except KeyError:
+        raise error(errno.ENOENT) from None
+    points = struct.unpack(f"<{count}Q", user.read(args.points, 8 * count))
+    args.first_signaled = wait_many(list(zip(timelines, points, strict=True)), args.timeout_nsec, flags)

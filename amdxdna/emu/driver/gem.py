@@ -1,0 +1,134 @@
+"""BO ioctls: CREATE_BO, GET_BO_INFO, SYNC_BO, GEM_CLOSE (amdxdna_gem.c, amdxdna_ubuf.c)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from typing import TYPE_CHECKING, Any
+
+from amdxdna._native import lib
+from amdxdna.emu.driver import hwctx as contexts
+from amdxdna.emu.driver.bo import CMD, DEV, DEV_HEAP, INVALID_ADDR, SHARE, Bo
+from amdxdna.emu.driver.memory import PAGE, page_align
+from amdxdna.emu.driver.store import error, import_dmabuf
+
+if TYPE_CHECKING:
+    from amdxdna.emu.driver.client import Client
+
+MAX_VA_ENTRIES = 1 << 16
+_VA_TABLE = struct.Struct("<iI")
+_VA_ENTRY = struct.Struct("<QQ")
+
+
+def create_bo(client: Client, args: Any) -> None:
+    """CREATE_BO. Fills in handle."""
+    if args.flags:
+        raise error(errno.EINVAL)
+    size, kind = int(args.size), int(args.type)
+    if kind in (SHARE, CMD):
+        if args.vaddr:
+            bo = _user_bo(client, args.vaddr)
+        else:
+            bo = client.memory.create(client, SHARE, page_align(size))
+        bo.internal = kind == CMD
+    elif kind == DEV_HEAP:
+        bo = client.heap.create_chunk(size)
+    elif kind == DEV:
+        bo = client.heap.create_dev(size)
+        try:
+            with client.device.lock:
+                for context in list(client.contexts.values()):
+                    contexts.expand(context)
+        except OSError:
+            client.memory.put(bo)
+            raise
+    else:
+        raise error(errno.EINVAL)
+    args.handle = client.add_handle(bo)
+
+
+def _user_bo(client: Client, table: int) -> Bo:
+    """A SHARE BO over the client's memory, or over a dma-buf, named by a va table."""
+    try:
+        dmabuf, entries = _VA_TABLE.unpack(client.user.read(table, _VA_TABLE.size))
+    except OSError:
+        raise error(errno.EINVAL) from None
+    if not entries:
+        backing = import_dmabuf(dmabuf)
+        try:
+            bo = client.memory.create(client, SHARE, backing.size, backing)
+        except OSError:
+            backing.release()
+            raise
+        bo.private = True
+        return bo
+    if entries > MAX_VA_ENTRIES:
+        raise error(errno.ENOMEM)
+    if client.memlock == 0 and not client.privileged:
+        raise error(errno.EPERM)
+    try:
+        data = client.user.read(table + _VA_TABLE.size, _VA_ENTRY.size * entries)
+    except OSError:
+        raise error(errno.EINVAL) from None
+    ranges = list(_VA_ENTRY.iter_unpack(data))
+    if any(address % PAGE or length % PAGE for address, length in ranges):
+        raise error(errno.EINVAL)
+    start, size = ranges[0][0], sum(length for _, length in ranges)
+    if not size or size >> 48:
+        raise error(errno.EINVAL)
+    if not client.privileged and 0 <= client.memlock < size:
+        raise error(errno.ENOMEM)
+    _probe(client, ranges)
+    at = start
+    for address, length in ranges:
+        if address != at:
+            # The model hands kernels one pointer; pages that are apart would have to be mapped together.
+            raise error(errno.EOPNOTSUPP)
+        at += length
+    with client.memory.lock:
+        if client.space.overlapping(start, size):
+            raise error(errno.EFAULT)
+        bo = client.memory.create(client, SHARE, size, vaddr=start)
+        bo.private = True
+        client.space.add(start, size, bo, 0, own=True)
+    return bo
+
+
+def _probe(client: Client, ranges: list[tuple[int, int]]) -> None:
+    """EFAULT unless every page is there and writable (pages are pinned for writing)."""
+    if client.pid != os.getpid():
+        raise error(errno.EOPNOTSUPP)
+    for address, length in ranges:
+        for page in range(address, address + length, PAGE):
+            client.user.write(page, client.user.read(page, 1))
+
+
+def get_bo_info(client: Client, args: Any) -> None:
+    """GET_BO_INFO. Fills in map_offset, vaddr, xdna_addr."""
+    if args.ext or args.ext_flags or args.pad:
+        raise error(errno.EINVAL)
+    with client.memory.lock:
+        bo = client.handles.get(args.handle)
+        if bo is None:
+            raise error(errno.ENOENT)
+        args.vaddr = bo.user_address
+        args.xdna_addr = bo.device_address(client.memory.pasid)
+        args.map_offset = INVALID_ADDR if bo.kind == DEV else bo.map_offset
+
+
+def sync_bo(client: Client, args: Any) -> None:
+    """SYNC_BO. Memory here is coherent, so only the checks remain."""
+    bo = client.handles.get(args.handle)
+    if bo is None:
+        raise error(errno.ENOENT)
+    if bo.kind != DEV and (args.offset >= bo.size or args.offset + args.size >> 64):
+        raise error(errno.EINVAL)
+    if args.direction == lib.SYNC_DIRECT_FROM_DEVICE and bo.assigned not in client.contexts:
+        raise error(errno.EINVAL)
+
+
+def gem_close(client: Client, args: Any) -> None:
+    """GEM_CLOSE."""
+    if not client.drop_handle(args.handle):
+        raise error(errno.EINVAL)

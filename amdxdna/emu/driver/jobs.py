@@ -1,0 +1,198 @@
+"""Commands in flight: EXEC_CMD, completion, and what becomes of them when their context goes."""
+
+from __future__ import annotations
+
+import errno
+import struct
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from amdxdna._native import lib
+from amdxdna.emu.driver import packet
+from amdxdna.emu.driver.bo import SHARE, Bo
+from amdxdna.emu.driver.hwctx import MAX_JOBS, Hwctx
+from amdxdna.emu.driver.packet import Rejected, State
+from amdxdna.emu.driver.store import error
+
+if TYPE_CHECKING:
+    from amdxdna.emu.driver.client import Client
+    from amdxdna.emu.npu import Reply
+
+MAX_ARGUMENTS = 4095
+
+
+class Job:
+    """One command in flight: it keeps its BOs until it is over."""
+
+    __slots__ = ("bos", "command", "done", "hwctx", "sequence")
+
+    def __init__(self, hwctx: Hwctx, command: Bo, bos: list[Bo]) -> None:
+        self.hwctx = hwctx
+        self.command = command
+        self.bos = bos
+        self.done = False
+        self.sequence = 0
+
+    def reply(self, reply: Reply) -> None:
+        """The firmware's answer, on the context's worker."""
+        hwctx = self.hwctx
+        with hwctx.lock:
+            if self.done:
+                return
+            hwctx.device.progressed = time.monotonic()
+            if not reply.status:
+                packet.set_state(self.command, State.COMPLETED)
+            else:
+                _fail(self, State.ERROR if reply.slot_status else State.ABORT, reply.failed)
+            hwctx.completions += 1
+            over = finish(hwctx, self)
+        for job in over:
+            job.settle()
+
+    def settle(self) -> None:
+        """Gives the BOs back, once."""
+        memory = self.hwctx.device.memory
+        with memory.lock:
+            bos, self.bos = self.bos, []
+            memory.end(bos)
+
+
+def _fail(job: Job, state: State, failed: int = 0, data: bytes = b"") -> None:
+    client = job.hwctx.client
+    with client.memory.lock:
+        packet.set_error(job.command, state, failed, data, client.command_bo)
+
+
+def submit(client: Client, args: Any) -> None:
+    """EXEC_CMD. Fills in seq. Blocks while four commands of the context are in flight."""
+    if args.ext or args.ext_flags or args.type != lib.AMDXDNA_CMD_SUBMIT_EXEC_BUF:
+        raise error(errno.EINVAL)
+    count = args.arg_count
+    if count > MAX_ARGUMENTS or args.cmd_count != 1:
+        raise error(errno.EINVAL)
+    handles = struct.unpack(f"<{count}I", client.user.read(args.args, 4 * count)) if count else ()
+    table = client.handles
+    memory = client.memory
+    with memory.lock:
+        command = table.get(args.cmd_handles & 0xFFFFFFFF)
+        if command is None or command.kind != SHARE:
+            raise error(errno.EINVAL)
+        try:
+            listed = [table[handle] for handle in handles]
+        except KeyError:
+            raise error(errno.ENOENT) from None
+        hwctx = client.contexts.get(args.hwctx)
+        if hwctx is None:
+            raise error(errno.EINVAL)
+        job = Job(hwctx, command, [command, *listed])
+        memory.begin(job.bos)
+    try:
+        with hwctx.lock:
+            while len(hwctx.jobs) >= MAX_JOBS and not hwctx.closing:
+                _wait_for_room(hwctx)
+            if hwctx.closing:
+                raise error(errno.EINVAL)
+            if len(set(handles)) != count:
+                raise error(errno.EALREADY)
+            args.seq = _start(hwctx, job)
+    except BaseException:
+        job.settle()
+        raise
+    if job.done:
+        job.settle()
+
+
+def _wait_for_room(hwctx: Hwctx) -> None:
+    """Waits, with the context's lock let go, until a command is over."""
+    gate = threading.Lock()
+    gate.acquire()
+    hwctx.room.append(gate)
+    hwctx.lock.release()
+    try:
+        gate.acquire()
+    finally:
+        hwctx.lock.acquire()
+        if gate in hwctx.room:
+            hwctx.room.remove(gate)
+
+
+def _start(hwctx: Hwctx, job: Job) -> int:
+    """Gives the command its place and number and sends it. Holds the context's lock."""
+    device = hwctx.device
+    sequence = job.sequence = hwctx.sequence
+    hwctx.sequence = sequence + 1
+    jobs = hwctx.jobs
+    now = time.monotonic()
+    if not jobs:
+        hwctx.head_since = now
+    jobs.append(job)
+    hwctx.timeline.add(sequence)
+    if hwctx.firmware is None or hwctx.broken:
+        finish(hwctx, job)
+        return sequence
+    try:
+        packet.set_state(job.command, State.NEW)
+        with device.memory.lock:
+            slots = packet.parse(job.command, hwctx.client.command_bo)
+    except Rejected:
+        device.log("packet rejected")
+        finish(hwctx, job)
+        return sequence
+    if hwctx.configure_at:
+        # It meets a context whose CUs are not configured yet; the context does not recover from that.
+        hwctx.broken = True
+    device.progressed = now
+    device.watch()
+    if device.npu.submit(hwctx.firmware, slots, job.reply):
+        finish(hwctx, job)
+    return sequence
+
+
+def finish(hwctx: Hwctx, job: Job) -> list[Job]:
+    """Marks a job over and signals what is over in order; those jobs. Holds the context's lock.
+
+    The caller settles them with the lock released.
+    """
+    job.done = True
+    jobs = hwctx.jobs
+    over = []
+    while jobs and jobs[0].done:
+        over.append(jobs.popleft())
+    if over:
+        hwctx.head_since = time.monotonic()
+        hwctx.timeline.signal(over[-1].sequence)
+        make_room(hwctx)
+    return over
+
+
+def make_room(hwctx: Hwctx) -> None:
+    """Wakes the submitters that wait. Holds the context's lock."""
+    while hwctx.room:
+        hwctx.room.popleft().release()
+
+
+def abort_all(hwctx: Hwctx) -> None:
+    """Ends every command of a context that has been disconnected: ABORT."""
+    with hwctx.lock:
+        over = end_all(hwctx)
+    for job in over:
+        job.settle()
+
+
+def end_all(hwctx: Hwctx, timed_out: bytes | None = None, failed: int = 0) -> list[Job]:
+    """Ends every command: ABORT, but TIMEOUT with `timed_out` in its payload for the oldest, if given.
+
+    Holds the context's lock; the caller settles the jobs with the lock released.
+    """
+    over: list[Job] = []
+    for position, job in enumerate(list(hwctx.jobs)):
+        if job.done:
+            continue
+        if position == 0 and timed_out is not None:
+            _fail(job, State.TIMEOUT, failed, timed_out)
+        else:
+            _fail(job, State.ABORT)
+        hwctx.completions += 1
+        over += finish(hwctx, job)
+    return over

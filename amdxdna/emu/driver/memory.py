@@ -1,0 +1,186 @@
+"""The device's view of memory: BO lifetimes, map offsets, IOVAs, and what the NPU reaches through them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from amdxdna.emu.driver import store
+from amdxdna.emu.driver.bo import DEV, DEV_HEAP, INVALID_ADDR, Bo
+from amdxdna.emu.driver.ranges import AddressMap, RangeAllocator
+from amdxdna.emu.npu import BadAddress
+
+if TYPE_CHECKING:
+    from amdxdna.emu.driver.client import Client
+
+PAGE = 4096
+_IOVA_START, _IOVA_END = 1 << 32, 1 << 48
+
+
+def page_align(size: int) -> int:
+    """`size` rounded up to whole pages, as 64-bit arithmetic has it."""
+    return (size + PAGE - 1 & ~(PAGE - 1)) & 0xFFFFFFFFFFFFFFFF
+
+
+class DeviceMemory:
+    """Implements the NPU's Memory. Thread-safe: `lock` guards every BO and address map of the device.
+
+    A BO's mapping outlives it until no command that might hold a pointer into it is running.
+    """
+
+    def __init__(self, pasid: bool) -> None:
+        self.pasid = pasid
+        self.lock = threading.RLock()
+        self.contexts: dict[int, Client] = {}
+        """Firmware context id -> whose address space its addresses belong to."""
+        self.by_offset: dict[int, Bo] = {}
+        self._offsets = RangeAllocator(store.OFFSET_START, store.OFFSET_END)
+        self._iovas = RangeAllocator(_IOVA_START, _IOVA_END)
+        self._iova_map = AddressMap()
+        self._largest = os.sysconf("SC_PHYS_PAGES") * PAGE
+        self._active: dict[int, int] = {}
+        self._epoch = 0
+        self._retired: list[tuple[int, Bo]] = []
+        self._idle = threading.Condition(self.lock)
+        self._waiting = 0
+
+    # -- BOs
+
+    def create(self, client: Client, kind: int, size: int, backing: store.Backing | None = None,
+               vaddr: int = 0) -> Bo:
+        """A SHARE or DEV_HEAP BO of `size` whole pages: fresh, over an imported `backing`, or over the
+        client's own memory at `vaddr`. ENOSPC: no map offset (size 0 or over 1 TiB); ENOMEM."""
+        with self.lock:
+            offset = self._offsets.lowest(size) if 0 < size <= store.OFFSET_END else None
+            if offset is None:
+                raise store.error(errno.ENOSPC)
+            bo = Bo(kind, size, client)
+            try:
+                if vaddr:
+                    bo.user_memory = True
+                    bo.pointer = vaddr
+                else:
+                    if size > self._largest:
+                        raise store.error(errno.ENOMEM)
+                    bo.backing = backing or client.store.backing(offset, size)
+                    bo.pointer = bo.backing.map(size)
+                if not self.pasid:
+                    self._map_iova(bo)
+            except OSError:
+                if bo.pointer and not bo.user_memory:
+                    store.unmap(bo.pointer, size)
+                self._offsets.free(offset, size)
+                raise
+            bo.map_offset = offset
+            self.by_offset[offset] = bo
+            return bo
+
+    def _map_iova(self, bo: Bo) -> None:
+        align = 1 << (bo.size - 1).bit_length() if bo.kind == DEV_HEAP else PAGE
+        iova = self._iovas.highest(bo.size, align)
+        if iova is None:
+            raise store.error(errno.ENOMEM)
+        bo.iova = iova
+        self._iova_map.add(iova, bo.size, bo)
+
+    def get(self, bo: Bo) -> Bo:
+        """One more reference."""
+        with self.lock:
+            bo.refs += 1
+        return bo
+
+    def put(self, bo: Bo) -> None:
+        """One reference less; the last one frees the BO."""
+        with self.lock:
+            bo.refs -= 1
+            if bo.refs:
+                return
+            if bo.kind == DEV:
+                bo.client.heap.free(bo)
+                for chunk in bo.chunks:
+                    self.put(chunk)
+                return
+            del self.by_offset[bo.map_offset]
+            if bo.iova != INVALID_ADDR:
+                self._iova_map.remove(bo.iova, bo.size)
+                self._iovas.free(bo.iova, bo.size)
+            if bo.user_memory:
+                bo.client.space.discard(bo)
+            self._retired.append((self._epoch, bo))
+            self._epoch += 1
+            self._reclaim()
+
+    def _reclaim(self) -> None:
+        """Unmaps the freed BOs that no running command can hold a pointer into."""
+        oldest = min(self._active.values(), default=self._epoch)
+        while self._retired and self._retired[0][0] < oldest:
+            _, bo = self._retired.pop(0)
+            bo.view = None
+            if not bo.user_memory:
+                store.unmap(bo.pointer, bo.size)
+            if bo.backing is not None:
+                bo.backing.release()
+            self._offsets.free(bo.map_offset, bo.size)
+
+    # -- commands
+
+    def begin(self, bos: Iterable[Bo]) -> None:
+        """A job that lists these BOs was accepted: it keeps them."""
+        with self.lock:
+            for bo in bos:
+                bo.refs += 1
+                bo.busy += 1
+
+    def end(self, bos: Iterable[Bo]) -> None:
+        """The job is over."""
+        with self.lock:
+            for bo in bos:
+                bo.busy -= 1
+                self.put(bo)
+            if self._waiting:
+                self._idle.notify_all()
+
+    def wait_idle(self, bos: Iterable[Bo], seconds: float) -> None:
+        """Waits until no job lists any of the BOs, or that long."""
+        end = time.monotonic() + seconds
+        with self.lock:
+            self._waiting += 1
+            try:
+                while any(bo.busy for bo in bos) and time.monotonic() < end:
+                    self._idle.wait(min(end - time.monotonic(), 0.5))
+            finally:
+                self._waiting -= 1
+
+    # -- the NPU's Memory
+
+    def pointer(self, context: int, address: int, size: int) -> int:
+        with self.lock:
+            client = self.contexts.get(context)
+            if client is None:
+                raise BadAddress(address, size)
+            found = (client.space if self.pasid else self._iova_map).find(address, size)
+            if found is None:
+                raise BadAddress(address, size)
+            if context not in self._active:
+                self._active[context] = self._epoch
+            bo, offset = found
+            pointer = bo.pointer + offset
+        if bo.user_memory and not store.is_mapped(pointer, size):
+            raise BadAddress(address, size)
+        return pointer
+
+    def release(self, context: int) -> None:
+        if context in self._active:
+            with self.lock:
+                del self._active[context]
+                if self._retired:
+                    self._reclaim()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a command holds pointers now."""
+        return bool(self._active)

@@ -1,0 +1,153 @@
+"""Where BO memory lives: a sparse memfd of each client, in which a BO lies at its map offset.
+
+A process that holds the memfd maps a BO with an ordinary mmap at that offset. A BO that is exported moves to
+a memfd of its own, because a dma-buf is mapped from offset 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+from typing import Any
+
+from amdxdna._native import lib
+
+OFFSET_START = 1 << 32
+"""First map offset: below it DRM serves no BO (DRM_FILE_PAGE_OFFSET_START)."""
+OFFSET_END = OFFSET_START + (1 << 40)
+DMABUF_NAME = "amdxdna-dmabuf"
+_READ_WRITE = 0x3
+_SHARED = 0x01
+_FIXED = 0x10
+_PUNCH_KEEP_SIZE = 0x03
+_MS_ASYNC = 1
+
+_libc: Any = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+_libc.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def error(number: int) -> OSError:
+    """The OSError of an errno."""
+    return OSError(number, os.strerror(number))
+
+
+def map_shared(fd: int, offset: int, size: int, address: int = 0) -> int:
+    """Maps `size` bytes of `fd` shared, read-write (over what is at `address`, if given); the address."""
+    value = lib.xdna_mmap(address, size, _READ_WRITE, _SHARED | (_FIXED if address else 0), fd, offset)
+    if -4096 < value < 0:
+        raise error(-value)
+    return value
+
+
+def unmap(address: int, size: int) -> None:
+    """munmap; raises OSError."""
+    value = lib.xdna_munmap(address, size)
+    if value < 0:
+        raise error(-value)
+
+
+def is_mapped(address: int, size: int) -> bool:
+    """Whether every page of the range is mapped in this process."""
+    page = address & ~4095
+    return bool(_libc.msync(page, address + size - page, _MS_ASYNC) == 0)
+
+
+def _memfd(name: str, size: int) -> int:
+    """A memfd that nobody can shrink: whoever maps it must not meet SIGBUS."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    return fd
+
+
+class File:
+    """A descriptor that may be closed while ranges of it are still to be given back."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def close(self) -> None:
+        """Closes it: pages stay as long as something maps them. Idempotent."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+class Backing:
+    """`size` bytes at `offset` of a file. `owned`: the file is this BO's alone and closed with it."""
+
+    def __init__(self, file: File, offset: int, size: int, owned: bool) -> None:
+        self.file = file
+        self.offset = offset
+        self.size = size
+        self.owned = owned
+
+    def map(self, size: int, address: int = 0) -> int:
+        """Maps the first `size` bytes; see map_shared."""
+        return map_shared(self.file.fd, self.offset, size, address)
+
+    def release(self) -> None:
+        """Gives the pages back; they are gone for every mapping of this range."""
+        if self.owned:
+            self.file.close()
+        elif self.file.fd >= 0:
+            _libc.fallocate(self.file.fd, _PUNCH_KEEP_SIZE, self.offset, self.size)
+
+
+class BackingStore:
+    """The memory of one client's BOs. Its file may be handed to the process the client stands for."""
+
+    def __init__(self) -> None:
+        self.file = File(_memfd("amdxdna-emu", OFFSET_END))
+
+    def backing(self, offset: int, size: int) -> Backing:
+        """The zero-filled bytes for a BO at map offset `offset`."""
+        return Backing(self.file, offset, size, owned=False)
+
+    def close(self) -> None:
+        """Closes the file: pages stay as long as something maps them."""
+        self.file.close()
+
+
+def dmabuf_of(source: Backing) -> Backing:
+    """A memfd of its own with the bytes of `source`, which keeps them too; holes stay holes."""
+    fd = _memfd(DMABUF_NAME, source.size)
+    at, end = source.offset, source.offset + source.size
+    while at < end:
+        try:
+            at = os.lseek(source.file.fd, at, os.SEEK_DATA)
+        except OSError as missing:
+            if missing.errno == errno.ENXIO:
+                break
+            raise
+        stop = min(os.lseek(source.file.fd, at, os.SEEK_HOLE), end)
+        os.lseek(fd, at - source.offset, os.SEEK_SET)
+        while at < stop:
+            at += os.sendfile(fd, source.file.fd, at, min(stop - at, 1 << 28))
+    return Backing(File(fd), 0, source.size, owned=True)
+
+
+def import_dmabuf(fd: int) -> Backing:
+    """A descriptor of a dma-buf that some emulated device exported. EBADF, or EINVAL for other files."""
+    try:
+        name = os.readlink(f"/proc/self/fd/{fd}")
+        own = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    except (OSError, OverflowError):
+        raise error(errno.EBADF) from None
+    if not (name.startswith(f"/memfd:{DMABUF_NAME}")
+            and fcntl.fcntl(own, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK):
+        os.close(own)
+        raise error(errno.EINVAL)
+    return Backing(File(own), 0, os.fstat(own).st_size, owned=True)
+
+
+def identity(fd: int) -> tuple[int, int] | None:
+    """What tells one dma-buf from another, whatever the descriptor; None for a bad descriptor."""
+    with contextlib.suppress(OSError, OverflowError):
+        status = os.fstat(fd)
+        return status.st_dev, status.st_ino
+    return None

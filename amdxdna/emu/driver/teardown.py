@@ -1,0 +1,40 @@
+"""The end of a context: DESTROY_HWCTX, and close (aie2_hwctx_fini of aie2_ctx.c)."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+from amdxdna.emu.driver import hwctx as contexts
+from amdxdna.emu.driver import jobs
+from amdxdna.emu.driver.store import error
+
+if TYPE_CHECKING:
+    from amdxdna.emu.driver.client import Client
+    from amdxdna.emu.driver.hwctx import Hwctx
+
+
+def destroy(client: Client, args: Any) -> None:
+    """DESTROY_HWCTX: waits up to two seconds for commands in flight, then aborts them."""
+    if args.pad:
+        raise error(errno.EINVAL)
+    with client.device.lock:
+        hwctx = client.contexts.pop(args.handle, None)
+        if hwctx is None:
+            raise error(errno.EINVAL)
+        finish(hwctx)
+
+
+def finish(hwctx: Hwctx) -> None:
+    """Ends a context that nobody can find any more. Holds the device's lock."""
+    with hwctx.lock:
+        hwctx.closing = True
+        jobs.make_room(hwctx)
+    try:
+        if hwctx.sequence:
+            hwctx.timeline.wait(hwctx.sequence - 1, hwctx.device.idle_wait)
+    finally:
+        with hwctx.lock:
+            contexts.disconnect(hwctx)
+        jobs.abort_all(hwctx)
+        contexts.release(hwctx)

@@ -1,0 +1,37 @@
+"""A client's memory, reached as the kernel's copy_from_user and copy_to_user do: EFAULT, never a crash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amdxdna._native import ffi, lib
+from amdxdna.emu.driver.store import error
+
+
+class UserMemory:
+    """The memory of process `pid`, which may be this one. Thread-safe."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+
+    def read_into(self, address: int, struct: Any, size: int) -> None:
+        """Fills the first `size` bytes of a cffi object. Raises OSError(EFAULT)."""
+        failed = lib.xdna_vm_read(self.pid, address, struct, size)
+        if failed:
+            raise error(-failed)
+
+    def write_from(self, address: int, struct: Any, size: int) -> None:
+        """Writes the first `size` bytes of a cffi object. Raises OSError(EFAULT)."""
+        failed = lib.xdna_vm_write(self.pid, address, struct, size)
+        if failed:
+            raise error(-failed)
+
+    def read(self, address: int, size: int) -> bytes:
+        """`size` bytes. Raises OSError(EFAULT)."""
+        data = ffi.new("char[]", size)
+        self.read_into(address, data, size)
+        return bytes(ffi.buffer(data, size))
+
+    def write(self, address: int, data: bytes) -> None:
+        """Raises OSError(EFAULT)."""
+        self.write_from(address, ffi.from_buffer(data), len(data))

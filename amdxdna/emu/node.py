@@ -1,0 +1,172 @@
+"""The emulated device behind the seam, in this process; the kernel's is :class:`amdxdna.node.KernelNode`.
+
+BO memory is mapped once: the first whole mapping of a BO is the model's own mapping of it, handed to the
+user, so the user and the kernels see the same pages at the same address.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import os
+import threading
+
+from amdxdna.emu.driver import store
+from amdxdna.emu.driver.bo import Bo
+from amdxdna.emu.driver.client import Client
+from amdxdna.emu.driver.device import EmuDriver, shutdown_all
+from amdxdna.emu.driver.memory import PAGE, page_align
+from amdxdna.emu.driver.store import error
+from amdxdna.emu.options import EmuOptions
+from amdxdna.errors import Closed, from_errno
+
+_devices: dict[EmuOptions, tuple[EmuDriver, int]] = {}
+_devices_lock = threading.Lock()
+atexit.register(shutdown_all)
+
+
+def _acquire(options: EmuOptions) -> EmuDriver:
+    """The device of these options; made by the first open, gone with the last close."""
+    with _devices_lock:
+        if options not in _devices:
+            _devices[options] = (EmuDriver(options), 0)
+        device, opens = _devices[options]
+        _devices[options] = (device, opens + 1)
+        return device
+
+
+def _release(options: EmuOptions) -> None:
+    with _devices_lock:
+        device, opens = _devices[options]
+        if opens > 1 or device.faults.counts("open"):
+            # Faults of opens are counted over failed opens too: such a device stays.
+            _devices[options] = (device, opens - 1)
+        else:
+            del _devices[options]
+            device.shutdown(0.0)
+
+
+class EmuNode:
+    """An open emulated device. Nodes with equal options share one device. Every method is thread-safe.
+
+    `driver` and `client` are the model's, for tests (``node.driver.faults.next("hang")``). As with the
+    kernel's node, a forked child may unmap what it inherited and nothing else.
+    """
+
+    path = "emu"
+    emulated = True
+
+    def __init__(self, options: EmuOptions | None = None) -> None:
+        """Raises what opening a node raises when an option injects that fault."""
+        self.options = EmuOptions.parse() if options is None else options
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._closed = False
+        self.driver = _acquire(self.options)
+        try:
+            self.client: Client = self.driver.open(self._pid)
+        except OSError as refused:
+            _release(self.options)
+            raise from_errno("open", refused.errno or 0, self.path) from None
+        self.client.remap = self._remap
+
+    def _usable(self) -> Client:
+        if self._pid != os.getpid():
+            raise Closed("this device was opened by the parent process", call=self.path,
+                         remedy="Open the device in the process that uses it, after the fork")
+        if self._closed:
+            raise Closed("the node is closed", call=self.path, remedy="Open the device again")
+        return self.client
+
+    def ioctl(self, request: int, address: int) -> int:
+        """See :meth:`amdxdna.node.Node.ioctl`."""
+        return self._usable().ioctl(request, address)
+
+    def mmap(self, length: int, offset: int, *, address: int = 0) -> int:
+        """See :meth:`amdxdna.node.Node.mmap`. Mapping a BO over another one needs that one idle."""
+        client = self._usable()
+        if length <= 0 or offset % PAGE or address % PAGE:
+            raise error(errno.EINVAL)
+        size = page_align(length)
+        with client.memory.lock:
+            bo = client.mappable(offset, size)
+            if bo.user_memory:
+                if address or size != bo.size:
+                    raise error(errno.EOPNOTSUPP)
+                bo.user_address = bo.pointer
+                return bo.pointer
+            if address:
+                self._vacate(client, address, size)
+            elif size == bo.size and not bo.handed_out:
+                client.mapped(bo, bo.pointer, size, own=True)
+                return bo.pointer
+            assert bo.backing is not None
+            where = bo.backing.map(size, address)
+            client.mapped(bo, where, size, own=False)
+            return where
+
+    def munmap(self, address: int, length: int) -> None:
+        """See :meth:`amdxdna.node.Node.munmap`. With PASID it waits for commands that list the BO, as the
+        kernel does; memory that the model itself still maps stays until the BO is gone."""
+        if length <= 0 or address % PAGE:
+            raise error(errno.EINVAL)
+        size = page_align(length)
+        if self._pid != os.getpid():
+            store.unmap(address, size)
+            return
+        client = self.client
+        if client.memory.pasid:
+            with client.memory.lock:
+                bos = {r.bo for r in client.space.overlapping(address, size)}
+            client.memory.wait_idle(bos, 2 * self.driver.idle_wait)
+        with client.memory.lock:
+            self._unmap(client, address, size)
+
+    def _unmap(self, client: Client, address: int, size: int) -> None:
+        """Forgets the mappings of a range, and unmaps what is not the model's own. Holds the memory lock."""
+        at, end = address, address + size
+        for start, length in sorted(client.unmapped(address, size)):
+            if start > at:
+                store.unmap(at, start - at)
+            at = start + length
+        if at < end:
+            store.unmap(at, end - at)
+
+    def _vacate(self, client: Client, address: int, size: int) -> None:
+        """Makes room for a mapping at a fixed address. Holds the memory lock.
+
+        A mapping of the model's own that is there moves away first: its BO must be idle (EBUSY).
+        """
+        own = {r.bo for r in client.space.overlapping(address, size) if r.own}
+        if any(bo.user_memory for bo in own):
+            raise error(errno.EBUSY)
+        own |= {bo for bo in client.memory.by_offset.values()
+                if not bo.user_memory and bo.pointer < address + size and address < bo.pointer + bo.size}
+        if own and client.memory.in_use:
+            raise error(errno.EBUSY)
+        client.unmapped(address, size)
+        for bo in own:
+            assert bo.backing is not None
+            if bo.handed_out:
+                raise error(errno.EBUSY)
+            old, bo.pointer, bo.view = bo.pointer, bo.backing.map(bo.size), None
+            store.unmap(old, bo.size)
+
+    def _remap(self, bo: Bo) -> None:
+        """Shows a BO's new backing at every address where it is mapped. Holds the memory lock."""
+        assert bo.backing is not None
+        store.map_shared(bo.backing.file.fd, bo.backing.offset, bo.size, bo.pointer)
+        for r in self.client.space:
+            if r.bo is bo and not r.own:
+                store.map_shared(bo.backing.file.fd, bo.backing.offset + r.offset, r.end - r.start, r.start)
+
+    def close(self) -> None:
+        """See :meth:`amdxdna.node.Node.close`. A hung command delays it by up to two seconds."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.client.close()
+        _release(self.options)

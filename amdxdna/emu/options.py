@@ -1,0 +1,155 @@
+"""Options of the emulated device: the text after ``emu:``, and the environment's AMDXDNA_EMU.
+
+``emu:slots=1,address=iova`` is a comma-separated list of ``key=value``; a key alone means ``key=1``.
+AMDXDNA_EMU has the same form and gives defaults. Each option, with its default:
+
+=================== =================================================================================
+``slots=16``        hardware contexts the NPU holds
+``columns=8``       AIE columns, 1 to 8
+``minor=10``        DRM minor the driver reports; features newer than it are refused (0 to 10)
+``address=pasid``   ``pasid``: packets carry host addresses; ``iova``: addresses the driver gives
+``threads=0``       threads a kernel computes on, 0 for one a core
+``instant``         kernels compute nothing and return at once, to measure what the host costs
+``held_slots=0``    contexts that another process holds
+``tdr=2``           seconds without progress after which a command times out; 0 switches it off
+``sensors``         answer the sensor query (else ENODEV, as without platform support)
+``privileged=1``    act as root (1) or not (0); default: what this process is
+``memlock=BYTES``   locked-memory limit for user-pointer BOs; default: this process's
+``quiet``           no messages on stderr
+``hang=N``          command N never completes
+``fail=N:STATUS``   command N ends with a firmware status (default 0x3000002)
+``slow=N:US``       command N takes US microseconds more
+``refuse=N:STATUS`` the firmware refuses context N (default 0x2000003, no context free)
+``refuse_config=N`` the firmware refuses CU configuration N
+``open=N:ERRNO``    open N of the device fails (an errno or its name; default EACCES)
+=================== =================================================================================
+
+N counts from 1 over the device's life: ``3`` is the third, ``3-5`` third to fifth, ``3-`` from the third on,
+``*`` all. The last six may be given more than once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from amdxdna.emu.faults import KINDS, Fault
+from amdxdna.errors import BadArgument
+
+ENVIRONMENT = "AMDXDNA_EMU"
+_WHICH = re.compile(r"(?P<first>\d+)(?P<range>-(?P<last>\d+)?)?|\*")
+_RANGES = {"slots": (0, 1024), "columns": (1, 8), "minor": (0, 10), "threads": (0, 1024),
+           "held_slots": (0, 1024)}
+
+
+@dataclass(frozen=True)
+class EmuOptions:
+    """Options of one emulated device. Equal options name the same device within a process."""
+
+    slots: int = 16
+    columns: int = 8
+    minor: int = 10
+    address: str = "pasid"
+    threads: int = 0
+    instant: bool = False
+    held_slots: int = 0
+    tdr: float = 2.0
+    sensors: bool = False
+    privileged: bool | None = None
+    memlock: int | None = None
+    quiet: bool = False
+    faults: tuple[Fault, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise _bad(f"{name}={value}", f"it must be {low} to {high}")
+        if self.address not in ("pasid", "iova"):
+            raise _bad(f"address={self.address}", "it is pasid or iova")
+        if not 0 <= self.tdr <= 3600:
+            raise _bad(f"tdr={self.tdr:g}", "it is 0 (off) to 3600 seconds")
+        if self.held_slots > self.slots:
+            raise _bad(f"held_slots={self.held_slots}", f"there are {self.slots} slots")
+        if self.memlock is not None and self.memlock < 0:
+            raise _bad(f"memlock={self.memlock}", "it is a number of bytes")
+
+    @classmethod
+    def parse(cls, text: str = "", environ: Mapping[str, str] | None = None) -> EmuOptions:
+        """Options from `text` on top of the environment's.
+
+        Raises BadArgument naming the option that is unknown or whose value is wrong, and where it stands.
+        """
+        defaults = (os.environ if environ is None else environ).get(ENVIRONMENT, "")
+        options = cls()
+        for where, part in ((ENVIRONMENT, defaults), ("emu:", text)):
+            try:
+                options = _apply(options, part)
+            except BadArgument as error:
+                error.call = f"{where}{'=' if where == ENVIRONMENT else ''}{part}"
+                raise
+        return options
+
+
+def _bad(option: str, why: str) -> BadArgument:
+    return BadArgument(f"emulator option {option!r}: {why}", call="open",
+                       remedy="The options are listed in amdxdna/emu/options.py")
+
+
+def _apply(options: EmuOptions, text: str) -> EmuOptions:
+    changes: dict[str, Any] = {}
+    faults = options.faults
+    known = {field.name for field in fields(EmuOptions)} - {"faults"}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        key, given, value = (part.strip() for part in item.partition("="))
+        if key in KINDS:
+            faults = (*faults, _fault(item, key, value))
+        elif key not in known:
+            raise _bad(item, f"unknown; there are {', '.join(sorted(known | set(KINDS)))}")
+        elif key == "address":
+            changes[key] = value
+        else:
+            changes[key] = _value(item, key, value if given else "1")
+    return replace(options, faults=faults, **changes)
+
+
+def _value(item: str, key: str, text: str) -> bool | int | float:
+    if key in ("instant", "sensors", "privileged", "quiet"):
+        if text not in ("0", "1"):
+            raise _bad(item, "its value is 0 or 1")
+        return text == "1"
+    try:
+        return float(text) if key == "tdr" else int(text, 0)
+    except ValueError:
+        raise _bad(item, f"{text!r} is not a number") from None
+
+
+def _fault(item: str, kind: str, text: str) -> Fault:
+    which, given, value = text.partition(":")
+    match = _WHICH.fullmatch(which)
+    if not match:
+        raise _bad(item, f"{which!r} is not N, N-M, N- or * (counted from 1)")
+    first, last = 1, None
+    if match["first"]:
+        first = int(match["first"])
+        last = int(match["last"]) if match["last"] else None if match["range"] else first
+    if first < 1 or (last is not None and last < first):
+        raise _bad(item, f"{which!r} names no event (they are counted from 1)")
+    number = 0
+    if given:
+        number = getattr(errno, value, 0) if kind == "open" and value.isupper() else 0
+        try:
+            number = number or int(value, 0)
+        except ValueError:
+            raise _bad(item, f"{value!r} is not a number") from None
+        if not 0 < number <= 0xFFFFFFFF:
+            raise _bad(item, f"{value} is out of range")
+    if kind == "hang" and given:
+        raise _bad(item, "a hang takes no value")
+    if kind == "slow" and not given:
+        raise _bad(item, "say by how many microseconds: slow=N:US")
+    return Fault(kind, first, last, number)
