@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,11 @@ def test_missing_and_unreadable(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="no such file"):
         Manifest.read(tmp_path)
     (tmp_path / "manifest.txt").mkdir()
-    with pytest.raises(BundleError, match="cannot be read"):
+    with pytest.raises(BundleError, match="cannot be read: not a regular file"):
+        Manifest.read(tmp_path)
+    (tmp_path / "manifest.txt").rmdir()
+    os.mkfifo(tmp_path / "manifest.txt")
+    with pytest.raises(BundleError, match="cannot be read: not a regular file"):
         Manifest.read(tmp_path)
 
 

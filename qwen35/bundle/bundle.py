@@ -24,6 +24,7 @@ from qwen35.bundle.specs import (
     read_tokcases,
 )
 from qwen35.bundle.tensors import Store
+from qwen35.bundle.text import read_bytes
 
 if TYPE_CHECKING:
     from qwen35.model.config import ModelConfig
@@ -159,15 +160,7 @@ class Bundle:
         return size
 
     def _read(self, relative: str, limit: int) -> bytes:
-        path = self.file(relative)
-        try:
-            with open(path, "rb") as file:
-                data = file.read(limit + 1)
-        except OSError as error:
-            raise BundleError(path, 0, f"cannot be read: {error.strerror}") from None
-        if len(data) > limit:
-            raise BundleError(path, 0, f"longer than {limit:,} bytes")
-        return data
+        return read_bytes(self.file(relative), limit)
 
     def _starts(self, relative: str, magic: bytes) -> bool:
         with open(self.file(relative), "rb") as file:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 import re
+import stat
 from pathlib import Path
 
 from qwen35.bundle.errors import BundleError
 
-__all__ = ["parse_count", "parse_real", "read_lines", "relative_path", "shown"]
+__all__ = ["parse_count", "parse_real", "read_bytes", "read_lines", "relative_path", "shown"]
 
 _COUNT = re.compile(r"[0-9]{1,18}\Z")
 _REAL = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,4})?\Z")
@@ -25,15 +26,7 @@ def read_lines(path: Path, limit: int) -> list[str]:
 
     Raises BundleError: missing, unreadable, not a regular file, too long, or not UTF-8 (naming the line).
     """
-    try:
-        with open(path, "rb") as file:
-            data = file.read(limit + 1)
-    except FileNotFoundError:
-        raise BundleError(path, 0, "no such file", "is this a bundle directory?") from None
-    except OSError as error:
-        raise BundleError(path, 0, f"cannot be read: {error.strerror}") from None
-    if len(data) > limit:
-        raise BundleError(path, 0, f"longer than {limit:,} bytes, which no bundle needs")
+    data = read_bytes(path, limit)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -41,6 +34,23 @@ def read_lines(path: Path, limit: int) -> list[str]:
         raise BundleError(path, line, f"byte 0x{data[error.start]:02x} is not UTF-8 text") from None
     lines = text.split("\n")
     return [line[:-1] if line.endswith("\r") else line for line in lines]
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """The contents of a file of at most `limit` bytes. Raises BundleError; allocates what the file holds."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):  # a FIFO would block in open
+            raise BundleError(path, 0, "cannot be read: not a regular file")
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(size + 1) if size <= limit else b""
+    except FileNotFoundError:
+        raise BundleError(path, 0, "no such file", "is this a whole bundle directory?") from None
+    except OSError as error:
+        raise BundleError(path, 0, f"cannot be read: {error.strerror}") from None
+    if max(size, len(data)) > limit:
+        raise BundleError(path, 0, f"longer than {limit:,} bytes, which no bundle needs")
+    return data
 
 
 def parse_count(text: str) -> int | None:
