@@ -164,7 +164,7 @@ def argmax(values: F32) -> int:
 
 
 def matmul(a: F32, b: F32, out: F32) -> None:
-    """out [m, n] = a [m, k] b [k, n] in float32 on the calling thread; n a multiple of 16, rows contiguous."""
+    """out [m, n] = a [m, k] b [k, n] in float32, on the calling thread; n a multiple of 16."""
     (m, k), n = a.shape, b.shape[1]
     if n % 16 or b.shape[0] != k or out.shape != (m, n):
         raise ValueError(f"{a.shape} x {b.shape} -> {out.shape}: n must be a multiple of 16")

@@ -40,7 +40,8 @@ class Case:
         )
         c = self.config
         self.taps = rng.standard_normal((c.conv_dim, taps)).astype(np.float32) * 0.5
-        self.decay = np.full(vh, -decay, np.float32) if decay else -rng.uniform(0.01, 8, vh).astype(np.float32)
+        decays = np.full(vh, decay) if decay else rng.uniform(0.01, 8, vh)
+        self.decay = -decays.astype(np.float32)
         self.dt_bias = rng.uniform(-6, 1, vh).astype(np.float32)
         self.norm = (1 + 0.1 * rng.standard_normal(dv)).astype(np.float32)
         self.cols = -(-2 * vh // 16) * 16

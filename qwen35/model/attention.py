@@ -1,9 +1,9 @@
 """The gated GQA attention mixer of one layer, on the host, over a KV cache.
 
-Input: the `att` projection's rows, bf16: per head (q | gate), then all k, then all v. A cache row holds every key
-head's key, normed and rotated, in float16 (its rounding is an eighth of bf16's) and the values as the bf16 they
-came in (exact). Softmax runs in float32 with a running maximum, so no score matrix wider than a tile exists
-(Dao et al. 2022, "FlashAttention").
+Input: the `att` projection's rows, bf16: per head (q | gate), then all k, then all v. A cache row holds every
+key head's key, normed and rotated, in float16 (its rounding is an eighth of bf16's) and the values as the
+bf16 they came in (exact). Softmax runs in float32 with a running maximum, so no score matrix wider than a
+tile exists (Dao et al. 2022, "FlashAttention").
 """
 
 from __future__ import annotations

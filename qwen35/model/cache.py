@@ -1,8 +1,8 @@
-"""The model's state: KV cache of the attention layers, matrices and convolution inputs of the DeltaNet layers.
+"""The model's state: the attention layers' KV cache, the DeltaNet layers' matrices and convolution inputs.
 
-A call to the model is a transaction. It reads the DeltaNet state of one side and writes the other, and adds KV
-rows behind the last; `commit` makes the result the state in one assignment. What ends early, for whatever reason,
-leaves the state as it was. A DeltaNet state cannot be shortened: going back needs a snapshot.
+A call to the model is a transaction. It reads the DeltaNet state of one side and writes the other, and adds
+KV rows behind the last; `commit` makes the result the state in one assignment. What ends early, for whatever
+reason, leaves the state as it was. A DeltaNet state cannot be shortened: going back needs a snapshot.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STEP = 256
 
 
 class KVRows:
-    """One attention layer's cache rows [max_ctx, kv_heads * hd]: keys as float16 bits, values as bf16 bits."""
+    """One attention layer's cache rows [max_ctx, kv_heads * hd]: float16 keys and bf16 values, as bits."""
 
     def __init__(self, keys: U16, values: U16) -> None:
         self.keys, self.values = keys, values
@@ -49,13 +49,13 @@ class _Block:
 class Snapshot:
     """A model's whole state at `length` tokens; `position` is the next token's rotary position. Immutable.
 
-    KV rows that an earlier snapshot of the same token sequence already holds are shared with it and counted in
-    its `nbytes`, not here.
+    KV rows that an earlier snapshot of the same token sequence already holds are shared with it and counted
+    in its `nbytes`, not here.
     """
 
     def __init__(
-        self, owner: StateCache, length: int, position: int, conv: U16, matrices: F32, blocks: Sequence[_Block],
-        own: int,
+        self, owner: StateCache, length: int, position: int, conv: U16, matrices: F32,
+        blocks: Sequence[_Block], own: int,
     ) -> None:
         self.owner, self.length, self.position = owner, length, position
         self.conv, self.matrices, self.blocks = conv, matrices, tuple(blocks)
@@ -69,7 +69,7 @@ def _anonymous(nbytes: int) -> mmap.mmap:
 
 
 def _release(memory: mmap.mmap, start: int, stop: int) -> None:
-    """Gives the whole pages of [start, stop), and the one that holds stop - 1, back; they read as zero then."""
+    """Gives the pages from `start` on, up to and with the one of `stop - 1`, back; they read as zero then."""
     first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
     if stop > first:
         memory.madvise(mmap.MADV_DONTNEED, first, stop - first)
@@ -103,7 +103,8 @@ class StateCache:
         self._matrix_memory = _anonymous(4 * int(np.prod(shape)))
         if hasattr(mmap, "MADV_HUGEPAGE"):
             self._advise_huge()
-        self._matrices: F32 = np.frombuffer(self._matrix_memory, np.float32, int(np.prod(shape))).reshape(shape)
+        flat = np.frombuffer(self._matrix_memory, np.float32, int(np.prod(shape)))
+        self._matrices: F32 = flat.reshape(shape)
         self._conv: U16 = np.zeros((2, len(linear), config.conv_k - 1, config.conv_dim), np.uint16)
         self.linear: list[tuple[LinearState, LinearState] | None] = [None] * len(kinds)
         for n, layer in enumerate(linear):
@@ -125,7 +126,7 @@ class StateCache:
 
     @property
     def position(self) -> int:
-        """Rotary position of the next text token; more than `length` is possible only after images."""
+        """Rotary position of the next text token; less than `length` after images."""
         return self._state[2]
 
     @property

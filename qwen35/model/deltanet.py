@@ -1,9 +1,9 @@
 """The DeltaNet mixer (gated delta rule, linear attention) of one layer, on the host.
 
 Input: the `lin` projection's rows, bf16 [n, >= n_lin], q | k | v | z, and the gates b | a in float32. State:
-the last conv_k - 1 convolution inputs (bf16, exact) and one float32 matrix [dk, dv] a value head. A prompt runs
-in the chunked form, chunks of 64 tokens (Yang et al. 2024, "Gated Delta Networks"); a token runs the recurrence.
-State in and state out are separate, so a step that is interrupted leaves the old state whole.
+the last conv_k - 1 convolution inputs (bf16, exact) and one float32 matrix [dk, dv] a value head. A prompt
+runs in the chunked form, chunks of 64 tokens (Yang et al. 2024, "Gated Delta Networks"); a token runs the
+recurrence. State in and state out are separate, so a step that is interrupted leaves the old state whole.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class DeltaNet:
         ))
 
     def step(self, y: Any, gates: Any, before: LinearState, after: LinearState, out: Any) -> None:
-        """One token, C pointers for speed: y bf16 [n_lin], gates float32 [gate_cols], out bf16 [lin_value]."""
+        """One token, as C pointers: y bf16 [n_lin], gates float32 [gate_cols], out bf16 [lin_value]."""
         check(lib.host_delta_step(
             self._struct, y, gates, before.conv_pointer, after.conv_pointer, before.matrices_pointer,
             after.matrices_pointer, out,

@@ -1,7 +1,7 @@
 """Rotary positions: partial RoPE with interleaved M-RoPE axes (t, h, w), and the positions of a prompt.
 
-Angles are float32 products of a float32 frequency and the position, as transformers computes them: at position
-8,192 a double-precision angle would differ from those by 5e-4 rad.
+Angles are float32 products of a float32 frequency and the position, as transformers computes them: at
+position 8,192 a double-precision angle would differ from those by 5e-4 rad.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ I64 = NDArray[np.int64]
 class Rope:
     """cos and sin tables of a model. Immutable.
 
-    `frequencies` float32 [rope_dim/2] = theta^(-2j/rope_dim); `axes` int64 [rope_dim/2]: pair j turns with axis
-    h (1) if j % 3 == 1 and j < 3*section[1], w (2) if j % 3 == 2 and j < 3*section[2], else t (0).
+    `frequencies` float32 [rope_dim/2] = theta^(-2j/rope_dim); `axes` int64 [rope_dim/2]: pair j turns with
+    axis h (1) if j % 3 == 1 and j < 3*section[1], w (2) if j % 3 == 2 and j < 3*section[2], else t (0).
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -35,8 +35,9 @@ class Rope:
         exponents = np.arange(0, config.rope_dim, 2, dtype=np.float32) / np.float32(config.rope_dim)
         self.frequencies: F32 = (1.0 / np.float32(config.rope_theta) ** exponents).astype(np.float32)
         pairs, self.axes = np.arange(half), np.zeros(half, np.int64)
-        for axis in (1, 2) if config.mrope_section is not None else ():
-            self.axes[(pairs % 3 == axis) & (pairs < 3 * config.mrope_section[axis])] = axis
+        section = config.mrope_section or (half, 0, 0)
+        for axis in (1, 2):
+            self.axes[(pairs % 3 == axis) & (pairs < 3 * section[axis])] = axis
 
     def tables(self, positions: I64) -> tuple[F32, F32]:
         """cos and sin, float32 [n, rope_dim/2], of integer positions [n] (all axes alike) or [3, n]."""
@@ -61,9 +62,9 @@ def prompt_positions(
 ) -> I64:
     """Positions int64 [3, len(ids)] of a prompt whose runs of `image_token` stand for images, in order.
 
-    `grids` are the images' patch grids (rows, columns); an image takes (rows/merge) * (columns/merge) tokens in
-    raster order at t = start, h = start + row, w = start + column, and the token after it stands at
-    start + max(rows, columns)/merge. Raises ModelError where runs and grids do not match.
+    `grids` are the images' patch grids (rows, columns); an image takes (rows/merge) * (columns/merge) tokens
+    in raster order at t = start, h = start + row, w = start + column, and the token after it stands at start
+    + max(rows, columns)/merge. Raises ModelError where runs and grids do not match.
     """
     tokens = np.asarray(ids, np.int64)
     out = np.empty((3, tokens.size), np.int64)
@@ -79,7 +80,7 @@ def prompt_positions(
         rows, columns = rows // merge, columns // merge
         following = np.flatnonzero(is_image[at:])
         if following.size < rows * columns:
-            raise ModelError(f"an image needs {rows * columns} image tokens, the prompt has {following.size} left")
+            raise ModelError(f"an image needs {rows * columns} image tokens, {following.size} are left")
         text(at + int(following[0]))
         end = at + rows * columns
         if not is_image[at:end].all():

@@ -1,0 +1,194 @@
+"""The projections on the NPU: kernels from a bundle's records, and groups of runs of them.
+
+Instruction streams and xclbins are opaque here. A GEMM takes (A, B, C), a GEMV (x, W, y): bf16 activations,
+packed weights. One packed tensor serves the prompt's GEMM and the token's GEMV of the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from amdxdna.buffer import Buffer
+from amdxdna.xclbin import Xclbin
+from qwen35.bundle.specs import GemmSpec, GemvSpec
+from qwen35.errors import ModelError
+
+if TYPE_CHECKING:
+    from amdxdna.device import Device
+    from amdxdna.kernel import Kernel
+    from amdxdna.pool import ContextPool
+    from qwen35.bundle.bundle import Bundle
+
+__all__ = ["Dispatch", "NpuModel", "Operands", "Runnable"]
+
+Operands = tuple[Buffer, Buffer, Buffer]
+"""A, B, C of a GEMM or x, W, y of a GEMV."""
+
+_CHAIN = 32
+"""Runs in one chain: less than the driver's command list holds."""
+
+
+class Runnable(Protocol):
+    """Something that runs on the device and can be run again."""
+
+    def run(self) -> None:
+        """Runs and waits."""
+
+
+class Dispatch:
+    """Runs that do not depend on each other, made once and run as often as wanted.
+
+    `run` submits all of them before it waits: as one command chain, of which the driver makes one submit and
+    one wait. With `read` the results are made readable for the host. Runs through one Dispatch must not
+    overlap.
+    """
+
+    __slots__ = ("_calls", "_pool", "_results")
+
+    def __init__(
+        self, pool: ContextPool, calls: Sequence[tuple[Kernel, Operands]], read: bool = True
+    ) -> None:
+        self._pool = pool
+        self._calls = [list(calls[at:at + _CHAIN]) for at in range(0, len(calls), _CHAIN)]
+        self._results = [operands[2] for _, operands in calls] if read else []
+
+    def run(self) -> None:
+        """Runs and waits. Raises the binding's errors; see NpuModel.drain for what to do then."""
+        groups = self._calls
+        if len(groups) == 1:
+            calls = groups[0]
+            if len(calls) == 1:
+                kernel, operands = calls[0]
+                run = kernel.start(*operands)
+            else:
+                run = self._pool.chain(calls)
+            run.wait(None, self._results)
+            return
+        for run in [self._pool.chain(calls) for calls in groups]:
+            run.wait()
+        for buffer in self._results:
+            buffer.from_device()
+
+
+class NpuModel:
+    """The kernels of one bundle on one device; kernels are made at first use and kept. Not thread-safe.
+
+    Use: `npu.gemm("lin", chunks, a, b, c)`, `npu.gemv("o", x, w, y)`, or `npu.dispatch(...)` for a group of
+    runs that is used again and again.
+    """
+
+    def __init__(self, bundle: Bundle, device: Device) -> None:
+        self.bundle, self.device = bundle, device
+        self._pool = device.pool
+        self._xclbins: dict[str, Xclbin] = {}
+        self._kernels: dict[tuple[str, int], Kernel] = {}
+
+    def alloc(self, nbytes: int) -> Buffer:
+        """A zeroed SHARE buffer."""
+        buffer = self.device.alloc(nbytes)
+        buffer.view()[:] = 0
+        buffer.to_device()
+        return buffer
+
+    def gemm_spec(self, key: str) -> GemmSpec:
+        """The manifest's record. Raises ModelError."""
+        spec = self.bundle.gemms.get(key)
+        if spec is None:
+            raise ModelError(f"the bundle has no gemm {key}", str(self.bundle.path), "export it again")
+        return spec
+
+    def gemv_spec(self, key: str) -> GemvSpec:
+        """The manifest's record. Raises ModelError."""
+        spec = self.bundle.gemvs.get(key)
+        if spec is None:
+            raise ModelError(f"the bundle has no gemv {key}", str(self.bundle.path), "export it again")
+        return spec
+
+    def spans(self, key: str, chunks: int) -> tuple[int, int]:
+        """Elements that GEMM `key` over `chunks` chunks spans in A and in C, from their first ones."""
+        spec = self.gemm_spec(key)
+        rest = (chunks - 1) % spec.max_chunks + 1
+        stream, rows = spec.stream(rest), (chunks - rest) * spec.m
+        return rows * spec.lda + stream.a_elems, rows * spec.c_stride + stream.c_elems
+
+    def dispatch(
+        self, key: str, chunks: int, operands: Iterable[Operands], *, read: bool = True
+    ) -> Dispatch:
+        """Runs of one kernel: GEMM `key` over `chunks` chunks of rows, or the GEMV where `chunks` is 0.
+
+        A is then `chunks * M` rows of stride lda, C the same of stride c_stride. Where the bundle has no
+        stream over so many chunks, each GEMM becomes several runs over parts of A and C.
+        """
+        calls: list[tuple[Kernel, Operands]] = []
+        for a, b, c in operands:
+            if chunks == 0:
+                calls.append((self.kernel(key, 0), (a, b, c)))
+            else:
+                calls += self._parts(self.gemm_spec(key), chunks, a, b, c)
+        return Dispatch(self._pool, calls, read)
+
+    def gemm(self, key: str, chunks: int, a: Buffer, b: Buffer, c: Buffer) -> None:
+        """C = A B over `chunks` chunks of rows; waits, and C is readable then."""
+        self.dispatch(key, chunks, [(a, b, c)]).run()
+
+    def gemv(self, key: str, x: Buffer, w: Buffer, y: Buffer) -> None:
+        """y = W x; waits, and y is readable then."""
+        self.dispatch(key, 0, [(x, w, y)]).run()
+
+    def kernel(self, key: str, chunks: int) -> Kernel:
+        """The kernel of GEMM `key` over exactly `chunks` chunks, or of the GEMV where `chunks` is 0."""
+        found = self._kernels.get((key, chunks))
+        if found is None:
+            if chunks == 0:
+                gemv = self.gemv_spec(key)
+                context, file, work = gemv.ctx, gemv.insts, 2 * gemv.m * gemv.k
+            else:
+                gemm = self.gemm_spec(key)
+                stream = gemm.stream(chunks)
+                context, file = stream.ctx, stream.insts
+                work = 2 * gemm.m * gemm.k * gemm.n * chunks
+            name, insts = self.bundle.xclbins[context].kernel, self.bundle.insts(file)
+            found = self._pool.kernel(self._xclbin(context), insts, name=name, ops=work)
+            self._kernels[key, chunks] = found
+        return found
+
+    def drain(self) -> None:
+        """Waits for whatever is still in flight, after an exception; buffers may be written again then."""
+        for shared in {id(kernel.shared): kernel.shared for kernel in self._kernels.values()}.values():
+            context = shared.context
+            if context is not None:
+                context.drain()
+
+    def close(self) -> None:
+        """Gives the kernels back. Idempotent."""
+        kernels, self._kernels = self._kernels, {}
+        for kernel in kernels.values():
+            kernel.close()
+
+    def _parts(
+        self, spec: GemmSpec, chunks: int, a: Buffer, b: Buffer, c: Buffer
+    ) -> list[tuple[Kernel, Operands]]:
+        calls: list[tuple[Kernel, Operands]] = []
+        at = 0
+        while at < chunks:
+            count = min(spec.max_chunks, chunks - at)
+            stream, rows = spec.stream(count), at * spec.m
+            whole = count == chunks
+            part_a = a if whole else a.sub(rows * spec.lda * 2)
+            part_c = c if whole else c.sub(rows * spec.c_stride * 2)
+            if part_a.nbytes < stream.a_elems * 2 or part_c.nbytes < stream.c_elems * 2:
+                raise ModelError(
+                    f"gemm {spec.key} over {count} chunks spans {stream.a_elems}, {stream.c_elems} elements,"
+                    f" the buffers hold {part_a.nbytes // 2} and {part_c.nbytes // 2}"
+                )
+            calls.append((self.kernel(spec.key, count), (part_a, b, part_c)))
+            at += count
+        return calls
+
+    def _xclbin(self, context: str) -> Xclbin:
+        spec = self.bundle.xclbins[context]
+        found = self._xclbins.get(spec.file)
+        if found is None:
+            found = self._xclbins[spec.file] = Xclbin.read(self.bundle.file(spec.file))
+        return found

@@ -1,0 +1,195 @@
+"""Decode: one row through the layers, and the last rows of a prompt to its logits.
+
+Everything a token needs is made once: buffers, runs, C pointers. K slices of down_proj and parts of the head
+go to the device as one chain each, so a layer costs four submits and four waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qwen35.host import Norm, check, pointer
+from qwen35.model.attention import Attention
+from qwen35.model.deltanet import DeltaNet
+
+from .._host import ffi, lib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amdxdna.buffer import Buffer
+    from qwen35.model.cache import StateCache
+    from qwen35.model.config import ModelConfig
+    from qwen35.model.layers import Layer
+    from qwen35.model.npu import NpuModel, Runnable
+    from qwen35.model.timing import Timing
+
+__all__ = ["Step"]
+
+F32 = NDArray[np.float32]
+U16 = NDArray[np.uint16]
+
+
+@dataclass
+class _Plan:
+    """One layer's runs and host calls."""
+
+    layer: Layer
+    project: Runnable
+    output: Runnable
+    gate_up: Runnable
+    down: Runnable
+
+
+class _RowNorm:
+    """A Norm over the one row, its pointers prepared."""
+
+    def __init__(self, norm: Norm, x: Any, adds: list[U16], out: Any, gates: Any) -> None:
+        self._norm, self._x, self._out, self._gates = norm, x, out, gates
+        self._adds = ffi.new("uint16_t *[]", [pointer(add) for add in adds])
+        self._strides = ffi.new("int64_t[]", max(len(adds), 1))
+
+    def run(self) -> None:
+        norm = self._norm
+        check(lib.host_norm_rows(norm.struct, self._x, 1, self._adds, self._strides, self._out, norm.dim,
+                                 self._gates))
+
+
+class Step:
+    """The buffers and the walk of one row. Not thread-safe."""
+
+    def __init__(
+        self, config: ModelConfig, npu: NpuModel, layers: list[Layer], final: Norm,
+        head: Callable[[int], Buffer], cache: StateCache, timing: Timing,
+    ) -> None:
+        self._config, self._cache, self._timing = config, cache, timing
+        self._buffers: list[Buffer] = []
+        self._keep: list[Any] = []
+        self.x: F32 = np.zeros((1, config.D), np.float32)
+        """The row, float32 [1, D]: put an embedding here, then `run`."""
+        self.cosines, self.sines = (np.empty(config.rope_dim // 2, np.float32) for _ in range(2))
+        """The row's rotary tables, float32 [rope_dim/2]."""
+        wide = max(npu.gemv_spec(kind).m for kind in set(config.layer_types))
+        pairs = npu.gemv_spec("gu").m
+        inner = max(pairs // 2, config.n_down * config.D)
+        row, row_pointer, _ = self._input(npu, config.D)
+        mixed, self._mixed_pointer, self._mixed = self._input(npu, config.o_in)
+        hidden, self._hidden_pointer, _ = self._input(npu, inner)
+        wide_out, self._y_pointer, _ = self._result(npu, wide)
+        o_out, _, o_view = self._result(npu, config.D)
+        pairs_out, self._pairs_pointer, _ = self._result(npu, pairs)
+        slices = [self._result(npu, config.D) for _ in range(config.n_down)]
+        logits, self._logits_pointer, _ = self._result(npu, config.n_head * config.head_rows)
+        self._swiglu = pairs // 2
+        self._gates: F32 = np.zeros(max(layer.norm_in.proj_cols for layer in layers) or 1, np.float32)
+        x, gates = pointer(self.x), pointer(self._gates)
+        self._gates_pointer = gates
+        self._tables = pointer(self.cosines), pointer(self.sines)
+        down_views = [view for _, _, view in slices]
+        self._plans: list[_Plan] = []
+        self._norms: list[tuple[_RowNorm, _RowNorm]] = []
+        for layer in layers:
+            size = config.D * 2
+            parts = [
+                (hidden.sub(j * size, size), w, slices[j][0]) for j, w in enumerate(layer.w_down)
+            ]
+            self._plans.append(_Plan(
+                layer, npu.dispatch(layer.kind, 0, [(row, layer.w_in, wide_out)]),
+                npu.dispatch("o", 0, [(mixed, layer.w_o, o_out)]),
+                npu.dispatch("gu", 0, [(row, layer.w_gu, pairs_out)]), npu.dispatch("down", 0, parts),
+            ))
+            adds = down_views if layer.norm_in.adds else []
+            into = gates if layer.norm_in.proj_cols else ffi.NULL
+            self._norms.append((
+                _RowNorm(layer.norm_in, x, adds, row_pointer, into),
+                _RowNorm(layer.norm_mlp, x, [o_view], row_pointer, ffi.NULL),
+            ))
+        self._final = _RowNorm(final, x, down_views, row_pointer, ffi.NULL)
+        size = config.head_rows * 2
+        self._head = npu.dispatch(
+            "head", 0, [(row, head(j), logits.sub(j * size, size)) for j in range(config.n_head)]
+        )
+
+    def run(self, past: int, side: int) -> F32:
+        """The row `x` through every layer after `past` tokens: logits float32 [vocab].
+
+        The DeltaNet state is read from `side` and written to the other.
+        """
+        lap = self._timing.lap
+        for plan, (norm, _) in zip(self._plans, self._norms, strict=True):
+            norm.run()
+            lap("host.norm")
+            plan.project.run()
+            lap(f"gemv.{plan.layer.kind}")
+            self._mix(plan.layer, past, side)
+            self._rest(plan, self._norms[plan.layer.index][1])
+        return self._logits()
+
+    def finish(self, x: F32, mixed: U16) -> F32:
+        """What is left for a prompt's last row after the last layer's mixer: logits float32 [vocab]."""
+        self.x[0] = x
+        self._mixed[:] = mixed
+        self._rest(self._plans[-1], self._norms[-1][1])
+        return self._logits()
+
+    def close(self) -> None:
+        """Gives the device buffers back. Idempotent."""
+        buffers, self._buffers = self._buffers, []
+        for buffer in buffers:
+            buffer.close()
+
+    def _mix(self, layer: Layer, past: int, side: int) -> None:
+        mixer = layer.mixer
+        if isinstance(mixer, DeltaNet):
+            pair = self._cache.linear[layer.index]
+            assert pair is not None
+            mixer.step(self._y_pointer, self._gates_pointer, pair[side], pair[1 - side], self._mixed_pointer)
+            self._timing.lap("host.deltanet")
+        else:
+            assert isinstance(mixer, Attention)
+            kv = self._cache.kv[layer.index]
+            assert kv is not None
+            mixer.step(self._y_pointer, past, *self._tables, kv.keys_pointer, kv.values_pointer,
+                       self._mixed_pointer)
+            self._timing.lap("host.attention")
+
+    def _rest(self, plan: _Plan, norm: _RowNorm) -> None:
+        lap = self._timing.lap
+        plan.output.run()
+        lap("gemv.o")
+        norm.run()
+        lap("host.norm")
+        plan.gate_up.run()
+        lap("gemv.gu")
+        lib.host_swiglu_pairs(self._pairs_pointer, self._swiglu, self._hidden_pointer)
+        lap("host.swiglu")
+        plan.down.run()
+        lap("gemv.down")
+
+    def _logits(self) -> F32:
+        self._final.run()
+        self._timing.lap("host.norm")
+        self._head.run()
+        self._timing.lap("gemv.head")
+        out: F32 = np.empty(self._config.vocab, np.float32)
+        lib.host_bf16_to_f32(self._logits_pointer, pointer(out), out.size)
+        self._timing.lap("host.logits")
+        return out
+
+    def _input(self, npu: NpuModel, count: int) -> tuple[Buffer, Any, U16]:
+        buffer = npu.alloc(count * 2)
+        view: U16 = buffer.view(np.uint16)
+        self._buffers.append(buffer)
+        self._keep.append(view)
+        return buffer, pointer(view), view
+
+    def _result(self, npu: NpuModel, count: int) -> tuple[Buffer, Any, U16]:
+        buffer = npu.alloc(count * 2)
+        view: U16 = buffer.view(np.uint16, writable=False)
+        self._buffers.append(buffer)
+        self._keep.append(view)
+        return buffer, pointer(view), view

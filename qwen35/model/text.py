@@ -1,0 +1,212 @@
+"""The text model: a bundle, a device and a state, and what a caller does with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qwen35 import host
+from qwen35.errors import ModelError, PromptTooLong
+from qwen35.host import Norm
+from qwen35.model.cache import Snapshot, StateCache
+from qwen35.model.embed import Embedding
+from qwen35.model.layers import build_layers, check_dims, layer_tensors
+from qwen35.model.npu import NpuModel
+from qwen35.model.prompt import Prompt
+from qwen35.model.rope import Rope, text_positions
+from qwen35.model.step import Step
+from qwen35.model.timing import Timing
+from qwen35.model.weights import Progress, Weights
+
+if TYPE_CHECKING:
+    from amdxdna.device import Device
+    from qwen35.bundle.bundle import Bundle
+
+__all__ = ["TextModel"]
+
+F32 = NDArray[np.float32]
+I64 = NDArray[np.int64]
+
+
+class TextModel:
+    """A Qwen3.5 text model whose projections run on the NPU.
+
+    `prefill` and `decode` are transactions: an exception out of them, Ctrl-C too, leaves the state as it was
+    before the call. A state cannot be shortened (DeltaNet keeps no history); `snapshot` and `restore` go
+    back. Not thread-safe: one call at a time.
+
+    `config`, `max_ctx`, `npu` (shared with a vision tower), `weights` (its `report`), `timing` (per
+    projection and host stage). The caller keeps bundle and device open for the model's life.
+    """
+
+    def __init__(
+        self, bundle: Bundle, device: Device, max_ctx: int = 8192, *, threads: int | None = None,
+        load: str = "auto", release: bool = True, progress: Progress | None = None,
+    ) -> None:
+        """Uploads the weights and builds the kernels.
+
+        `threads` sets the host threads of the process (None: as they are). `load` and `release` as in
+        Weights.load, `progress(done, total)` in bytes. Raises ModelError for a model this program cannot run,
+        BundleError, and the binding's errors.
+        """
+        if max_ctx < 1:
+            raise ModelError(f"a context of {max_ctx} tokens", remedy="give at least 1")
+        self.bundle, self.device, self.max_ctx = bundle, device, max_ctx
+        self.config = config = bundle.config
+        check_dims(config)
+        if threads is not None:
+            host.set_threads(threads)
+        self.timing = Timing()
+        self.npu = NpuModel(bundle, device)
+        heads = [f"head{j}" for j in range(config.n_head)]
+        self.weights = Weights.load(
+            bundle, device, [*layer_tensors(config), *heads], way=load, release=release, progress=progress
+        )
+        table = None if config.tied else bundle.tensors.expect("embed", "bf16", config.vocab, config.D)
+        streams = [self.weights.bytes(name) for name in heads] if config.tied else []
+        self.embedding = Embedding(config, streams, table)
+        self._cache = StateCache(config, max_ctx)
+        self._rope = Rope(config)
+        layers = build_layers(config, bundle.tensors, self.weights.__getitem__)
+        final = Norm(bundle.tensors.expect("ln_f", "f32", config.D), config.eps, config.n_down)
+        self._prompt = Prompt(config, self.npu, layers, self._cache, self.timing)
+        self._step = Step(
+            config, self.npu, layers, final, lambda j: self.weights[heads[j]], self._cache, self.timing
+        )
+
+    def __enter__(self) -> TextModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def length(self) -> int:
+        """Tokens the state holds."""
+        return self._cache.length
+
+    @property
+    def position(self) -> int:
+        """Rotary position of the next text token; less than `length` after images."""
+        return self._cache.position
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of host memory the state takes now: KV cache and DeltaNet state."""
+        return self._cache.kv_bytes + self._cache.linear_bytes
+
+    def prefill(
+        self, ids: Sequence[int] | NDArray[Any], *, positions: I64 | None = None,
+        embeddings: F32 | None = None,
+    ) -> F32:
+        """Appends `ids` (at least one) and returns the logits after the last, float32 [vocab].
+
+        `positions` int64 [n] or [3, n] (t, h, w) are rotary positions; None counts on from `position`.
+        `embeddings` float32 [m, D] replace the rows of the m image tokens among `ids`, in order. Prompts
+        longer than the bundle's max_prompt run in passes. Raises PromptTooLong past `max_ctx`, ModelError for
+        ids, positions or embeddings that do not fit, and the binding's errors.
+        """
+        tokens = np.asarray(ids, np.int64).reshape(-1)
+        if not tokens.size:
+            raise ModelError("a prompt needs at least one token")
+        if self.length + tokens.size > self.max_ctx:
+            raise PromptTooLong(self.length + tokens.size, self.max_ctx)
+        where = text_positions(tokens.size, self.position) if positions is None else np.asarray(positions)
+        if where.shape not in ((tokens.size,), (3, tokens.size)):
+            raise ModelError(f"positions {where.shape} for {tokens.size} tokens: give [n] or [3, n]")
+        rows = self._image_rows(tokens, embeddings)
+        self.embedding.hint(tokens if rows is None else tokens[rows < 0])
+        timing, past = self.timing, self.length
+        side = None if past == 0 else self._cache.side
+        target = 1 - self._cache.side
+        with self._transaction(tokens.size):
+            for start in range(0, tokens.size, self.config.max_prompt):
+                stop = min(start + self.config.max_prompt, tokens.size)
+                timing.start()
+                x = self._rows(tokens[start:stop], None if rows is None else rows[start:stop], embeddings)
+                timing.lap("host.embed")
+                tables = self._rope.tables(where[..., start:stop])
+                timing.lap("host.rope")
+                last = stop == tokens.size
+                row, mixed = self._prompt.run(x, tables, past + start, (side, target), last)
+                side = target
+            logits = self._step.finish(row, mixed)
+        self._cache.commit(tokens.size, int(where.max()) + 1)
+        return logits
+
+    def decode(self, token: int) -> F32:
+        """Appends one token and returns the logits after it, float32 [vocab].
+
+        Raises PromptTooLong when the context is full, ModelError for an id outside the vocabulary, and the
+        binding's errors.
+        """
+        cache, step, timing = self._cache, self._step, self.timing
+        length, position = cache.length, cache.position
+        if length >= self.max_ctx:
+            raise PromptTooLong(length + 1, self.max_ctx)
+        if not length:
+            cache.clear_side()
+        with self._transaction(1):
+            timing.start()
+            self.embedding.row(int(token), step.x[0])
+            timing.lap("host.embed")
+            self._rope.row(position, step.cosines, step.sines)
+            timing.lap("host.rope")
+            logits = step.run(length, cache.side)
+        cache.commit(1, position + 1)
+        return logits
+
+    def reset(self) -> None:
+        """Empties the state and gives its memory back."""
+        self._cache.reset()
+
+    def snapshot(self) -> Snapshot:
+        """A copy of the state; KV rows are shared with earlier snapshots of the same sequence."""
+        return self._cache.snapshot()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Replaces the state by a snapshot of this model. Raises ModelError for another model's."""
+        self._cache.restore(snapshot)
+
+    def close(self) -> None:
+        """Gives kernels, buffers and weights back to the device. Idempotent."""
+        self._prompt.close()
+        self._step.close()
+        self.npu.close()
+        self.weights.close()
+
+    @contextmanager
+    def _transaction(self, count: int) -> Iterator[None]:
+        """Nothing is in flight when it ends, so buffers may be written again whatever happened."""
+        self._cache.reserve(count)
+        try:
+            yield
+        except BaseException:
+            self.npu.drain()
+            raise
+
+    def _image_rows(self, tokens: I64, embeddings: F32 | None) -> I64 | None:
+        """For each token the row of `embeddings` that replaces it, or -1."""
+        if embeddings is None:
+            return None
+        if self.config.vision is None:
+            raise ModelError("this bundle has no vision tower", str(self.bundle.path))
+        is_image = tokens == self.config.vision.image_token
+        count = int(is_image.sum())
+        if embeddings.shape != (count, self.config.D):
+            raise ModelError(f"{count} image tokens take [{count}, {self.config.D}] embedding rows, "
+                             f"not {list(embeddings.shape)}")
+        return np.where(is_image, np.cumsum(is_image) - 1, -1)
+
+    def _rows(self, tokens: I64, rows: I64 | None, embeddings: F32 | None) -> F32:
+        if rows is None or embeddings is None:
+            return self.embedding.rows(tokens)
+        x = np.empty((tokens.size, self.config.D), np.float32)
+        image = rows >= 0
+        x[image] = embeddings[rows[image]]
+        x[~image] = self.embedding.rows(tokens[~image])
+        return x
