@@ -106,7 +106,7 @@ def _slot(bo: Bo, word: int, room: int) -> tuple[Slot, int]:
     at = 4 + 4 * masks
     kind = opcode(word)
     if kind == Opcode.START_CU:
-        _check(payload, 0, room)
+        _check(payload, 0, room, CHAIN_BUFFER)  # how many are too many is the firmware's to say
         args = struct.unpack_from(f"<{payload // 4}I", words, at)
         return Slot(SlotType.START_CU, _cu(words, masks), args), SLOT_HEADER + payload
     if kind == Opcode.START_NPU:
@@ -133,10 +133,10 @@ def _slot(bo: Bo, word: int, room: int) -> tuple[Slot, int]:
     return slot, used
 
 
-def _check(payload: int, fixed: int, room: int) -> int:
+def _check(payload: int, fixed: int, room: int, most: int = 4 * MAX_ARGUMENT_WORDS) -> int:
     """Bytes of arguments behind the fixed part of a payload. Raises Rejected."""
     extra = payload - fixed
-    if extra < 0 or extra > 4 * MAX_ARGUMENT_WORDS or SLOT_HEADER + extra > room:
+    if extra < 0 or extra > most or SLOT_HEADER + extra > room:
         raise Rejected
     return extra
 

@@ -31,6 +31,17 @@ class Chunk(NamedTuple):
     size: int
 
 
+class Cu:
+    """A configured CU; `family` is that of its PDI once a command has loaded it."""
+
+    __slots__ = ("family", "function", "pdi")
+
+    def __init__(self, pdi: int, function: int) -> None:
+        self.pdi = pdi
+        self.function = function
+        self.family: int | None = None
+
+
 class Context:
     """State that the NPU keeps for one context. Belongs to :class:`~amdxdna.emu.npu.npu.Npu`."""
 
@@ -41,7 +52,7 @@ class Context:
         self.priority = priority
         self.pasid = pasid
         self.heap: list[Chunk] = []
-        self.cus: list[tuple[int, int]] = []
+        self.cus: list[Cu] = []
         self.gone = threading.Event()
         """Set when the context is destroyed: whatever it waits for ends, and nothing is answered any more."""
         self.busy = False

@@ -13,7 +13,7 @@ from amdxdna.emu import kernels
 from amdxdna.emu.faults import Faults
 from amdxdna.emu.kernels import stream as streams
 from amdxdna.emu.kernels.families import PDI_BYTES
-from amdxdna.emu.npu.context import Chunk, Context, Done, Reply
+from amdxdna.emu.npu.context import Chunk, Context, Cu, Done, Reply
 from amdxdna.emu.npu.health import Health
 from amdxdna.emu.npu.memory import BadAddress, Memory
 from amdxdna.emu.npu.slot import MAX_ARGUMENT_WORDS, Slot, SlotType
@@ -163,7 +163,8 @@ class Npu:
     def config_cus(self, context: int, cus: Sequence[tuple[int, int]]) -> int:
         """Sets the context's CUs: (device address of the PDI, function) of each, at most 32.
 
-        The PDIs are read when a command first needs them. INVALID_PARAM for a context that has CUs.
+        A PDI is loaded, and needed, until a command has used its CU. INVALID_PARAM for a context that has
+        CUs.
         """
         refused = self.faults.event("refuse_config", Status.INVALID_PARAM) if self.faults.active else 0
         if refused:
@@ -173,7 +174,7 @@ class Npu:
             found = self._contexts.get(context)
             if found is None or found.cus or not 1 <= len(cus) <= MAX_CUS:
                 return Status.INVALID_PARAM
-            found.cus = list(cus)
+            found.cus = [Cu(*cu) for cu in cus]
         return Status.OK
 
     def health(self, context: int) -> tuple[int, Health]:
@@ -263,14 +264,9 @@ class Npu:
         address, size = slot.stream()
         if not 0 < size <= MAX_STREAM or size % 4:
             return Status.INVALID_INSTRUCTION
-        try:
-            pdi = self._read(context, context.cus[cu][0], PDI_BYTES)
-        except BadAddress:
-            return Status.PDI_LOAD_FAILED
-        try:
-            family = kernels.family_of(pdi)
-        except kernels.UnknownPdi as error:
-            self._log(f"context {context.id}: {error}")
+        kernel = context.cus[cu]
+        family = kernel.family if kernel.family is not None else self._load(context, kernel)
+        if family is None:
             return Status.PDI_LOAD_FAILED
         program = self._read(context, address, size)
         context.stream = (address, program)
@@ -281,6 +277,14 @@ class Npu:
         if result.status:
             self._log(f"context {context.id}: {result.message}")
         return result.status
+
+    def _load(self, context: Context, cu: Cu) -> int | None:
+        """Reads a CU's PDI; its family, None when it is not one that can run here."""
+        try:
+            cu.family = int(kernels.family_of(self._read(context, cu.pdi, PDI_BYTES)))
+        except (BadAddress, kernels.UnknownPdi) as error:
+            self._log(f"context {context.id}: {error}")
+        return cu.family
 
     def _injected(self, context: Context) -> int:
         for fault in self.faults.command():
@@ -303,8 +307,10 @@ class Npu:
 
     def _heap_pointer(self, context: Context, address: int, size: int) -> int:
         heap = context.heap
-        number = next(n for n, chunk in enumerate(heap) if address < chunk.device + chunk.size)
-        chunk = heap[number]
+        number, chunk = 0, heap[0]
+        while address >= chunk.device + chunk.size:
+            number += 1
+            chunk = heap[number]
         offset = address - chunk.device
         end = chunk.size
         # A range may continue in the next chunk where that one is adjacent on the bus too.
