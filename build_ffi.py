@@ -39,8 +39,8 @@ MODULES = (
            ("amdxdna/csrc/native.h",), _c_files("amdxdna/csrc")),
     Module("amdxdna.emu._kernels", ("amdxdna/emu/csrc/kernels.cdef.h",),
            ("amdxdna/emu/csrc/kernels.h",), _c_files("amdxdna/emu/csrc")),
-    Module("qwen35._host", ("qwen35/csrc/host.cdef.h", "qwen35/csrc/formats.cdef.h", "qwen35/csrc/resize.cdef.h"),
-           ("qwen35/csrc/host.h", "qwen35/csrc/formats.h", "qwen35/csrc/resize.h"), _c_files("qwen35/csrc")),
+    Module("qwen35._host", ("qwen35/csrc/host.cdef.h", "qwen35/csrc/formats.cdef.h", "qwen35/csrc/resize.cdef.h", "qwen35/csrc/host_vision.cdef.h"),
+           ("qwen35/csrc/host.h", "qwen35/csrc/formats.h", "qwen35/csrc/resize.h", "qwen35/csrc/host_vision.h"), _c_files("qwen35/csrc")),
 )
 
 

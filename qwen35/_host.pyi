@@ -48,6 +48,18 @@ class _Lib:
         self, src: Any, width: int, size_out: int, first: Any, count: Any, weights: Any, taps: int,
         precision: int, dst: Any, /,
     ) -> None: ...
+    def host_layer_norm_rows(
+        self, d: Any, x: Any, rows: int, adds: Any, add_strides: Any, out: Any, out_stride: int, /
+    ) -> int: ...
+    def host_activate_rows(
+        self, kind: int, dim: int, rows: int, adds: Any, add_strides: Any, count: int, factors: Any,
+        out: Any, out_stride: int, /,
+    ) -> int: ...
+    def host_full_attn_floats(self, d: Any, rows: int, /) -> int: ...
+    def host_full_attn_rows(
+        self, d: Any, qkv: Any, qkv_stride: int, rows: int, cosines: Any, sines: Any, scratch: Any, out: Any,
+        out_stride: int, /,
+    ) -> int: ...
 
 ffi: Any
 lib: _Lib

@@ -29,7 +29,7 @@ static const struct host_ops *find(const char *name)
     return !name || !strcmp(name, "portable") ? &host_ops_portable : NULL;
 }
 
-static const struct host_ops *ops(void)
+const struct host_ops *host_ops(void)
 {
     const struct host_ops *own = atomic_load(&chosen);
     if (!own) {
@@ -42,7 +42,7 @@ static const struct host_ops *ops(void)
 
 const char *host_isa(void)
 {
-    return ops()->name;
+    return host_ops()->name;
 }
 
 /* portable, avx2, avx512, or NULL for the best; -EINVAL where this processor lacks it. */
@@ -58,7 +58,7 @@ int host_set_isa(const char *name)
 static void norm_one(void *context, int block)
 {
     struct norm_job *job = context;
-    if (ops()->norm_task(job, block))
+    if (host_ops()->norm_task(job, block))
         __atomic_store_n(&job->failed, 1, __ATOMIC_RELAXED);
 }
 
@@ -82,7 +82,7 @@ static void add_one(void *context, int block)
     const struct add_job *job = context;
     int end = (block + 1) * NORM_ROWS < job->rows ? (block + 1) * NORM_ROWS : job->rows;
     for (int64_t r = block * NORM_ROWS; r < end; r++)
-        ops()->add_row(job->x + r * job->dim, job->add + r * job->stride, job->dim);
+        host_ops()->add_row(job->x + r * job->dim, job->add + r * job->stride, job->dim);
 }
 
 int host_add_rows(float *x, int rows, int dim, const uint16_t *add, int64_t stride)
@@ -94,33 +94,33 @@ int host_add_rows(float *x, int rows, int dim, const uint16_t *add, int64_t stri
 
 void host_swiglu_pairs(const uint16_t *pairs, int64_t count, uint16_t *out)
 {
-    ops()->swiglu_pairs(pairs, count, out);
+    host_ops()->swiglu_pairs(pairs, count, out);
 }
 
 void host_bf16_to_f32(const uint16_t *src, float *dst, int64_t count)
 {
-    ops()->bf16_to_f32(src, dst, count);
+    host_ops()->bf16_to_f32(src, dst, count);
 }
 
 void host_f32_to_bf16(const float *src, uint16_t *dst, int64_t count)
 {
-    ops()->f32_to_bf16(src, dst, count);
+    host_ops()->f32_to_bf16(src, dst, count);
 }
 
 int64_t host_argmax(const float *values, int64_t count)
 {
-    return ops()->argmax(values, count);
+    return host_ops()->argmax(values, count);
 }
 
 void host_silu(float *values, int64_t count)
 {
-    ops()->silu(values, count);
+    host_ops()->silu(values, count);
 }
 
 void host_matmul(const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc, int m, int n,
                  int k)
 {
-    ops()->matmul(m, n, k, a, lda, b, ldb, c, ldc);
+    host_ops()->matmul(m, n, k, a, lda, b, ldb, c, ldc);
 }
 
 /* madvise(WILLNEED) of the pages of `bytes` bytes at each address; what cannot be hinted is left alone. */
@@ -138,14 +138,14 @@ void host_will_need(const int64_t *starts, int64_t count, int64_t bytes)
 static void delta_one(void *context, int key_head)
 {
     struct delta_job *job = context;
-    if (ops()->delta_prefill(job, key_head))
+    if (host_ops()->delta_prefill(job, key_head))
         __atomic_store_n(&job->failed, 1, __ATOMIC_RELAXED);
 }
 
 static void delta_step_one(void *context, int key_head)
 {
     struct delta_job *job = context;
-    if (ops()->delta_step(job, key_head))
+    if (host_ops()->delta_step(job, key_head))
         __atomic_store_n(&job->failed, 1, __ATOMIC_RELAXED);
 }
 
@@ -186,19 +186,19 @@ static int attn_fits(const host_attn *d)
 
 static void append_one(void *context, int block)
 {
-    ops()->attn_append(context, block);
+    host_ops()->attn_append(context, block);
 }
 
 static void block_one(void *context, int task)
 {
     struct attn_job *job = context;
-    if (ops()->attn_block(job, task))
+    if (host_ops()->attn_block(job, task))
         __atomic_store_n(&job->failed, 1, __ATOMIC_RELAXED);
 }
 
 static void piece_one(void *context, int task)
 {
-    ops()->attn_piece(context, task);
+    host_ops()->attn_piece(context, task);
 }
 
 int host_attn_prefill(const host_attn *d, const uint16_t *y, int64_t y_stride, int rows, int64_t past,
@@ -229,8 +229,8 @@ int host_attn_step(const host_attn *d, const uint16_t *y, int64_t past, const fl
     struct attn_job job = {.d = d, .y = y, .rows = 1, .past = past, .cosines = cosines, .sines = sines,
                            .keys = keys, .values = values, .out = out, .query = query,
                            .partial = query + heads * hd, .pieces = pieces};
-    ops()->attn_query(&job);
+    host_ops()->attn_query(&job);
     host_pool_run(piece_one, &job, pieces * d->kv_heads);
-    ops()->attn_merge(&job);
+    host_ops()->attn_merge(&job);
     return 0;
 }

@@ -9,6 +9,7 @@
 
 #include "host_attn.inc.h"
 #include "host_delta.inc.h"
+#include "host_vision.inc.h"
 
 #define JOIN2(a, b) a##b
 #define JOIN(a, b) JOIN2(a, b)
@@ -32,6 +33,10 @@ const struct host_ops JOIN(host_ops_, HOST_NAME) = {
     .attn_query = attn_query,
     .attn_piece = attn_piece,
     .attn_merge = attn_merge,
+    .layer_norm_task = layer_norm_task,
+    .activate_task = activate_task,
+    .full_attn_load = full_attn_load,
+    .full_attn_block = full_attn_block,
 };
 
 #if defined(__clang__) && defined(HOST_TARGET)

@@ -3,6 +3,7 @@
 #define HOST_OPS_H
 
 #include "host.h"
+#include "host_vision_ops.h"
 
 /* One prompt (or step) of a DeltaNet layer; the arguments of host_delta_prefill. */
 struct delta_job {
@@ -76,7 +77,14 @@ struct host_ops {
     void (*attn_query)(const struct attn_job *);
     int (*attn_piece)(const struct attn_job *, int task);
     void (*attn_merge)(const struct attn_job *);
+    int (*layer_norm_task)(const struct layer_norm_job *, int block);
+    int (*activate_task)(const struct activate_job *, int block);
+    void (*full_attn_load)(const struct full_attn_job *, int head);
+    int (*full_attn_block)(const struct full_attn_job *, int task);
 };
+
+/* The set in use: QWEN35_ISA's, host_set_isa's or the best this processor has. */
+const struct host_ops *host_ops(void);
 
 extern const struct host_ops host_ops_portable;
 #if defined(__x86_64__)
