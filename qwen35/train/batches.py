@@ -90,11 +90,11 @@ class Batches:
             self._pool = (pool, groups)
         return self.encoder.collate(self._pool[1][place])
 
-    def scenes(self, number: int, tag: str) -> tuple[random.Random, list[pictures.Scene], Tensor]:
+    def scenes(self, number: int, tag: str, size: int) -> tuple[random.Random, list[pictures.Scene], Tensor]:
         """Scenes of one size, and their pixels [B, H, W, 3] uint8."""
         rng = random.Random(f"{tag} {self.seed} {number}")
         scenes: list[pictures.Scene] = []
-        while len(scenes) < self.size:
+        while len(scenes) < size:
             found = pictures.scene(rng)
             if not scenes or (found.width, found.height) == (scenes[0].width, scenes[0].height):
                 scenes.append(found)
@@ -103,15 +103,15 @@ class Batches:
 
     def tower(self, number: int) -> Batch:
         """Pictures with per-token labels only."""
-        _, scenes, pixels = self.scenes(number, "tower")
+        _, scenes, pixels = self.scenes(number, "tower", self.size)
         empty = torch.zeros(0, dtype=torch.long)
         grid = (pixels.shape[1] // 16, pixels.shape[2] // 16)
         labels = torch.tensor([pictures.labels(s) for s in scenes])
         return Batch(empty, empty, empty, (), pixels, labels, -1, grid)
 
     def picture(self, number: int) -> Batch:
-        """Pictures with a question and an answer each."""
-        rng, scenes, pixels = self.scenes(number, "picture")
+        """Half as many pictures, with a question and an answer each: their prompts are long."""
+        rng, scenes, pixels = self.scenes(number, "picture", max(1, self.size // 2))
         samples = []
         for scene in scenes:
             kind, question, answer = pictures.ask(rng, scene)
