@@ -55,7 +55,7 @@ class Model(Protocol):
     def snapshot(self) -> Snapshot:
         """A copy of the state."""
 
-    def restore(self, snapshot: Snapshot) -> None:
+    def restore(self, snapshot: Any) -> None:
         """Replaces the state by a snapshot of this model."""
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from qwen35.errors import UsageError, explain, one_line
+from qwen35.cli.output import notice, report
+from qwen35.errors import UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -29,22 +29,23 @@ def main(argv: Sequence[str] | None = None, load: Loader | None = None) -> int:
     (tests give their own).
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    _require_streams()
     try:
         return _run(words, load)
     except SystemExit as leaving:  # --help, --version
         return leaving.code if isinstance(leaving.code, int) else FAILED
     except KeyboardInterrupt:
-        _say("\nqwen35: stopped\n")
+        notice("stopped")
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout went away: there is nobody to tell.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return FAILED
     except UsageError as error:
-        _report(error)
+        report(error)
         return USAGE
     except Exception as error:
-        _report(error)
+        report(error)
         return FAILED
 
 
@@ -57,23 +58,16 @@ def _run(words: list[str], load: Loader | None) -> int:
             raise UsageError(f"this installation has no command {words[0]}", "", "see qwen35 --help")
         from importlib import import_module
 
-        status: Any = import_module(commands[words[0]]).main(words[1:])
-        return int(status or 0)
+        command: Callable[[list[str]], int] = getattr(import_module(commands[words[0]]), f"{words[0]}_main")
+        return command(words[1:])
     options = args.parse(words)
     from qwen35.cli.run import run
 
     return run(options, load)
 
 
-def _report(error: BaseException) -> None:
-    if os.environ.get("QWEN35_DEBUG", "0") not in ("", "0"):
-        _say(traceback.format_exc())
-    _say(f"qwen35: error: {one_line(explain(error))}\n")
-
-
-def _say(text: str) -> None:
-    try:
-        sys.stderr.write(text.encode(errors="replace").decode())
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        pass
+def _require_streams() -> None:
+    """A standard stream that the caller closed is None: it then reads as empty and swallows what it gets."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (for the life of the process)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, NoReturn
 
 from qwen35 import __version__
@@ -12,9 +12,9 @@ from qwen35.errors import UsageError
 
 __all__ = ["COMMANDS", "Parser", "available_commands", "parse"]
 
-#: Subcommand -> (module, what it does). A module has `main(argv) -> int | None`; it is imported when used.
+#: Subcommand -> (module, what it does). `NAME_main(argv) -> int` of the module is imported when used.
 COMMANDS = {
-    "export": ("qwen35.export.cli", "make a bundle of a checkpoint"),
+    "export": ("qwen35.export", "make a bundle of a checkpoint"),
     "check": ("qwen35.check", "prove a bundle against its recorded references"),
     "bench": ("qwen35.bench", "measure speed"),
     "info": ("qwen35.bundle.info", "tell what a bundle holds"),
@@ -30,14 +30,13 @@ class Parser(argparse.ArgumentParser):
 
 def available_commands() -> dict[str, str]:
     """The subcommands of this installation: name -> module."""
-    found = {}
-    for name, (module, _) in COMMANDS.items():
-        try:
-            if find_spec(module) is not None:
-                found[name] = module
-        except ModuleNotFoundError:
-            continue
-    return found
+    return {name: module for name, (module, _) in COMMANDS.items() if _exists(module)}
+
+
+def _exists(module: str) -> bool:
+    """Whether a module of this package is installed, without importing the packages above it."""
+    path = Path(__file__).parents[2].joinpath(*module.split("."))
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
 
 
 def _number(kind: Callable[[str], Any], low: float, high: float, rule: str) -> Callable[[str], Any]:
@@ -71,8 +70,8 @@ def build() -> Parser:
         usage="qwen35 [BUNDLE] [--prompt TEXT | --prompt-file FILE | --interactive | --chat] [options]",
         description="Runs Qwen3.5 on an AMD NPU, or on an emulated one where there is none.",
         epilog=(f"commands (each has --help):{commands}\n\n" if commands else "")
-        + "The answer goes to stdout, everything else to stderr. Exit status: 0 answered, 1 failed, 2 wrong "
-        "usage, 130 stopped\nwith Ctrl-C. QWEN35_BUNDLE names the default bundle; QWEN35_DEBUG=1 shows full "
+        + "The answer goes to stdout, everything else to stderr. Exit status: 0 answered, 1 failed, 2 wrong\n"
+        "usage, 130 stopped with Ctrl-C. QWEN35_BUNDLE names the default bundle; QWEN35_DEBUG=1 shows full\n"
         "reports of errors.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from qwen35.cli.line import LineReader
-from qwen35.cli.output import Progress, notice
+from qwen35.cli.output import Progress, notice, report
 from qwen35.cli.run import sampling_of, show
 from qwen35.cli.signals import Interrupt
-from qwen35.errors import UsageError, explain
+from qwen35.errors import UsageError
 
 if TYPE_CHECKING:
     from qwen35.api import Qwen35
@@ -86,7 +86,7 @@ class Chat:
             raise
         except Exception as error:
             self.failed = True
-            notice(f"error: {explain(error)}")
+            report(error)
             return ""
 
     def _sampling(self, images: bool) -> Sampling:

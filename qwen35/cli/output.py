@@ -8,9 +8,9 @@ import sys
 import time
 from typing import Any, TextIO
 
-from qwen35.errors import one_line
+from qwen35.errors import explain, one_line
 
-__all__ = ["Answer", "Progress", "notice"]
+__all__ = ["Answer", "Progress", "notice", "report"]
 
 DIM, PLAIN = "\x1b[2m", "\x1b[22m"
 
@@ -19,8 +19,18 @@ def notice(text: str, stream: TextIO | None = None) -> None:
     """One line on stderr, begun with the program's name. A closed stderr is no reason to fail."""
     stream = stream or sys.stderr
     with contextlib.suppress(OSError, ValueError):
-        stream.write(f"qwen35: {one_line(text)}\n")
+        stream.write(writable(f"qwen35: {one_line(text)}\n", stream))
         stream.flush()
+
+
+def report(error: BaseException) -> None:
+    """An error in one line on stderr; the whole of it before that with QWEN35_DEBUG=1."""
+    if os.environ.get("QWEN35_DEBUG", "0") not in ("", "0"):
+        import traceback
+
+        with contextlib.suppress(OSError, ValueError):
+            traceback.print_exception(type(error), error, error.__traceback__)
+    notice(f"error: {explain(error)}")
 
 
 def coloured(stream: Any) -> bool:

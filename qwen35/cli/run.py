@@ -9,9 +9,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from qwen35.cli.output import Answer, Progress, notice
+from qwen35.cli.output import Answer, Progress, notice, report
 from qwen35.cli.signals import Interrupt
-from qwen35.errors import QwenError, UsageError, explain
+from qwen35.errors import UsageError
 
 if TYPE_CHECKING:
     from qwen35.api import Qwen35
@@ -176,8 +176,10 @@ def _interactive(model: Qwen35, options: argparse.Namespace) -> int:
             try:
                 if _ask(model, options, line) == 130:
                     return 130
-            except QwenError as error:
-                notice(f"error: {explain(error)}")
+            except BrokenPipeError:
+                raise
+            except Exception as error:
+                report(error)
                 status = 1
     return status
 
