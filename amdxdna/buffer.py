@@ -213,7 +213,7 @@ class Buffer:
         self.handle = 0
         self._keep = None
         if self._finalizer.detach():
-            self._release()
+            doom(self._release)
         reap()
 
     def leak(self) -> None:
@@ -238,7 +238,7 @@ class _Unmap:
 
     def __call__(self, _pointer: object) -> None:
         if self.pid == os.getpid():
-            doom(self.unmap)
+            doom(self.unmap, first=True)
 
     def unmap(self) -> None:
         self.node.munmap(self.address, self.length)
@@ -328,6 +328,7 @@ def _allocate_dev(client: Client, nbytes: int) -> Buffer:
 def wrap(client: Client, address: int, nbytes: int, keep: object) -> Buffer:
     """A buffer over the caller's own pages; :meth:`amdxdna.device.Device.wrap` documents it."""
     client.check_open()
+    reap()
     if nbytes <= 0 or address % PAGE or nbytes % PAGE:
         raise BadArgument(f"{nbytes} bytes at {address:#x}: address and size must be multiples of {PAGE}",
                           call="wrap", remedy="Align the memory, or copy it into an ordinary buffer")
@@ -345,11 +346,9 @@ def wrap(client: Client, address: int, nbytes: int, keep: object) -> Buffer:
 def import_fd(client: Client, fd: int, nbytes: int | None) -> Buffer:
     """A buffer over a dma-buf; :meth:`amdxdna.device.Device.import_fd` documents it."""
     client.check_open()
-    if nbytes is None:
-        try:
-            nbytes = os.lseek(fd, 0, os.SEEK_END)
-        except OSError as error:
-            raise from_errno("PRIME_FD_TO_HANDLE", error.errno or 0, f"descriptor {fd}") from None
+    reap()
     request = ffi.new("struct drm_prime_handle *", {"fd": fd})
     ioctl.call(client.node, "PRIME_FD_TO_HANDLE", request, detail=f"descriptor {fd}")
-    return _finish(client, int(request.handle), "share", nbytes)
+    # A dma-buf's size is where its end is; the driver does not tell it.
+    size = os.lseek(fd, 0, os.SEEK_END) if nbytes is None else nbytes
+    return _finish(client, int(request.handle), "share", size)

@@ -30,19 +30,23 @@ _NEWEST = 1 << 16
 
 # What the garbage collector gave up. Finalizers can run in the middle of anything, also inside an emulated
 # node's own critical sections, so they only queue; reap() does the work at the next allocation or close.
+_unmaps: deque[Callable[[], None]] = deque()
 _doomed: deque[Callable[[], None]] = deque()
 
 
-def doom(action: Callable[[], None]) -> None:
-    """Queues what a finalizer has to do for the next :func:`reap`. Never blocks."""
-    _doomed.append(action)
+def doom(action: Callable[[], None], first: bool = False) -> None:
+    """Queues what a finalizer has to do for the next :func:`reap`. Never blocks.
+
+    Unmapping goes `first`: a buffer's mapping ends before its handle does.
+    """
+    (_unmaps if first else _doomed).append(action)
 
 
 def reap() -> None:
     """Does what finalizers queued, in this thread. Errors are dropped: there is nobody to tell."""
-    while _doomed:
+    while _unmaps or _doomed:
         with contextlib.suppress(IndexError, OSError):
-            _doomed.popleft()()
+            (_unmaps or _doomed).popleft()()
 
 
 @dataclass(frozen=True)

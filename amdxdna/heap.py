@@ -117,7 +117,7 @@ class _Unmap:
 
     def __call__(self, _pointer: object) -> None:
         if self.pid == os.getpid():
-            doom(self.unmap)
+            doom(self.unmap, first=True)
 
     def unmap(self) -> None:
         at = self.host
