@@ -125,8 +125,8 @@ static int attn_block(const struct attn_job *j, int task)
         load_tile(j, at, present, kv_head, keys, values);
         gemm(rows, TILE, hd, query, hd, keys, TILE, scores, TILE, 0.0f);
         for (int r = 0; r < rows; r++) {
-            int64_t own = j->past + first + r % count - at; /* this query's own column */
-            for (int64_t c = own + 1; c < TILE; c++)
+            int64_t later = j->past + first + r % count + 1 - at; /* the first column after this query's own */
+            for (int64_t c = later > 0 ? later : 0; c < TILE; c++)
                 scores[r * TILE + c] = -INFINITY;
             soften(scores + r * TILE, TILE, maxima + r, totals + r, sums + r * (int64_t)hd, hd);
         }

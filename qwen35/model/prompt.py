@@ -132,7 +132,7 @@ class Prompt:
         spec = self._specs[key]
         rows = self._a_rows[: chunks * spec.m * spec.lda].reshape(-1, spec.lda)
         rows[n:] = 0
-        return rows[:n]
+        return rows[:n, : spec.k]
 
     def _output(self, key: str, n: int, columns: int) -> U16:
         spec = self._specs[key]

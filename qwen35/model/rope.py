@@ -42,7 +42,8 @@ class Rope:
     def tables(self, positions: I64) -> tuple[F32, F32]:
         """cos and sin, float32 [n, rope_dim/2], of integer positions [n] (all axes alike) or [3, n]."""
         spread = np.asarray(positions, np.float32)
-        angles = (spread[..., None] if spread.ndim == 1 else spread.T[:, self.axes]) * self.frequencies
+        by_pair = spread[:, None] if spread.ndim == 1 else np.ascontiguousarray(spread[self.axes].T)
+        angles = by_pair * self.frequencies
         return np.cos(angles), np.sin(angles)
 
     def row(self, position: int, cosines: F32, sines: F32) -> None:
