@@ -79,7 +79,7 @@ def test_a_picture_in_a_prompt_equals_transformers(net: Any, tokenizer: Tokenize
     from PIL import Image
 
     rng = torch.Generator().manual_seed(3)
-    pixels = torch.randint(0, 256, (96, 128, 3), generator=rng, dtype=torch.uint8)
+    pixels = torch.randint(0, 256, (48, 64, 3), generator=rng, dtype=torch.uint8)
     values, grid = pixels_of([Image.fromarray(pixels.numpy())])
     assert grid.tolist() == [[1, 6, 8]]
     model = net.fold()
@@ -119,4 +119,4 @@ def test_a_saved_checkpoint_is_transformers_own(net: Any, tokenizer: Tokenizer, 
         tokenizer
     )
     size = json.loads((tmp_path / "preprocessor_config.json").read_text())["size"]
-    assert size == {"shortest_edge": 12288, "longest_edge": 16384}
+    assert size == {"shortest_edge": 3072, "longest_edge": 4096}

@@ -105,7 +105,7 @@ class Batches:
         """Pictures with per-token labels only."""
         _, scenes, pixels = self.scenes(number, "tower", self.size)
         empty = torch.zeros(0, dtype=torch.long)
-        grid = (pixels.shape[1] // 16, pixels.shape[2] // 16)
+        grid = (pixels.shape[1] // pictures.PATCH, pixels.shape[2] // pictures.PATCH)
         labels = torch.tensor([pictures.labels(s) for s in scenes])
         return Batch(empty, empty, empty, (), pixels, labels, -1, grid)
 
@@ -117,7 +117,7 @@ class Batches:
             kind, question, answer = pictures.ask(rng, scene)
             reason = picture_thought(scene, kind) if rng.random() < 0.08 else None
             samples.append(Sample((Turn(question, answer, reason),), image=True))
-        grid = (pixels.shape[1] // 16, pixels.shape[2] // 16)
+        grid = (pixels.shape[1] // pictures.PATCH, pixels.shape[2] // pictures.PATCH)
         plain = self.encoder.collate(samples, grid[0] * grid[1] // 4)
         labels = torch.tensor([pictures.labels(s) for s in scenes])
         return Batch(

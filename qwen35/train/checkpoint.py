@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from .network import MAX_PIXELS, MERGE, MIN_PIXELS, PATCH, Network
+from .network import MAX_PIXELS, MERGE, MIN_PIXELS, Network
+from .pictures import PATCH
 
 TEMPLATE = (
     "{%- if messages[0]['role'] == 'system' %}<|im_start|>system\n{{ messages[0]['content'] }}<|im_end|>\n"

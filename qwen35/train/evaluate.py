@@ -24,7 +24,7 @@ from .cases import MARKS, Case
 from .checkpoint import stop_ids
 from .corpus import Corpus, prompt
 from .network import pixels_of
-from .pictures import draw
+from .pictures import CELL, draw
 from .wordnet import WordNet
 
 MAX_NEW = 80
@@ -51,7 +51,7 @@ class Reference:
 
     def prompt_ids(self, case: Case) -> list[int]:
         """The token ids of a case's prompt."""
-        tokens = case.scene.width * case.scene.height // 1024 if case.scene else 0
+        tokens = case.scene.width * case.scene.height // CELL**2 if case.scene else 0
         ids: list[int] = self.tokenizer.encode(prompt(case.sample, tokens)[0]).ids
         return ids
 

@@ -19,8 +19,10 @@ from torch import Tensor, nn
 from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig, Qwen3_5VisionConfig
 
-PATCH, MERGE = 16, 2
-MIN_PIXELS, MAX_PIXELS = 96 * 128, 128 * 128
+from .pictures import CELL, PATCH
+
+MERGE = CELL // PATCH
+MIN_PIXELS, MAX_PIXELS = 48 * 64, 64 * 64
 """Every picture becomes 12 to 16 image tokens."""
 
 

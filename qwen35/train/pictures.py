@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageDraw
 
+PATCH, CELL = 8, 16
+"""Pixels of a side of a patch and of an image token's cell."""
 COLOURS: dict[str, tuple[int, int, int]] = {
     "red": (220, 30, 35),
     "orange": (245, 140, 20),
@@ -43,7 +45,7 @@ HELD_OUT = frozenset(
 )
 """Colour and shape pairs that never appear in training pictures."""
 
-SIZES = ((128, 128), (128, 128), (128, 128), (128, 96), (96, 128))
+SIZES = ((64, 64), (64, 64), (64, 64), (64, 48), (48, 64))
 """Widths and heights drawn, all of them fixed points of the image processor's resizing."""
 
 QUESTIONS: dict[str, tuple[str, ...]] = {
@@ -253,7 +255,7 @@ def _outline(shape: str, size: float, angle: float) -> list[tuple[float, float]]
     return [(size * (x * c - y * s), size * (x * s + y * c)) for x, y in points]
 
 
-def draw(scene: Scene, scale: int = 2) -> Image.Image:
+def draw(scene: Scene, scale: int = 4) -> Image.Image:
     """The picture of a scene, drawn `scale` times larger and reduced, so that its edges are smooth."""
     rng = random.Random(scene.seed)
     image = Image.new("RGB", (scene.width * scale, scene.height * scale), scene.ground)
@@ -308,7 +310,7 @@ def ask(
     return kind, question.replace("crosss", "crosses"), answers[kind]
 
 
-def labels(scene: Scene, cell: int = 32) -> list[tuple[int, int, int]]:
+def labels(scene: Scene, cell: int = CELL) -> list[tuple[int, int, int]]:
     """For each image token, raster order: (colour, shape, holds a centre), 0 = none; trains the tower."""
     found = []
     reach = min(scene.width, scene.height)
