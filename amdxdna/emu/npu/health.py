@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 
-FATAL_RESERVED_WORDS = 128
+FATAL_RESERVED_WORDS = 127
 
 
 @dataclass(slots=True)
