@@ -7,7 +7,7 @@ import time
 from amdxdna._native import lib
 from amdxdna.emu.kernels import stream
 
-from .kit import ABORT, COMPLETED, ERROR, NEW, TIMEOUT, Target, case, state
+from .kit import ABORT, CHAIN, COMPLETED, ERROR, NEW, TIMEOUT, Target, case, header, state
 
 # The driver looks every two seconds whether the device got on.
 TDR = 2.0
@@ -68,9 +68,10 @@ def queue_behind_a_hang(t: Target) -> None:
 def hang_in_a_chain(t: Target) -> None:
     """A chain that hangs times out as one command."""
     ready = t.ready()
-    command, code = ready.bo(0x1000, lib.AMDXDNA_BO_CMD), ready.dev(0x1000)
-    ready.pack(stream.hang(), command=command, code=code)
-    ready.raw(ready.command, 1 | 8 << 12 | 19 << 23, 1, 0, 0, 0, 0, 0, command.handle, 0)
+    good, hung = ready.bo(0x1000, lib.AMDXDNA_BO_CMD), ready.bo(0x1000, lib.AMDXDNA_BO_CMD)
+    ready.pack(stream.copy(4096, 1), ready.source.device, ready.destination.device, command=good)
+    ready.pack(stream.hang(), command=hung, code=ready.dev(0x1000))
+    ready.raw(ready.command, header(CHAIN, 10), 2, 0, 0, 0, 0, 0, good.handle, 0, hung.handle, 0)
     ready.wait(ready.syncobj, ready.submit(ready.hwctx, ready.command.handle))
     assert state(ready.command) == TIMEOUT
 

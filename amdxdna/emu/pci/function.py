@@ -109,6 +109,7 @@ class Npu2Function:
             self.reset()
             self.firmware.options = options
             self.psp.faults = {}
+            self.psp.start = self.firmware.start
             self.smu.fault = None
             self.firmware.overrides = {}
 

@@ -19,8 +19,8 @@ class Psp:
 
     def __init__(self, bars: reg.Bars, start: Callable[[], None], stop: Callable[[], None]) -> None:
         self._bars = bars
-        self._start = start
-        self._stop = stop
+        self.start = start
+        self.stop = stop
         self.faults: dict[int, int | None] = {}
         self.image: tuple[int, int] | None = None
 
@@ -39,9 +39,9 @@ class Psp:
         elif command == VALIDATE:
             self.image = (arguments[0] | arguments[1] << 32, arguments[2])
         elif command == START and self.image is not None:
-            self._start()
+            self.start()
         elif command == RELEASE:
-            self._stop()
+            self.stop()
         else:
             response = 0xFFFF0006
         if response is None:
