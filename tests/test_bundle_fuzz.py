@@ -15,9 +15,9 @@ from tests.synthetic_bundle import Habits, write_bundle
 
 WORDS = [
     "0", "-1", "1", "8", "4294967295", "4294967296", "9" * 18, "9" * 40, "1e308", "nan", "1_000", "0x10",
-    "\u0663", "", "=", "==", "a=b=c", "#", "..", "/", "../../etc/passwd", "\0", "\u2028", "\u00a0", "f32", "bf16",
-    "u8", ",", ",,", "1,2,3", "1," * 40 + "1", "version", "param", "gemm", "gemm_chunks", "gemv", "xclbin",
-    "tokcase", "ref", "sum", "x" * 5000, "M=1", "K=8", "insts=.", "insts=kernels", "ctx=gemm",
+    "\u0663", "", "=", "==", "a=b=c", "#", "..", "/", "../../etc/passwd", "\0", "\u2028", "\u00a0", "f32",
+    "bf16", "u8", ",", ",,", "1,2,3", "1," * 40 + "1", "version", "param", "gemm", "gemm_chunks", "gemv",
+    "xclbin", "tokcase", "ref", "sum", "x" * 5000, "M=1", "K=8", "insts=.", "insts=kernels", "ctx=gemm",
     "\ud7ff", "\U0010ffff",
 ]
 

@@ -18,7 +18,8 @@ typedef struct {
     const uint8_t *bias;
     uint16_t *c;
     size_t rows, k, n, lda, c_stride, stride, first;
-    int swiglu;
+    int swiglu, gelu;
+    size_t second;                /* bytes from a stream to the one it is summed with, or 0 */
     uint32_t format;
     uint8_t busy[MAX_ROWS];       /* the row has a value other than zero */
     uint16_t list[MAX_ROWS];      /* busy rows */
@@ -76,6 +77,33 @@ static void panel_bias(const gemm_job *job, size_t column, size_t count, float *
         memcpy(bias, job->bias + 4 * column, 4 * count);
 }
 
+/* The epilogue of a row's `width` columns. GELU in its tanh form is x sigmoid(t), t = 2 sqrt(2 / pi)
+   (x + 0.044715 x^3): the SwiGLU of t and x / t, which is finite. */
+static void epilogue(const gemm_job *job, const float *sums, const float *bias, unsigned width, uint16_t *out)
+{
+    if (!job->gelu) {
+        job->variant->finish(sums, bias, job->swiglu, width, out);
+        return;
+    }
+    static const float zero[PANEL];
+    for (unsigned at = 0; at < width; at += HALF) {
+        float pair[PANEL] __attribute__((aligned(64)));
+        uint16_t half[HALF];
+        for (unsigned j = 0; j < HALF; j++) {
+            float x = at + j < width ? sums[at + j] + bias[at + j] : 0;
+            float slope = 1.5957691216f * (1 + 0.044715f * x * x), t = x * slope, ratio = 1 / slope;
+            if (x > 16)
+                t = x, ratio = 1;
+            if (x < -16)
+                t = 0, ratio = 0;
+            pair[j] = t;
+            pair[HALF + j] = ratio;
+        }
+        job->variant->finish(pair, zero, 1, PANEL, half);
+        memcpy(out + at, half, 2 * (width - at < HALF ? width - at : HALF));
+    }
+}
+
 static uint16_t *output(const gemm_job *job, uint16_t *row, size_t column)
 {
     return row + (job->swiglu ? column / 2 : column);
@@ -86,7 +114,7 @@ static void panel_task(void *context, size_t begin, size_t end, unsigned worker)
     gemm_job *job = context;
     const isa_variant *variant = job->variant;
     size_t half_bytes = job->k * HALF * variant->element;
-    uint8_t *panel = pool_scratch(worker, 0, 2 * half_bytes);
+    uint8_t *panel = pool_scratch(worker, 0, (job->second ? 4 : 2) * half_bytes);
     if (!panel) {
         atomic_store(&job->failed, 1);
         return;
@@ -96,19 +124,29 @@ static void panel_task(void *context, size_t begin, size_t end, unsigned worker)
         size_t halves = width > HALF ? 2 : 1;
         for (size_t h = 0; h < halves; h++) {
             size_t wide = width - h * HALF < HALF ? width - h * HALF : HALF;
-            variant->decode[job->format](job->b + (column + h * HALF) / 8 * job->stride, wide / 8, job->k,
-                                         panel + h * half_bytes);
+            const uint8_t *groups = job->b + (column + h * HALF) / 8 * job->stride;
+            variant->decode[job->format](groups, wide / 8, job->k, panel + h * half_bytes);
+            if (job->second)
+                variant->decode[job->format](groups + job->second, wide / 8, job->k, panel + (2 + h) * half_bytes);
         }
         float bias[PANEL], sums[MAX_TILE * PANEL] __attribute__((aligned(64)));
+        float rest[MAX_TILE * PANEL] __attribute__((aligned(64)));
         panel_bias(job, column, width, bias);
         for (size_t tile = 0; tile < job->tiles; tile++) {
             size_t from = tile_start(job, tile), count = tile_start(job, tile + 1) - from;
             for (size_t h = 0; h < halves; h++)
                 variant->tile(job->packed + tile * job->tile_bytes, panel + h * half_bytes, (unsigned)count,
                               job->k, sums + h * HALF);
+            for (size_t h = 0; job->second && h < halves; h++) {
+                variant->tile(job->packed + tile * job->tile_bytes, panel + (2 + h) * half_bytes,
+                              (unsigned)count, job->k, rest + h * HALF);
+                for (size_t i = 0; i < count; i++)
+                    for (size_t j = h * HALF; j < (h + 1) * HALF; j++)
+                        sums[i * PANEL + j] += rest[i * PANEL + j];
+            }
             for (size_t i = 0; i < count; i++)
-                variant->finish(sums + i * PANEL, bias, job->swiglu, (unsigned)width,
-                                output(job, job->c + (job->first + job->list[from + i]) * job->c_stride, column));
+                epilogue(job, sums + i * PANEL, bias, (unsigned)width,
+                         output(job, job->c + (job->first + job->list[from + i]) * job->c_stride, column));
         }
     }
 }
@@ -121,7 +159,7 @@ static void idle_row(gemm_job *job)
     for (size_t column = 0; column < job->n; column += PANEL) {
         size_t width = job->n - column < PANEL ? job->n - column : PANEL;
         panel_bias(job, column, width, bias);
-        job->variant->finish(zero, bias, job->swiglu, (unsigned)width, output(job, job->idle, column));
+        epilogue(job, zero, bias, (unsigned)width, output(job, job->idle, column));
     }
 }
 
@@ -176,8 +214,10 @@ int emu_gemm(uintptr_t a, uintptr_t b, uintptr_t c, size_t rows, size_t k, size_
     job->lda = lda;
     job->c_stride = c_stride;
     job->stride = group_bytes(k, format);
-    job->bias = flags & EMU_BIAS ? job->b + n / 8 * job->stride : NULL;
+    job->second = flags & EMU_PAIR ? n / 8 * job->stride : 0;
+    job->bias = flags & EMU_BIAS ? job->b + job->second + n / 8 * job->stride : NULL;
     job->swiglu = !!(flags & EMU_SWIGLU);
+    job->gelu = !!(flags & EMU_GELU);
     job->format = format;
     job->idle = (uint16_t *)(job + 1);
     idle_row(job);

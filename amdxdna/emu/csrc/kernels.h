@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { EMU_SWIGLU = 1, EMU_BIAS = 2 };
+enum { EMU_SWIGLU = 1, EMU_BIAS = 2, EMU_GELU = 4, EMU_PAIR = 8 };
 enum { EMU_BFP16 = 0, EMU_BFP6S = 1 };
 
 int emu_gemm(uintptr_t a, uintptr_t b, uintptr_t c, size_t rows, size_t k, size_t n, size_t lda,

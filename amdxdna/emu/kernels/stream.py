@@ -37,6 +37,11 @@ SWIGLU = 1
 BIAS = 2
 """Flag: the weight stream ends with one float32 an output, added before any epilogue."""
 
+GELU = 4
+"""Flag (GEMM): C holds the GELU, in its tanh form, of every column."""
+PAIR = 8
+"""Flag (GEMM): two streams of the same shape one after the other; their products are summed."""
+
 BFP16 = 0
 BFP6S = 1
 FORMATS = {"bfp16": BFP16, "bfp6s": BFP6S}
@@ -62,7 +67,7 @@ def weight_bytes(n: int, k: int, format: int = BFP16, flags: int = 0) -> int:
     if k < step or k % step:
         raise StreamError(f"K = {k}: not a positive multiple of {step}")
     body = n * (k // 8) * 9 if format == BFP16 else (n // 8) * (k // 128) * 832
-    return body + (4 * n if flags & BIAS else 0)
+    return body * (2 if flags & PAIR else 1) + (4 * n if flags & BIAS else 0)
 
 
 def _check_words(name: str, values: tuple[int, ...]) -> None:
@@ -115,8 +120,10 @@ class Gemm:
         """Raises StreamError unless the fields agree with each other."""
         if self.m < 1 or self.chunks < 1 or self.rows > MAX_ROWS:
             raise StreamError(f"GEMM: {self.chunks} chunks of {self.m} rows: 1..{MAX_ROWS} rows in all")
-        if self.flags & ~(SWIGLU | BIAS):
+        if self.flags & ~(SWIGLU | BIAS | GELU | PAIR):
             raise StreamError(f"GEMM: unknown flags 0x{self.flags:x}")
+        if self.flags & SWIGLU and self.flags & GELU:
+            raise StreamError("GEMM: SwiGLU and GELU exclude each other")
         if self.flags & SWIGLU and self.n % 64:
             raise StreamError(f"GEMM: N = {self.n} is no multiple of 64, which SwiGLU's 32|32 pairs need")
         expected = weight_bytes(self.n, self.k, self.format, self.flags)
@@ -281,10 +288,12 @@ def gemm(
     c_stride: int | None = None,
     swiglu: bool = False,
     bias: bool = False,
+    gelu: bool = False,
+    pair: bool = False,
     format: int = BFP16,
 ) -> bytes:
     """The stream of one GEMM over `chunks` chunks of `m` rows; strides default to dense rows."""
-    flags = (SWIGLU if swiglu else 0) | (BIAS if bias else 0)
+    flags = (SWIGLU if swiglu else 0) | (BIAS if bias else 0) | (GELU if gelu else 0) | (PAIR if pair else 0)
     columns = n // 2 if swiglu else n
     return program([
         Gemm(m, chunks, k, n, k if lda is None else lda, columns if c_stride is None else c_stride,
