@@ -452,7 +452,7 @@ def unprivileged(t: Target) -> None:
     join(t.in_child(lambda inner: _group(inner, "unprivileged"), user=1000))
 
 
-@case(warns="Can not get flush memory")
+@case(warns="WARNING: drivers/accel/amdxdna/amdxdna_gem")
 def sync_at_the_end(t: Target) -> None:
     """SYNC_BO from a BO's end on."""
     assert not check_line(SYNC_AT_END, bench(t))
