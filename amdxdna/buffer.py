@@ -270,7 +270,7 @@ def _finish(client: Client, handle: int, kind: str, nbytes: int, keep: object = 
     return Buffer(client, handle, kind, nbytes, address, memory, host, keep)
 
 
-def allocate(client: Client, nbytes: int, kind: str = "share") -> Buffer:
+def allocate(client: Client, nbytes: int, kind: str = "share", flush: bool = True) -> Buffer:
     """A new buffer; :meth:`amdxdna.device.Device.alloc` documents it."""
     client.check_open()
     if kind not in KINDS:
@@ -283,8 +283,9 @@ def allocate(client: Client, nbytes: int, kind: str = "share") -> Buffer:
         buffer = _allocate_dev(client, nbytes)
     else:
         buffer = _finish(client, _create(client, nbytes, kind), kind, nbytes)
-    # A fresh page may have dirty lines in the cache, which would overwrite what the device puts there.
-    buffer.to_device()
+    if flush:
+        # A fresh page may have dirty lines in the cache, which would overwrite what the device puts there.
+        buffer.to_device()
     return buffer
 
 

@@ -110,12 +110,14 @@ class Device:
                 client.at_close(pool.close)
             return client.pool
 
-    def alloc(self, nbytes: int, kind: str = "share") -> Buffer:
+    def alloc(self, nbytes: int, kind: str = "share", *, flush: bool = True) -> Buffer:
         """A new buffer of `nbytes`: "share" (data), "dev" (device heap: instructions, PDIs) or "cmd".
 
-        Its contents are undefined. Raises OutOfMemory, OutOfHeap (with the numbers) or BadArgument.
+        Its contents are undefined. Without `flush` its pages are not touched yet; the caller fills the buffer
+        and calls :meth:`Buffer.to_device` before a command sees it, as for weights that threads read in.
+        Raises OutOfMemory, OutOfHeap (with the numbers) or BadArgument.
         """
-        return allocate(self.client, nbytes, kind)
+        return allocate(self.client, nbytes, kind, flush)
 
     def wrap(self, source: Any, nbytes: int | None = None) -> Buffer:
         """A buffer over memory the caller has: an address with `nbytes`, or a contiguous array, mmap or other
