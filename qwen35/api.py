@@ -19,6 +19,7 @@ from qwen35.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from qwen35.bundle import Bundle
+    from qwen35.structured import JsonGrammars
 
 __all__ = ["DEFAULT_BUNDLE", "Info", "Qwen35", "find_bundle"]
 
@@ -67,6 +68,7 @@ class Info:
     emulated: bool = False
     contexts: int = 0
     hidden: int = 0
+    vocab: int = 0
     layers: int = 0
     vision: bool = False
     weights: str = ""
@@ -110,6 +112,7 @@ class Qwen35:
         self.vision = vision
         self.device = device
         self.session = Session(model, PrefixCache(cache_bytes) if cache_bytes else None, pass_tokens)
+        self._grammars: JsonGrammars | None = None
         self._closed = False
 
     @classmethod
@@ -214,6 +217,7 @@ class Qwen35:
         sampling: Sampling | None = None,
         stop: Sequence[str] = (),
         tools: Sequence[Mapping[str, Any]] | None = None,
+        json_schema: Any = None,
         allow_special: bool = False,
         loops: bool = True,
         keep: bool = False,
@@ -223,7 +227,8 @@ class Qwen35:
     ) -> Reply:
         """Answers a whole conversation (messages as in qwen35.template).
 
-        `stop` strings end the answer and are not part of it (they do not apply to reasoning). `allow_special`
+        `stop` strings end the answer and are not part of it (they do not apply to reasoning). `json_schema`
+        makes the answer a JSON document that fits it (needs the llguidance package). `allow_special`
         lets markers inside messages become control tokens. `loops=False` lets an answer repeat itself for
         ever. With `keep` the state before the answer is kept, and kept states are used: for conversations.
         `cancel()` is asked between tokens and passes, `progress(done, total)` told of prompt passes,
@@ -239,7 +244,10 @@ class Qwen35:
         if total > self.model.max_ctx:
             raise PromptTooLong(total, self.model.max_ctx)
         chosen = sampling or self.default_sampling(thinking=thinking, images=bool(stats.image_tokens))
-        sampler = Sampler(chosen, prompt.ids)
+        constraint = None
+        if json_schema is not None:
+            constraint = self._json_grammars().constraint(json_schema, thinking=thinking)
+        sampler = Sampler(chosen, prompt.ids, constraint)
         before = self._swaps()
 
         def end(reply: Reply) -> None:
@@ -298,6 +306,14 @@ class Qwen35:
             raise PromptTooLong(self.model.length + 1, self.model.max_ctx)
         return self.model.decode(token)
 
+    def _json_grammars(self) -> JsonGrammars:
+        if self._grammars is None:
+            from qwen35.structured import JsonGrammars
+
+            vocab = self.info.vocab or self.tokenizer.vocab_size
+            self._grammars = JsonGrammars(self.tokenizer, vocab, self.stop)
+        return self._grammars
+
     def _swaps(self) -> tuple[int, int]:
         pool = getattr(self.device, "pool", None)
         return getattr(pool, "swaps", 0), getattr(pool, "loads", 0)
@@ -321,6 +337,7 @@ def _describe(bundle: Bundle, device: Any) -> Info:
         emulated=device.node.emulated,
         contexts=len(bundle.xclbins),
         hidden=config.D,
+        vocab=config.vocab,
         layers=config.layers,
         vision=config.vision is not None,
         weights=config.gemv_format,

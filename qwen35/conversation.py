@@ -95,7 +95,7 @@ class Reply:
     out of the iteration.
 
     Attributes, complete at the end: `text`, `reasoning`, `tokens` (ids), `finish` (see Stats), `stats`,
-    `note` (one line when the answer was cut for repeating itself, else empty), `logprobs`.
+    `note` (one line when the answer was cut for repeating itself, or its JSON is not whole), `logprobs`.
     """
 
     def __init__(
@@ -168,6 +168,8 @@ class Reply:
         if self._run.period and finish == "loop":
             tokens = f"{self._run.period} token{'s' * (self._run.period != 1)}"
             self.note = f"stopped: the answer repeats the same {tokens} over and over"
+        elif self._sampler is not None and self._sampler.constraint and not self._sampler.constraint.complete:
+            self.note = "the JSON is not complete"
         if self._sampler is not None and not self._sampler.sampling.greedy:
             self.stats.seed = self._sampler.seed
         self.reasoning = self.reasoning.strip()

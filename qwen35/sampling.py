@@ -10,7 +10,7 @@ import math
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from qwen35.errors import UsageError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GREEDY",
+    "Constraint",
     "LoopDetector",
     "Sampler",
     "Sampling",
@@ -152,16 +153,34 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
+class Constraint(Protocol):
+    """What restricts the choice of tokens (qwen35.structured)."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer may end here."""
+
+    def mask(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The scores, those of tokens that are not allowed at -inf; the argument is left as it is."""
+
+    def accept(self, token: int) -> None:
+        """Notes the chosen token."""
+
+
 class Sampler:
     """Chooses the tokens of one answer. Not thread-safe: it counts what it has chosen.
 
     Same settings, seed and logits give the same tokens. Without a seed one is drawn; `seed` tells which.
     """
 
-    def __init__(self, sampling: Sampling = GREEDY, prompt: Iterable[int] = ()) -> None:
+    def __init__(
+        self, sampling: Sampling = GREEDY, prompt: Iterable[int] = (), constraint: Constraint | None = None
+    ) -> None:
+        """`prompt` are the tokens that the repetition penalty sees beside the answer's."""
         import numpy as np
 
         self.sampling = sampling
+        self.constraint = constraint
         self.seed = sampling.seed if sampling.seed is not None else secrets.randbits(32)
         self.logprobs: list[TokenLogprob] = []
         self._random = np.random.Generator(np.random.PCG64(self.seed))
@@ -176,6 +195,8 @@ class Sampler:
         import numpy as np
 
         scores = self._penalised(logits)
+        if self.constraint is not None:
+            scores = self.constraint.mask(scores)
         if self.sampling.greedy:
             token = int(np.argmax(scores))
             if math.isnan(scores[token]):
@@ -183,6 +204,8 @@ class Sampler:
         else:
             token = self._draw(scores)
         self._counts[token] = self._counts.get(token, 0) + 1
+        if self.constraint is not None:
+            self.constraint.accept(token)
         if self.sampling.logprobs is not None:
             self.logprobs.append(_logprob(logits, token, self.sampling.logprobs))
         return token

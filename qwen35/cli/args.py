@@ -113,6 +113,7 @@ def build() -> Parser:
     number("--seed", whole, 0, 2**64 - 1, "0 to 2^64 - 1", "N", "draw the same answer again")
     how.add_argument("--stop", action="append", default=[], type=_text, metavar="TEXT",
                      help="end the answer before this text; repeatable")
+    how.add_argument("--json-schema", metavar="FILE", help="answer with JSON that fits the schema in FILE")
     how.add_argument("--no-loop-check", action="store_true", help="let an answer repeat itself")
 
     run = parser.add_argument_group("where to run")

@@ -104,6 +104,7 @@ class Chat:
                     sampling=self._sampling(bool(images)),
                     max_new=self.options.max_new,
                     stop=self.options.stop,
+                    json_schema=self.options.schema,
                     allow_special=self.options.allow_special,
                     loops=not self.options.no_loop_check,
                     cancel=interrupt.pressed,

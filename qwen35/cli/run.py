@@ -25,6 +25,11 @@ __all__ = ["load_model", "run", "sampling_of", "show", "told"]
 def run(options: argparse.Namespace, load: Callable[[argparse.Namespace], Qwen35] | None = None) -> int:
     """Runs the parsed options; the exit status."""
     prompt = _prompt(options)
+    options.schema = None
+    if options.json_schema is not None:
+        from qwen35.structured import read_schema
+
+        options.schema = read_schema(options.json_schema)
     if not options.chat and prompt is None and not options.interactive:
         raise UsageError("nothing was asked", "", "use --prompt TEXT, --prompt-file, --interactive or --chat")
     _reconfigure()
@@ -159,6 +164,7 @@ def _ask(model: Qwen35, options: argparse.Namespace, prompt: str) -> int:
             options.image,
             sampling=sampling_of(options, model, thinking=options.thinking, images=bool(options.image)),
             stop=options.stop,
+            json_schema=options.schema,
             allow_special=options.allow_special,
             loops=not options.no_loop_check,
             cancel=interrupt.pressed,
