@@ -11,7 +11,9 @@
 #include <immintrin.h>
 
 /* The including file defines TARGET: its function attribute, AVX2 at least. */
+#ifndef TARGET_INLINE
 #define TARGET_INLINE TARGET INLINE
+#endif
 
 typedef struct {
     uint32_t m[16]; /* magnitudes, 8 bits */
@@ -66,8 +68,9 @@ INLINE int take(parts *p, unsigned n, int headroom, int32_t *q, int *more)
 
 typedef void (*put_entry)(void *out, size_t at, size_t block, const int32_t *q, int unit);
 
-/* The common case of split and take: all of a block's values exact in one entry. Returns 0 otherwise. */
-TARGET_INLINE int take_exact(const uint16_t *x, unsigned n, int headroom, int32_t *q, int *unit)
+/* The common case of split and take: all of a block's values exact in one entry and none above `most`.
+   Returns 0 otherwise. */
+TARGET_INLINE int take_exact(const uint16_t *x, unsigned n, int headroom, int most, int32_t *q, int *unit)
 {
     __m128i raw[2];
     __m128i largest = _mm_setzero_si128();
@@ -87,6 +90,8 @@ TARGET_INLINE int take_exact(const uint16_t *x, unsigned n, int headroom, int32_
         __m256 scaled = _mm256_mul_ps(_mm256_castsi256_ps(bits), inverse);
         __m256i whole = _mm256_cvttps_epi32(scaled);
         exact &= _mm256_movemask_ps(_mm256_cmp_ps(_mm256_cvtepi32_ps(whole), scaled, _CMP_EQ_OQ));
+        __m256i over = _mm256_cmpgt_epi32(whole, _mm256_set1_epi32(most));
+        exact &= ~_mm256_movemask_ps(_mm256_castsi256_ps(over));
         _mm256_store_si256((__m256i *)(q + 8 * i), whole);
     }
     *unit = top - 134 - headroom;
@@ -94,15 +99,16 @@ TARGET_INLINE int take_exact(const uint16_t *x, unsigned n, int headroom, int32_
 }
 
 /* Fills `out` for `blocks` blocks of n values: first one entry a block in order, then the further ones.
-   `put` writes entry number `at` for block `block`. Returns the number of entries, 0 for a non-finite x. */
-TARGET_INLINE size_t fill_entries(const uint16_t *x, size_t blocks, unsigned n, int headroom, put_entry put,
-                                  void *out)
+   `put` writes entry number `at` for block `block`. q of 32640 (headroom 7) is for the slow way alone: as two
+   signed bytes it does not exist. Returns the number of entries, 0 for a non-finite x. */
+TARGET_INLINE size_t fill_entries(const uint16_t *x, size_t blocks, unsigned n, int exact_headroom,
+                                  int headroom, put_entry put, void *out)
 {
     size_t extra = blocks;
     for (size_t block = 0; block < blocks; block++) {
         int32_t q[16] __attribute__((aligned(32)));
         int unit, more;
-        if (take_exact(x + block * n, n, headroom, q, &unit)) {
+        if (take_exact(x + block * n, n, exact_headroom, 32639, q, &unit)) {
             put(out, block, block, q, unit);
             continue;
         }

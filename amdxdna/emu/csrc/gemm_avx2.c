@@ -1,10 +1,6 @@
 /* GEMM for AVX2: float32 products, tiles of 6 rows by 16 columns in registers. */
-#include "avx2.h"
-
-#include <immintrin.h>
-
 #define TARGET __attribute__((target("avx2,fma")))
-#define TARGET_INLINE TARGET INLINE
+#include "avx2.h"
 
 enum { TILE_ROWS = 6 };
 
@@ -71,47 +67,19 @@ TARGET static void decode_bfp16(const uint8_t *groups, size_t count, size_t k, v
         }
 }
 
-/* round_half_even(q * c / 2) of 32 weights; see gemv_avx2.c for a, b and offset. */
-TARGET_INLINE __m256i mantissas(__m256i u, __m256i ab0, __m256i ab1, __m256i o0, __m256i o1)
-{
-    __m256i odd = _mm256_and_si256(_mm256_srli_epi16(u, 1), _mm256_set1_epi8(1));
-    __m256i h = _mm256_and_si256(_mm256_srli_epi16(_mm256_add_epi8(u, odd), 1), _mm256_set1_epi8(0x7F));
-    __m256i low = _mm256_add_epi16(_mm256_maddubs_epi16(_mm256_unpacklo_epi8(u, h), ab0), o0);
-    __m256i high = _mm256_add_epi16(_mm256_maddubs_epi16(_mm256_unpackhi_epi8(u, h), ab1), o1);
-    return _mm256_packs_epi16(low, high);
-}
-
-TARGET_INLINE __m256i pick_words(int row)
-{
-    const short w = 0x0404;
-    return _mm256_add_epi16(_mm256_set1_epi16((short)(0x0100 + row * 0x0202)),
-                            _mm256_setr_epi16(0, 0, 0, 0, 0, 0, 0, 0, w, w, w, w, w, w, w, w));
-}
-
 /* The mantissas of a tile as two halves [row][8 k]. */
 TARGET_INLINE void bfp6s_mantissas(const uint8_t *tile, const uint8_t *scales, uint8_t out[128])
 {
-    const __m256i low4 = _mm256_set1_epi8(0x0F), bits2 = _mm256_set1_epi8(0x30);
-    const __m128i ab = _mm_setr_epi8(2, 1, 3, 0, 4, -1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0);
-    const __m128i offset = _mm_setr_epi16(-80, -96, -112, -128, 0, 0, 0, 0);
-    __m128i c2 = _mm_slli_epi16(_mm_and_si128(_mm_loadl_epi64((const __m128i *)scales), _mm_set1_epi8(3)), 1);
-    __m128i index = _mm_or_si128(_mm_unpacklo_epi8(c2, c2), _mm_set1_epi16(0x0100));
-    __m256i weights = _mm256_broadcastsi128_si256(_mm_shuffle_epi8(ab, index));
-    __m256i offsets = _mm256_broadcastsi128_si256(_mm_shuffle_epi8(offset, index));
-    __m256i high = _mm256_loadu_si256((const __m256i *)(tile + 64));
+    bfp6s_rows rows = bfp6s_open(scales);
     for (int part = 0; part < 2; part++) {
-        __m256i nib = _mm256_loadu_si256((const __m256i *)(tile + 32 * part));
-        __m256i h = part ? _mm256_srli_epi16(high, 2) : high;
-        __m256i u0 = _mm256_or_si256(_mm256_and_si256(nib, low4),
-                                     _mm256_and_si256(_mm256_slli_epi16(h, 4), bits2));
-        __m256i u1 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(nib, 4), low4),
-                                     _mm256_and_si256(h, bits2));
-        __m256i ab0 = _mm256_shuffle_epi8(weights, pick_words(4 * part));
-        __m256i ab1 = _mm256_shuffle_epi8(weights, pick_words(4 * part + 1));
-        __m256i o0 = _mm256_shuffle_epi8(offsets, pick_words(4 * part));
-        __m256i o1 = _mm256_shuffle_epi8(offsets, pick_words(4 * part + 1));
-        _mm256_storeu_si256((__m256i *)(out + 32 * part), mantissas(u0, ab0, ab1, o0, o1));
-        _mm256_storeu_si256((__m256i *)(out + 64 + 32 * part), mantissas(u1, ab0, ab1, o0, o1));
+        __m256i u[2];
+        bfp6s_unpack(tile, part, u, u + 1);
+        for (int h = 0; h < 2; h++) {
+            __m256i t = bfp6s_thirds(u[h]);
+            __m256i even = _mm256_srai_epi16(bfp6s_doubled(&rows, u[h], t, part, 0), 1);
+            __m256i odd = _mm256_srai_epi16(bfp6s_doubled(&rows, u[h], t, part, 1), 1);
+            _mm256_storeu_si256((__m256i *)(out + 64 * h + 32 * part), _mm256_packs_epi16(even, odd));
+        }
     }
 }
 
@@ -128,9 +96,7 @@ TARGET static void decode_bfp6s(const uint8_t *groups, size_t count, size_t k, v
             const uint8_t *scales = segment + BFP6S_SCALES + tile * 8;
             uint8_t m[128];
             bfp6s_mantissas(segment + tile * BFP6S_TILE, scales, m);
-            __m256i s = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)scales));
-            __m256i e = _mm256_add_epi32(_mm256_srli_epi32(s, 2), _mm256_set1_epi32(80));
-            __m256 scale = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(e, 23)), offset);
+            __m256 scale = _mm256_mul_ps(bfp6s_scales(scales), offset);
             decode_block(m, 8, scale, panel + at * HALF + g * 8);
             decode_block(m + 64, 8, scale, panel + (at + 8) * HALF + g * 8);
         }

@@ -65,18 +65,23 @@ TARGET static void decode_bfp6s(const uint8_t *groups, size_t count, size_t k, v
     if (count < HALF / 8)
         memset(panel, 0, k * HALF * sizeof *panel);
     const __m512 offset = _mm512_set1_ps(0x1p-30f);
-    for (size_t at = 0; at < k; at += 16)
-        for (size_t g = 0; g < count; g++) {
-            const uint8_t *segment = groups + (g * (k / 128) + at / 128) * BFP6S_SEGMENT;
+    const __m512i sign = _mm512_set1_epi8(-128);
+    /* Bytes 3 and 2 of lane i: (e, odd) of row i % 8. */
+    const int pair = 0x40 << 16, row = 0x0101 << 16;
+    const __m512i scales0 = _mm512_setr_epi32(
+        pair, pair + row, pair + 2 * row, pair + 3 * row, pair + 4 * row, pair + 5 * row, pair + 6 * row,
+        pair + 7 * row, pair, pair + row, pair + 2 * row, pair + 3 * row, pair + 4 * row, pair + 5 * row,
+        pair + 6 * row, pair + 7 * row);
+    for (size_t g = 0; g < count; g++, groups += k / 128 * BFP6S_SEGMENT)
+        for (size_t at = 0; at < k; at += 16) {
+            const uint8_t *segment = groups + at / 128 * BFP6S_SEGMENT;
             size_t tile = at / 16 % 8;
-            const uint8_t *scales = segment + BFP6S_SCALES + tile * 8;
-            __m512i m[2];
-            bfp6s_mantissas(segment + tile * BFP6S_TILE, scales, m);
-            __m256i s = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)scales));
-            __m256i e = _mm256_slli_epi32(_mm256_add_epi32(_mm256_srli_epi32(s, 2), _mm256_set1_epi32(80)), 23);
-            __m512 scale = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_broadcast_i64x4(e)), offset);
-            decode_block(m[0], scale, panel + at * HALF + g * 8);
-            decode_block(m[1], scale, panel + (at + 8) * HALF + g * 8);
+            __m512i step = _mm512_set1_epi8((char)(8 * tile)), m[2];
+            bfp6s_segment shared = bfp6s_open(segment + BFP6S_SCALES);
+            bfp6s_mantissas(&shared, segment + tile * BFP6S_TILE, _mm512_add_epi8(bfp6s_row_index(), step), m);
+            __m512 scale = _mm512_mul_ps(bfp6s_scales(&shared, _mm512_add_epi8(scales0, step)), offset);
+            decode_block(_mm512_xor_si512(m[0], sign), scale, panel + at * HALF + g * 8);
+            decode_block(_mm512_xor_si512(m[1], sign), scale, panel + (at + 8) * HALF + g * 8);
         }
 }
 

@@ -59,19 +59,26 @@ TARGET static void decode_bfp6s(const uint8_t *groups, size_t count, size_t k, v
     static const uint8_t nothing[BFP6S_SEGMENT];
     uint32_t *panel = out;
     const __m512 offset = _mm512_set1_ps(0x1p-30f);
+    const __m512i sign = _mm512_set1_epi8(-128);
     size_t stride = k / 128 * BFP6S_SEGMENT;
     for (size_t at = 0; at < k; at += 16)
         for (size_t g = 0; g < HALF / 8; g += 2) {
             size_t segment = at / 128 * BFP6S_SEGMENT, tile = at / 16 % 8;
             const uint8_t *pa = g < count ? groups + g * stride + segment : nothing;
             const uint8_t *pb = g + 1 < count ? groups + (g + 1) * stride + segment : nothing;
-            const uint8_t *sa = pa + BFP6S_SCALES + tile * 8, *sb = pb + BFP6S_SCALES + tile * 8;
-            /* Mantissas of nothing are -80..-128 at the least scale: masked to zero. */
-            __m512 fa = _mm512_maskz_mul_ps(g < count ? 0xFFFF : 0, bfp6s_scales(sa), offset);
-            __m512 fb = _mm512_maskz_mul_ps(g + 1 < count ? 0xFFFF : 0, bfp6s_scales(sb), offset);
-            __m512i ma[2], mb[2];
-            bfp6s_mantissas(pa + tile * BFP6S_TILE, sa, ma);
-            bfp6s_mantissas(pb + tile * BFP6S_TILE, sb, mb);
+            __m512i ma[2], mb[2], step = _mm512_set1_epi8((char)(8 * tile));
+            __m512i rows = _mm512_add_epi8(bfp6s_row_index(), step);
+            __m512i scales = _mm512_add_epi8(bfp6s_scale_index(), step);
+            bfp6s_segment ga = bfp6s_open(pa + BFP6S_SCALES), gb = bfp6s_open(pb + BFP6S_SCALES);
+            bfp6s_mantissas(&ga, pa + tile * BFP6S_TILE, rows, ma);
+            bfp6s_mantissas(&gb, pb + tile * BFP6S_TILE, rows, mb);
+            for (int h = 0; h < 2; h++) {
+                ma[h] = _mm512_xor_si512(ma[h], sign);
+                mb[h] = _mm512_xor_si512(mb[h], sign);
+            }
+            /* Mantissas of nothing are not zero: its scale is. */
+            __m512 fa = _mm512_maskz_mul_ps(g < count ? 0xFFFF : 0, bfp6s_scales(&ga, scales), offset);
+            __m512 fb = _mm512_maskz_mul_ps(g + 1 < count ? 0xFFFF : 0, bfp6s_scales(&gb, scales), offset);
             decode_block(ma[0], mb[0], fa, fb, panel + at / 2 * HALF + g * 8);
             decode_block(ma[1], mb[1], fa, fb, panel + (at / 2 + 4) * HALF + g * 8);
         }

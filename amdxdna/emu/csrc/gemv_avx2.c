@@ -39,12 +39,12 @@ TARGET_INLINE void put16(void *out, size_t at, size_t block, const int32_t *q, i
 
 TARGET size_t avx2_prepare_bfp16(const uint16_t *x, size_t k, void *out)
 {
-    return fill_entries(x, k / 8, 8, HEADROOM, put8, out);
+    return fill_entries(x, k / 8, 8, HEADROOM, HEADROOM, put8, out);
 }
 
 TARGET size_t avx2_prepare_bfp6s(const uint16_t *x, size_t k, void *out)
 {
-    return fill_entries(x, k / 16, 16, HEADROOM, put16, out);
+    return fill_entries(x, k / 16, 16, HEADROOM, HEADROOM, put16, out);
 }
 
 /* Rows a and b of a block, one in each 128-bit lane, from 16 bytes each. */
@@ -122,60 +122,23 @@ TARGET void avx2_gemv_bfp16(const gemv_job *job, size_t begin, size_t end)
     }
 }
 
-/* A bfp6s mantissa round_half_even(q * c / 2), with u = q + 32 and h = round_half_even(u / 2), is
-   a u + b h + offset: c = 5: 2, 1, -80; 6: 3, 0, -96; 7: 4, -1, -112; 8: 4, 0, -128. */
-TARGET_INLINE __m256i halves(__m256i u)
-{
-    __m256i odd = _mm256_and_si256(_mm256_srli_epi16(u, 1), _mm256_set1_epi8(1));
-    return _mm256_and_si256(_mm256_srli_epi16(_mm256_add_epi8(u, odd), 1), _mm256_set1_epi8(0x7F));
-}
-
-/* Byte indices of word `row` in the low 128-bit lane and of word `row` + 2 in the high one. */
-TARGET_INLINE __m256i pick_words(int row)
-{
-    const short w = 0x0404;
-    return _mm256_add_epi16(_mm256_set1_epi16((short)(0x0100 + row * 0x0202)),
-                            _mm256_setr_epi16(0, 0, 0, 0, 0, 0, 0, 0, w, w, w, w, w, w, w, w));
-}
-
 /* sum[0..3]: rows 0 | 2, 1 | 3, 4 | 6, 5 | 7. */
 TARGET_INLINE void bfp6s_tile(const uint8_t *tile, const uint8_t *scales, const entry16 *e, __m256 sum[4])
 {
-    const __m256i low4 = _mm256_set1_epi8(0x0F), bits2 = _mm256_set1_epi8(0x30);
-    const __m128i ab = _mm_setr_epi8(2, 1, 3, 0, 4, -1, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0);
-    const __m128i offset = _mm_setr_epi16(-80, -96, -112, -128, 0, 0, 0, 0);
-    __m128i s8 = _mm_loadl_epi64((const __m128i *)scales);
-    __m256i exponent = _mm256_add_epi32(_mm256_srli_epi32(_mm256_cvtepu8_epi32(s8), 2), _mm256_set1_epi32(80));
-    __m256 factor = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(exponent, 23)),
-                                  _mm256_broadcast_ss(&e->unit));
-    __m128i c2 = _mm_slli_epi16(_mm_and_si128(s8, _mm_set1_epi8(3)), 1);
-    __m128i index = _mm_or_si128(_mm_unpacklo_epi8(c2, c2), _mm_set1_epi16(0x0100));
-    __m256i weights = _mm256_broadcastsi128_si256(_mm_shuffle_epi8(ab, index));
-    __m256i offsets = _mm256_broadcastsi128_si256(_mm_shuffle_epi8(offset, index));
-    __m256i high = _mm256_loadu_si256((const __m256i *)(tile + 64));
+    bfp6s_rows rows = bfp6s_open(scales);
+    __m256 factor = _mm256_mul_ps(bfp6s_scales(scales), _mm256_broadcast_ss(&e->unit));
     __m256i x0 = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)e->q));
     __m256i x1 = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)e->q + 1));
     for (int part = 0; part < 2; part++) {
-        __m256i nib = _mm256_loadu_si256((const __m256i *)(tile + 32 * part));
-        __m256i h = part ? _mm256_srli_epi16(high, 2) : high;
-        __m256i u0 = _mm256_or_si256(_mm256_and_si256(nib, low4),
-                                     _mm256_and_si256(_mm256_slli_epi16(h, 4), bits2));
-        __m256i u1 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(nib, 4), low4),
-                                     _mm256_and_si256(h, bits2));
-        __m256i h0 = halves(u0), h1 = halves(u1);
+        __m256i u0, u1;
+        bfp6s_unpack(tile, part, &u0, &u1);
+        __m256i t0 = bfp6s_thirds(u0), t1 = bfp6s_thirds(u1);
         for (int odd = 0; odd < 2; odd++) {
-            int row = 4 * part + odd;
-            __m256i w = _mm256_shuffle_epi8(weights, pick_words(row));
-            __m256i o = _mm256_shuffle_epi8(offsets, pick_words(row));
-            __m256i a0 = odd ? _mm256_unpackhi_epi8(u0, h0) : _mm256_unpacklo_epi8(u0, h0);
-            __m256i a1 = odd ? _mm256_unpackhi_epi8(u1, h1) : _mm256_unpacklo_epi8(u1, h1);
-            __m256i m0 = _mm256_add_epi16(_mm256_maddubs_epi16(a0, w), o);
-            __m256i m1 = _mm256_add_epi16(_mm256_maddubs_epi16(a1, w), o);
+            int row = 4 * part + odd, i = 2 * part + odd;
+            __m256i m0 = bfp6s_doubled(&rows, u0, t0, part, odd), m1 = bfp6s_doubled(&rows, u1, t1, part, odd);
             __m256i products = _mm256_add_epi32(_mm256_madd_epi16(m0, x0), _mm256_madd_epi16(m1, x1));
-            __m256i rows = _mm256_setr_epi32(row, row, row, row, row + 2, row + 2, row + 2, row + 2);
-            sum[2 * part + odd] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products),
-                                                  _mm256_permutevar8x32_ps(factor, rows),
-                                                  sum[2 * part + odd]);
+            __m256i pick = _mm256_setr_epi32(row, row, row, row, row + 2, row + 2, row + 2, row + 2);
+            sum[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(products), _mm256_permutevar8x32_ps(factor, pick), sum[i]);
         }
     }
 }
@@ -204,6 +167,6 @@ TARGET void avx2_gemv_bfp6s(const gemv_job *job, size_t begin, size_t end)
             int row = i / 2 * 4 + i % 2;
             store_lanes(sum[i], sums + row, sums + row + 2);
         }
-        store_group(job, group, sums, 1.0f);
+        store_group(job, group, sums, 0.5f);
     }
 }

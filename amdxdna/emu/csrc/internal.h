@@ -11,6 +11,9 @@ enum { BFP16_ROW = 9, BFP16_BLOCK = 72, BFP6S_SEGMENT = 832, BFP6S_TILE = 96, BF
 /* A GEMM works on panels of 64 outputs, held as two halves of 32. */
 enum { HALF = 32, PANEL = 64 };
 
+/* Bytes ahead of use that a GEMV asks for weights: past what the hardware follows across pages. */
+enum { PREFETCH = 2048 };
+
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE size_t group_bytes(size_t k, uint32_t format)
@@ -86,6 +89,9 @@ typedef struct {
     void (*tile)(const void *a, const void *b, unsigned count, size_t k, float *out);
     void (*finish)(const float *sums, const float *bias, int swiglu, unsigned columns, uint16_t *out);
 } isa_variant;
+
+/* `finish` of every vector variant. */
+void avx2_finish(const float *sums, const float *bias, int swiglu, unsigned columns, uint16_t *out);
 
 extern const isa_variant isa_portable, isa_avx2, isa_avx512, isa_avx512_bf16;
 
