@@ -166,7 +166,7 @@ class _Checker:
                 self.f32(f"vis.b{i}.{name}", v.D)
             self._weight(f"b{i}.qkv", "v_qkv", 3 * v.D)
             self._weight(f"b{i}.proj", "v_proj", v.D)
-            self._weight(f"b{i}.fc1", "v_fc1", v.I)
+            self._weight(f"b{i}.fc1", "v_fc1", fc1.n)
             self._weight(f"b{i}.fc2", "v_fc2", v.D, v.n_fc2)
         self._weight("m1", "v_m1", wide, v.n_merge)
         self._weight("m2", "v_m2", v.out, v.n_merge)

@@ -30,6 +30,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--seed", type=int, default=0, help="seed of --random (default 0)")
     p.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json for --random")
     p.add_argument("--format", choices=("bfp16", "bfp6s"), default="bfp16", help="weights: 9 or 6.5 bits")
+    p.add_argument("--vision", choices=("w8", "bfp16x2", "none"), default="w8",
+                   help="the tower's weights: 8 bits and a factor a channel (default), 18 bits, no tower")
+    p.add_argument("--max-pixels", type=int, default=1 << 20, help="largest image (default 1048576 pixels)")
     p.add_argument("--chunk", type=int, default=256, help="rows of one prompt GEMM (default 256)")
     p.add_argument("--max-prompt", type=int, default=2048, help="rows of one prefill pass (default 2048)")
     p.add_argument("--head-rows", type=int, default=0, help="rows of one head dispatch (default: chosen)")
@@ -72,7 +75,8 @@ def _export(arguments: argparse.Namespace) -> int:
         raise UsageError("give a checkpoint directory or --random SIZE, one of the two")
     options = Options(
         chunk=arguments.chunk, max_prompt=arguments.max_prompt, head_rows=arguments.head_rows,
-        gemv_format=arguments.format,
+        gemv_format=arguments.format, vision=arguments.vision, max_pixels=arguments.max_pixels,
+        vision_chunk=arguments.chunk,
     )
     start = time.monotonic()
     if arguments.random is not None:

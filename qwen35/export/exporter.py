@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,11 +15,18 @@ from qwen35.bundle.errors import BundleError
 from qwen35.bundle.writer import BundleWriter
 from qwen35.errors import ModelError, TokenizerError
 from qwen35.export.checkpoint import Checkpoint
-from qwen35.export.kernels import Gemm, write_kernels
+from qwen35.export.kernels import write_kernels
 from qwen35.export.plan import Item, Options, layout, plan_random, plan_text
 from qwen35.export.progress import Progress
-from qwen35.export.random import RandomText
+from qwen35.export.random import RandomText, RandomVision
 from qwen35.export.text import CheckpointText
+from qwen35.export.vision import (
+    CheckpointVision,
+    plan_random_vision,
+    plan_vision,
+    vision_gemms,
+    vision_layout,
+)
 from qwen35.export.vocabulary import tokenizer_json
 from qwen35.formats import FormatError
 from qwen35.model.config import ModelConfig
@@ -51,11 +58,12 @@ def export_checkpoint(
     exception, KeyboardInterrupt included, nothing is left behind.
     """
     options.check()
-    config = plan_text(checkpoint, options)
-    tokenizer = checkpoint.tokenizer_path.read_bytes()
-    source = CheckpointText(checkpoint, config)
-    origin = f"checkpoint {checkpoint.path.name}"
-    return _write(Path(out), config, source, [], tokenizer, force, quiet, origin)
+    config = replace(plan_text(checkpoint, options), vision=plan_vision(checkpoint, options))
+    parts = _parts(config, CheckpointText(checkpoint, config))
+    if config.vision is not None:
+        parts.append((CheckpointVision(checkpoint, config.vision), list(vision_layout(config.vision))))
+    job = _Job(f"checkpoint {checkpoint.path.resolve().name}", config, options.vision_chunk, parts)
+    return _write(job, Path(out), checkpoint.tokenizer_path.read_bytes(), force=force, quiet=quiet)
 
 
 def export_random(
@@ -68,6 +76,7 @@ def export_random(
     """
     options.check()
     config = plan_random(size, options)
+    config = replace(config, vision=plan_random_vision(size, options, config))
     if tokenizer is None:
         text = tokenizer_json(config.vocab).encode()
     else:
@@ -75,27 +84,44 @@ def export_random(
             text = tokenizer.read_bytes()
         except OSError as error:
             raise TokenizerError(f"cannot be read: {error.strerror}", str(tokenizer)) from None
-    source = RandomText(config, seed)
-    return _write(Path(out), config, source, [], text, force, quiet, f"random weights, {size}, seed {seed}")
+    parts = _parts(config, RandomText(config, seed))
+    if config.vision is not None:
+        parts.append((RandomVision(config.vision, seed), list(vision_layout(config.vision))))
+    job = _Job(f"random weights, {size}, seed {seed}", config, options.vision_chunk, parts)
+    return _write(job, Path(out), text, force=force, quiet=quiet)
 
 
-def _write(
-    out: Path, config: ModelConfig, source: Source, vision: list[Gemm], tokenizer: bytes,
-    force: bool, quiet: bool, origin: str,
-) -> Path:
-    cases = _token_cases(tokenizer)
-    items = list(layout(config))
-    total = sum(item.nbytes(config.gemv_format) for item in items)
+@dataclass(frozen=True)
+class _Job:
+    """What is written: `parts` are sources and the items each of them gives, in file order."""
+
+    origin: str
+    config: ModelConfig
+    vision_chunk: int
+    parts: list[tuple[Source, list[Item]]]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(item.nbytes(self.config.gemv_format) for _, items in self.parts for item in items)
+
+
+def _parts(config: ModelConfig, source: Source) -> list[tuple[Source, list[Item]]]:
+    return [(source, list(layout(config)))]
+
+
+def _write(job: _Job, out: Path, tokenizer: bytes, *, force: bool, quiet: bool) -> Path:
+    cases, config = _token_cases(tokenizer), job.config
     with BundleWriter(out, force=force) as writer:
-        _require_space(writer.path, total)
-        writer.comment(f"Qwen3.5 for the emulated NPU: {origin}")
+        _require_space(writer.path, job.nbytes)
+        writer.comment(f"Qwen3.5 for the emulated NPU: {job.origin}")
         for name, text in config.params().items():
             writer.param(name, text)
         writer.file("tokenizer.json", tokenizer)
-        write_kernels(writer, config, vision)
-        with Progress("export", total, quiet=quiet) as progress:
-            for item in items:
-                _write_item(writer, item, source, config.gemv_format, progress)
+        write_kernels(writer, config, vision_gemms(config.vision, job.vision_chunk) if config.vision else [])
+        with Progress("export", job.nbytes, quiet=quiet) as progress:
+            for source, items in job.parts:
+                for item in items:
+                    _write_item(writer, item, source, config.gemv_format, progress)
         for text, ids in cases:
             writer.record("tokcase", text.encode().hex() or "-", *([",".join(map(str, ids))] if ids else []))
         return writer.finish()
@@ -133,8 +159,3 @@ def _require_space(directory: Path, total: int) -> None:
             directory.parent, 0, f"the bundle takes {total / 1e9:.2f} GB, {free / 1e9:.2f} GB are free",
             "choose another --out",
         )
-
-
-def with_vision(config: ModelConfig, vision: Any) -> ModelConfig:
-    """`config` with a tower."""
-    return replace(config, vision=vision)

@@ -23,7 +23,7 @@ KERNEL_NAME = "MLIR_AIE"
 
 @dataclass(frozen=True)
 class Gemm:
-    """A prompt GEMM: `columns` of C it writes a row (half of n with `swiglu`), most chunks `chunks`."""
+    """A GEMM over 1..chunks chunks of m rows; the flags are those of amdxdna.emu.kernels.stream."""
 
     key: str
     m: int
@@ -34,6 +34,8 @@ class Gemm:
     chunks: int
     swiglu: bool = False
     bias: bool = False
+    gelu: bool = False
+    pair: bool = False
     ctx: str = "gemm"
 
 
@@ -92,12 +94,12 @@ def write_kernels(writer: BundleWriter, config: ModelConfig, vision: list[Gemm])
 
 def _write_gemm(writer: BundleWriter, g: Gemm, weights: str) -> None:
     kind = stream.FORMATS[weights]
-    flags = stream.BIAS if g.bias else 0
+    flags = (stream.BIAS if g.bias else 0) | (stream.PAIR if g.pair else 0)
     for chunks in range(1, g.chunks + 1):
         file = f"kernels/{g.ctx}_{g.key}_x{chunks}.bin"
         writer.file(file, stream.gemm(
             g.m, g.k, g.n, chunks=chunks, lda=g.lda, c_stride=g.c_stride, swiglu=g.swiglu, bias=g.bias,
-            format=kind,
+            gelu=g.gelu, pair=g.pair, format=kind,
         ))
         rows = chunks * g.m
         spans = {"a_elems": rows * g.lda, "c_elems": rows * g.c_stride, "insts": file}

@@ -26,7 +26,12 @@ _HEAD_ROWS = 50_000
 
 @dataclass(frozen=True)
 class Options:
-    """What the user chooses: rows of a chunk and of a prefill pass, rows of a head dispatch (0: chosen)."""
+    """What the user chooses.
+
+    `chunk` rows of a prompt GEMM, `max_prompt` rows of a prefill pass, `head_rows` rows of a head dispatch
+    (0: chosen), `vision` weights (w8, bfp16x2 or none), `max_pixels` of an image (less where the checkpoint
+    says less), `vision_chunk` rows of a tower GEMM.
+    """
 
     chunk: int = 256
     max_prompt: int = 2048
@@ -34,6 +39,7 @@ class Options:
     gemv_format: str = "bfp16"
     vision: str = "w8"
     max_pixels: int = 1 << 20
+    vision_chunk: int = 256
 
     def check(self) -> None:
         """Raises UsageError."""
@@ -49,7 +55,8 @@ class Options:
 class Item:
     """One tensor of the bundle: `part` is its name without layer and slice (`in`, `down`, `ln1`, ...).
 
-    A packed stream has `rows` x `k` weights; anything else has `shape` and dtype `f32` or `bf16`.
+    A packed stream has `rows` x `k` weights; anything else has `shape` and dtype `f32` or `bf16`. The
+    tower's streams name their `weights` (w8 or bfp16x2) and end with a float32 bias a row.
     """
 
     name: str
@@ -60,9 +67,13 @@ class Item:
     k: int = 0
     shape: tuple[int, ...] = ()
     dtype: str = "f32"
+    weights: str = ""
 
     def nbytes(self, gemv_format: str) -> int:
-        """Bytes in tensors.bin."""
+        """Bytes in tensors.bin; `gemv_format` is the text model's."""
+        if self.weights:
+            copies = 2 if self.weights == "bfp16x2" else 1
+            return copies * stream_bytes(self.rows, self.k, "bfp16") + 4 * self.rows
         if self.rows:
             return stream_bytes(self.rows, self.k, gemv_format)
         size = 2 if self.dtype == "bf16" else 4
@@ -105,6 +116,10 @@ def plan_text(checkpoint: Checkpoint, options: Options) -> ModelConfig:
         raise rope.fail("rope_type", f"is {rope.table['rope_type']!r:.40}; only default is known")
     if "mrope_section" in rope and not rope.flag("mrope_interleaved", True):
         raise rope.fail("mrope_interleaved", "is false; only the interleaved form is known")
+    if text.table.get("hidden_act", "silu") != "silu":
+        raise text.fail("hidden_act", f"is {text.table['hidden_act']!r:.40}, not silu")
+    if text.flag("attention_bias", False):
+        raise text.fail("attention_bias", "is true; projections with a bias are not known")
     found = problem(config)
     if found:
         raise CheckpointError(checkpoint.config.path, found)

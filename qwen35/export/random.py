@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from qwen35.export.plan import Item
 from qwen35.formats import to_bf16
-from qwen35.model.config import ModelConfig
+from qwen35.model.config import ModelConfig, VisionConfig
 
-__all__ = ["RandomText", "random_stream"]
+__all__ = ["RandomText", "RandomVision", "random_stream"]
 
 _BLOCK_BYTES = 8 << 20
 _BFP6S_SPREAD = math.sqrt((64**2 - 1) / 12)
@@ -89,6 +89,14 @@ def _blank(part: NDArray[np.uint8], first: int, used: int, k: int, gemv_format: 
             planes[..., :64], planes[..., 64:] = 0, 0xAA
 
 
+def _seed(seed: int, name: str) -> tuple[int, int]:
+    return seed, zlib.crc32(name.encode())
+
+
+def _generator(seed: tuple[int, int]) -> np.random.Generator:
+    return np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed)))
+
+
 class RandomText:
     """The text tensors of a random model, item by item of `plan.layout`."""
 
@@ -97,13 +105,13 @@ class RandomText:
 
     def pieces(self, item: Item) -> Iterator[NDArray[Any]]:
         """The item's bytes in order, as contiguous arrays."""
-        seed = (self._seed, zlib.crc32(item.name.encode()))
+        seed = _seed(self._seed, item.name)
         if item.rows:
             used = self._config.vocab - item.slice * item.rows if item.part == "head" else None
             weights = self._config.gemv_format
             yield from random_stream(item.rows, item.k, self._spread(item), weights, seed, used)
             return
-        rng = np.random.Generator(np.random.SFC64(np.random.SeedSequence(seed)))
+        rng = _generator(seed)
         if item.part == "embed":
             rows, d = item.shape
             for first in range(0, rows, 1024):
@@ -132,3 +140,36 @@ class RandomText:
         if item.part == "ba":
             return normal / math.sqrt(item.shape[-1])
         return 0.1 * normal + (1.0 if item.part == "norm" else 0.0)
+
+
+class RandomVision:
+    """The tower's tensors of a random model, item by item of `vision.vision_layout`; factors are one."""
+
+    def __init__(self, config: VisionConfig, seed: int = 0) -> None:
+        self._config, self._seed = config, seed
+
+    def pieces(self, item: Item) -> Iterator[NDArray[Any]]:
+        """The item's bytes in order, as contiguous arrays."""
+        v, seed = self._config, _seed(self._seed, item.name)
+        rng = _generator(seed)
+        if not item.rows:
+            if item.part.endswith(".f"):
+                yield np.ones(item.shape, np.float32)
+            elif item.part == "pos":
+                yield rng.standard_normal(item.shape, np.float32) * np.float32(0.5)
+            else:
+                mean = 1.0 if item.part.endswith("_w") else 0.0
+                yield (mean + 0.1 * rng.standard_normal(item.shape)).astype(np.float32)
+            return
+        slices = {"fc2": v.n_fc2, "m1": v.n_merge, "m2": v.n_merge}.get(item.part, 1)
+        std = 1 / math.sqrt((v.patch_dim if item.part == "patch" else v.D) * slices)
+        used = v.I if item.part == "fc1" else None
+        yield from random_stream(item.rows, item.k, std, "bfp16", seed, used)
+        if item.weights == "bfp16x2":
+            yield from random_stream(item.rows, item.k, std / 512, "bfp16", (seed[0] + 1, seed[1]), used)
+        bias = 0.1 * rng.standard_normal(item.rows).astype(np.float32)
+        if item.slice:
+            bias[:] = 0
+        if used is not None:
+            bias[used:] = 0
+        yield bias
