@@ -91,18 +91,17 @@ def start_npu(cu: int, instructions: int, instruction_bytes: int, buffers: Seque
               properties: Sequence[int] = ()) -> bytes:
     """An ERT_START_NPU packet: the instructions in fields of their own, then properties, then arguments.
 
-    The argument words are the same as START_CU's without the instructions: opcode 3, 0, then the buffers.
-    Raises BadArgument as :func:`start_cu` does.
+    The argument words are START_CU's with the instructions left 0. Raises BadArgument as :func:`start_cu`
+    does, and for more properties than a packet holds.
     """
-    words = 2 + 2 * len(buffers)
-    if words > MAX_ARGUMENT_WORDS:
-        raise _bad(f"{len(buffers)} buffers; {(MAX_ARGUMENT_WORDS - 2) // 2} fit the {MAX_ARGUMENT_WORDS} "
-                   "argument words of a packet")
+    if len(buffers) > MAX_BUFFERS:
+        raise _bad(f"{len(buffers)} buffers; {MAX_BUFFERS} fit the {MAX_ARGUMENT_WORDS} argument words of a "
+                   "packet")
     _check(cu, instructions, instruction_bytes, buffers)
     count = len(properties)
-    return Struct(f"<IIQII{count}III{len(buffers)}Q").pack(
-        header(START_NPU, 5 + count + words, kind=_TYPE_CU), 1 << cu, instructions, instruction_bytes, count,
-        *properties, RUN_INSTRUCTIONS, 0, *buffers)
+    return Struct(f"<IIQII{count}IIIQI{len(buffers)}Q").pack(
+        header(START_NPU, 5 + count + _FIXED_WORDS + 2 * len(buffers), kind=_TYPE_CU), 1 << cu, instructions,
+        instruction_bytes, count, *properties, RUN_INSTRUCTIONS, 0, 0, 0, *buffers)
 
 
 def chain(handles: Sequence[int], argument_words: int = MAX_ARGUMENT_WORDS) -> bytes:

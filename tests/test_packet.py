@@ -37,7 +37,8 @@ def test_start_cu_fields(count):
 
 def test_start_npu_fields():
     got = words(packet.start_npu(2, 0x104008000, 32, [0x500000001, 7], (11, 12)))
-    assert got == [1 | 13 << 12 | 20 << 23 | 3 << 28, 4, 0x04008000, 1, 32, 2, 11, 12, 3, 0, 1, 5, 7, 0]
+    assert got == [1 | 16 << 12 | 20 << 23 | 3 << 28, 4, 0x04008000, 1, 32, 2, 11, 12, 3, 0, 0, 0, 0,
+                   1, 5, 7, 0]
 
 
 def test_chain_fields():
@@ -54,7 +55,7 @@ def test_chain_fields():
     lambda: packet.start_cu(0, 4096, 4, [1] * (packet.MAX_BUFFERS + 1)),
     lambda: packet.start_cu(0, 4096, 4, [1 << 64]),
     lambda: packet.start_cu(0, 4096, 4, [0]),
-    lambda: packet.start_npu(0, 4096, 4, [1] * 13),
+    lambda: packet.start_npu(0, 4096, 4, [1] * 11),
     lambda: packet.start_npu(0, 4096, 4, [], (0,) * 2000),
     lambda: packet.chain([]),
     lambda: packet.chain([1] * (packet.chain_limit(26) + 1)),
@@ -70,7 +71,7 @@ def test_bounds_are_checked_before_the_driver_drops_it(call):
 
 def test_limits():
     assert packet.MAX_BUFFERS == 10
-    assert len(packet.start_npu(0, 4096, 4, [1] * 12)) == 4 * (1 + 1 + 4 + 26)
+    assert len(packet.start_npu(0, 4096, 4, [1] * 10)) == 4 * (1 + 1 + 4 + 25)
     assert packet.chain_limit(15) == 35
     assert len(packet.chain([1] * 35, 15)) <= packet.CMD_BYTES
 

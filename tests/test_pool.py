@@ -1,0 +1,292 @@
+"""The context pool: sharing, eviction, counts, recovery."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from amdxdna import errors
+from amdxdna._native import ffi, lib
+from amdxdna.device import Device
+from amdxdna.emu.kernels import stream
+from amdxdna.node import open_node
+from amdxdna.pool import ContextPool, PoolStats
+from amdxdna.xclbin import Xclbin, writer
+from tests.binding import COPY, ProxyNode, adder, copy_xclbin, hanging
+
+
+def buffers(device, addend=0):
+    source, result = device.alloc(64), device.alloc(64)
+    source.view("u4")[:] = np.arange(16) + addend
+    return source, result
+
+
+def check(kernel, pair, addend):
+    source, result = pair
+    result.view("u4")[:] = 0
+    kernel.run(source, result, outputs=[result])
+    np.testing.assert_array_equal(result.view("u4"), source.view("u4") + addend)
+
+
+def test_kernels_of_one_xclbin_share_a_context(device, tmp_path):
+    paths = [tmp_path / "one.xclbin", tmp_path / "two.xclbin"]
+    for path in paths:
+        path.write_bytes(writer.build([writer.PdiSpec(COPY)]))
+    pair = buffers(device)
+    for number, path in enumerate(paths * 2):
+        kernel = device.pool.kernel(Xclbin.read(path), stream.copy(64, number))
+        check(kernel, pair, number)
+    assert device.pool.stats == PoolStats(loads=1, swaps=0, recoveries=0, resident=1)
+    assert len(device.contexts()) == 1
+
+
+def test_no_context_before_the_first_start(device):
+    kernels = [adder(device, 64, i, variant=i) for i in range(3)]
+    assert device.contexts() == () and device.pool.loads == 0
+    check(kernels[1], buffers(device), 1)
+    assert device.pool.loads == device.pool.resident == len(device.contexts()) == 1
+
+
+@pytest.mark.parametrize("address", ["pasid", "iova"])
+def test_three_xclbins_on_one_slot(open_emu, address):
+    opened = open_emu(f"slots=1,address={address}")
+    kernels = [adder(opened, 64, 10 * i, variant=i) for i in range(3)]
+    pair = buffers(opened)
+    heap = None
+    for turn in range(4):
+        for number, kernel in enumerate(kernels):
+            check(kernel, pair, 10 * number)
+            loads = turn * 3 + number + 1
+            assert opened.pool.stats == PoolStats(loads, loads - 1, 0, 1)
+        if turn == 0:
+            heap = opened.bo_usage().heap
+    assert opened.bo_usage().heap == heap  # the buffers stay: nothing is uploaded again
+    assert "swaps" in str(opened.pool.stats)
+
+
+def test_the_least_recently_used_goes(open_emu):
+    opened = open_emu("slots=2")
+    a, b, c = (adder(opened, 64, i, variant=i) for i in range(3))
+    pair = buffers(opened)
+    for kernel in (a, b, a, c):
+        kernel.run(*pair)
+    assert opened.pool.stats == PoolStats(3, 1, 0, 2)
+    a.run(*pair)
+    c.run(*pair)
+    assert opened.pool.loads == 3  # b was given up, not a
+    b.run(*pair)
+    assert opened.pool.stats == PoolStats(4, 2, 0, 2)
+    assert a.shared.context is None
+
+
+def test_only_as_many_as_needed_are_given_up(open_emu):
+    opened = open_emu("slots=4")
+    kernels = [adder(opened, 64, i, variant=i) for i in range(5)]
+    pair = buffers(opened)
+    for kernel in kernels:
+        kernel.run(*pair)
+    assert opened.pool.stats == PoolStats(5, 1, 0, 4)
+
+
+def test_slots_held_by_another_process(open_emu):
+    opened = open_emu("slots=3,held_slots=2")
+    a, b = adder(opened, 64, 1), adder(opened, 64, 2, variant=1)
+    pair = buffers(opened)
+    for _ in range(2):
+        check(a, pair, 1)
+        check(b, pair, 2)
+    assert opened.pool.stats == PoolStats(4, 3, 0, 1)
+    full = open_emu("slots=2,held_slots=2")
+    with pytest.raises(errors.NoFreeContext) as caught:
+        adder(full, 64, 1).run(*buffers(full))
+    ((pid, count),) = caught.value.holders
+    assert pid != os.getpid() and count == 2
+    assert full.pool.swaps == 0
+
+
+@pytest.mark.parametrize("minor", [0, 1, 4])
+def test_eviction_on_old_drivers(open_emu, minor):
+    opened = open_emu(f"slots=1,minor={minor}")
+    a, b = adder(opened, 64, 1), adder(opened, 64, 2, variant=1)
+    pair = buffers(opened)
+    check(a, pair, 1)
+    check(b, pair, 2)
+    assert opened.pool.stats == PoolStats(2, 1, 0, 1)
+
+
+def test_another_refusal_gives_nothing_up(open_emu):
+    opened = open_emu("slots=4,refuse=2:0x4000003")
+    a, b = adder(opened, 64, 1), adder(opened, 64, 2, variant=1)
+    pair = buffers(opened)
+    check(a, pair, 1)
+    with pytest.raises(errors.ContextRefused):
+        b.run(*pair)
+    assert opened.pool.stats == PoolStats(1, 0, 0, 1)
+    check(b, pair, 2)
+    assert opened.pool.stats == PoolStats(2, 0, 0, 2)
+
+
+def test_a_running_context_is_waited_for_not_torn_down(open_emu):
+    opened = open_emu("slots=1")
+    slow = adder(opened, 64, 1, delay_us=150_000)
+    other = adder(opened, 64, 2, variant=1)
+    pair, second = buffers(opened), buffers(opened, 100)
+    run = slow.start(*pair)
+    check(other, second, 2)
+    run.wait()
+    np.testing.assert_array_equal(pair[1].view("u4"), np.arange(16) + 1)
+    assert opened.pool.stats == PoolStats(2, 1, 0, 1)
+
+
+def test_an_idle_context_goes_before_a_running_one(open_emu):
+    opened = open_emu("slots=2")
+    slow = adder(opened, 64, 1, delay_us=150_000)
+    idle, third = adder(opened, 64, 2, variant=1), adder(opened, 64, 3, variant=2)
+    pair, second = buffers(opened), buffers(opened)
+    run = slow.start(*pair)
+    check(idle, second, 2)
+    check(third, second, 3)
+    assert slow.shared.context is not None and idle.shared.context is None
+    run.wait()
+
+
+def test_max_contexts(open_emu):
+    opened = open_emu()
+    opened.pool.max_contexts = 1
+    a, b = adder(opened, 64, 1), adder(opened, 64, 2, variant=1)
+    pair = buffers(opened)
+    for _ in range(2):
+        check(a, pair, 1)
+        check(b, pair, 2)
+    assert opened.pool.stats == PoolStats(4, 3, 0, 1)
+
+
+def test_unload_gives_idle_contexts_back(device):
+    a, b = adder(device, 64, 1), adder(device, 64, 2, variant=1)
+    pair = buffers(device)
+    check(a, pair, 1)
+    check(b, pair, 2)
+    assert device.pool.unload() == 2
+    assert device.contexts() == () and device.pool.resident == 0
+    assert device.pool.swaps == 0
+    check(a, pair, 1)
+    assert device.pool.unload() == 1
+
+
+def test_the_last_kernel_takes_context_and_pdi_along(device):
+    before = device.bo_usage().heap
+    a, b = adder(device, 64, 1), adder(device, 64, 2)
+    pair = buffers(device)
+    check(a, pair, 1)
+    a.close()
+    assert len(device.contexts()) == 1
+    check(b, pair, 2)
+    b.close()
+    assert device.contexts() == () and device.pool.resident == 0
+    assert device.bo_usage().heap == before
+    check(adder(device, 64, 3), pair, 3)
+
+
+def test_a_closed_pool_refuses(device):
+    kernel = adder(device, 64, 1)
+    pair = buffers(device)
+    check(kernel, pair, 1)
+    device.pool.close()
+    assert device.contexts() == ()
+    with pytest.raises(errors.Closed):
+        kernel.run(*pair)
+    with pytest.raises(errors.Closed):
+        adder(device, 64, 1)
+
+
+def test_an_unknown_kernel_name(device):
+    before = device.bo_usage().heap
+    with pytest.raises(errors.BadXclbin, match="COPY0"):
+        device.pool.kernel(copy_xclbin(), stream.copy(64), name="NONE")
+    assert device.bo_usage().heap == before
+
+
+def test_operations_become_the_contexts_qos():
+    seen = []
+
+    def look(request, address):
+        if request == lib.DRM_IOCTL_AMDXDNA_CREATE_HWCTX:
+            create = ffi.cast("struct amdxdna_drm_create_hwctx *", address)
+            seen.append(ffi.cast("struct amdxdna_qos_info *", create.qos_p).gops)
+
+    with Device.open(ProxyNode(open_node("emu:quiet"), look)) as opened:
+        small = opened.pool.kernel(copy_xclbin(), stream.copy(64), ops=10)
+        opened.pool.kernel(copy_xclbin(), stream.copy(64), ops=3_000_000_001)
+        small.run(*buffers(opened))
+    assert seen == [4]
+
+
+def test_a_broken_context_is_given_up_like_any_other(open_emu):
+    opened = open_emu("slots=1,tdr=0.2")
+    bad, good = hanging(opened), adder(opened, 64, 1, variant=1)
+    pair = buffers(opened)
+    with pytest.raises(errors.CommandTimeout):
+        bad.run(*pair)
+    check(good, pair, 1)
+    assert len(opened.contexts()) == 1
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_threads_fighting_for_slots(open_emu, slots):
+    opened = open_emu(f"slots={slots}")
+    kernels = [adder(opened, 64, i, variant=i) for i in range(3)]
+    problems = []
+
+    def work(number):
+        try:
+            pair = buffers(opened, number)
+            for turn in range(12):
+                check(kernels[(number + turn) % 3], pair, (number + turn) % 3)
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert problems == []
+    assert opened.pool.resident <= slots
+    assert opened.pool.loads == opened.pool.swaps + opened.pool.resident
+
+
+def test_kernels_made_and_closed_in_threads(open_emu):
+    opened = open_emu("slots=2")
+    problems = []
+
+    def work(number):
+        try:
+            pair = buffers(opened, number)
+            for turn in range(6):
+                kernel = adder(opened, 64, turn, variant=turn % 3)
+                check(kernel, pair, turn)
+                kernel.close()
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert problems == []
+    assert opened.contexts() == ()
+
+
+def test_a_pool_of_ones_own(open_emu):
+    opened = open_emu()
+    pool = ContextPool(opened.client, max_contexts=1)
+    kernel = pool.kernel(copy_xclbin(), stream.copy(64, 4))
+    check(kernel, buffers(opened), 4)
+    assert pool.loads == 1 and opened.pool.loads == 0
+    pool.close()
+    assert opened.contexts() == ()
