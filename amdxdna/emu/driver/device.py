@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from time import sleep
 
 from amdxdna.emu.driver import clocks, hwctx, jobs
 from amdxdna.emu.driver.client import Client
@@ -135,7 +136,7 @@ class EmuDriver:
                 strong._watching = True
                 wake.set()
             del strong
-            time.sleep(period if delay is None else min(delay, period))
+            sleep(period if delay is None else min(delay, period))
 
     def _look(self) -> float | None:
         """Handles what is due; seconds until the next look, None when nothing is in flight."""
