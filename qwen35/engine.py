@@ -3,9 +3,9 @@
 A `Session` brings a model's state to the end of a prompt, from the longest kept state that fits; `generate`
 draws tokens from there.
 
-Why an answer does not depend on what was kept: states are kept only at the prompt's own borders and only
-from prefill, and a prompt is always cut at those borders, so the same arithmetic runs whether a part was
-kept or is computed again.
+Why an answer does not depend on what was kept: states are kept only at a prompt's own borders and only from
+prefill, a recurrence is always cut at those borders, and passes end at the same tokens; so the same
+arithmetic runs whether a part was kept or is computed again.
 """
 
 from __future__ import annotations
@@ -46,14 +46,27 @@ class Model(Protocol):
     def reset(self) -> None:
         """Empties the state."""
 
-    def prefill(self, ids: Sequence[int], *, positions: Any = None, embeddings: Any = None) -> Logits:
-        """Appends `ids` (at least one); the logits after the last, float32 [vocab]."""
+    def prefill(
+        self,
+        ids: Sequence[int],
+        *,
+        positions: Any = None,
+        embeddings: Any = None,
+        borders: Sequence[int] = (),
+    ) -> Logits:
+        """Appends `ids` (at least one); the logits after the last, float32 [vocab].
+
+        What comes before and after each border (a count of `ids`) must be as if calls were cut there.
+        """
 
     def decode(self, token: int) -> Logits:
         """Appends one token; the logits after it."""
 
     def snapshot(self) -> Snapshot:
         """A copy of the state."""
+
+    def border_snapshot(self) -> Snapshot:
+        """The state at the last border of the prefill just done."""
 
     def restore(self, snapshot: Any) -> None:
         """Replaces the state by a snapshot of this model."""
@@ -165,28 +178,30 @@ class Session:
         if stats is not None:
             stats.prompt_tokens, stats.cached_tokens = total, start
         logits: Logits = None
-        for stop in self._cuts(start, total, borders):
+        for stop in self._cuts(start, total):
             if cancel is not None and cancel():
                 raise Cancelled("stopped before the answer began")
             if progress is not None:
                 progress(start, total)
             extra = prompt.part(start, stop) if prompt.part is not None else {}
-            logits = self.model.prefill(prompt.ids[start:stop], **extra)
+            inside = [b - start for b in borders if start < b < stop]
+            logits = self.model.prefill(prompt.ids[start:stop], borders=inside, **extra)
+            if self.cache is not None and borders and start < borders[-1] <= stop:
+                at_end = borders[-1] == stop
+                self.cache.add(
+                    names, borders, self.model.snapshot() if at_end else self.model.border_snapshot()
+                )
             start = stop
-            if self.cache is not None and borders and stop == borders[-1]:
-                self.cache.add(names, borders, self.model.snapshot())
         if progress is not None:
             progress(total, total)
         if stats is not None:
             stats.prefill_s = time.perf_counter() - began
         return logits
 
-    def _cuts(self, start: int, total: int, borders: Sequence[int]) -> list[int]:
-        """Where passes end: at borders, and at whole multiples of a pass from the prompt's first token."""
-        cuts = {*borders, total}
-        if self.pass_tokens:
-            cuts.update(range(self.pass_tokens, total, self.pass_tokens))
-        return sorted(cut for cut in cuts if cut > start)
+    def _cuts(self, start: int, total: int) -> list[int]:
+        """Where passes end: at whole multiples of a pass from the prompt's first token."""
+        cuts = range(self.pass_tokens, total, self.pass_tokens) if self.pass_tokens else ()
+        return [*(cut for cut in cuts if cut > start), total]
 
 
 class Generation:

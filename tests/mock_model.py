@@ -10,6 +10,7 @@ import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ class HashModel:
     def __init__(self, vocab: int = 64, max_ctx: int = 4096, nbytes: int = 1000) -> None:
         self.vocab, self.max_ctx, self.nbytes = vocab, max_ctx, nbytes
         self.history: list[tuple[int, ...]] = []
+        self.at_border: State | None = None
         self.calls: list[tuple[str, int]] = []
 
     @property
@@ -45,10 +47,17 @@ class HashModel:
         self.history = []
         self.calls.append(("reset", 0))
 
-    def prefill(self, ids: Sequence[int], *, positions: Any = None, embeddings: Any = None) -> np.ndarray:
+    def prefill(
+        self, ids: Sequence[int], *, positions: Any = None, embeddings: Any = None,
+        borders: Sequence[int] = (),
+    ) -> np.ndarray:
         assert len(ids) and self.length + len(ids) <= self.max_ctx
         self.calls.append(("prefill", len(ids)))
-        self.history.append(tuple(ids))
+        self.at_border = None
+        for start, stop in pairwise([0, *borders, len(ids)]):
+            if start:
+                self.at_border = self.snapshot()
+            self.history.append(tuple(ids[start:stop]))
         return self.logits()
 
     def decode(self, token: int) -> np.ndarray:
@@ -63,6 +72,10 @@ class HashModel:
 
     def snapshot(self) -> State:
         return State(tuple(self.history), self.nbytes)
+
+    def border_snapshot(self) -> State:
+        assert self.at_border is not None
+        return self.at_border
 
     def restore(self, snapshot: State) -> None:
         self.history = list(snapshot.history)
@@ -79,9 +92,9 @@ class ScriptModel(HashModel):
         self.tokenizer, self.answer, self.delay = tokenizer, answer, delay
         self.said = 0
 
-    def prefill(self, ids: Sequence[int], *, positions: Any = None, embeddings: Any = None) -> np.ndarray:
+    def prefill(self, ids: Sequence[int], **options: Any) -> np.ndarray:
         self.said = 0
-        return super().prefill(ids)
+        return super().prefill(ids, **options)
 
     def decode(self, token: int) -> np.ndarray:
         self.said += 1

@@ -207,13 +207,13 @@ def test_parts_of_a_prompt_get_their_arguments() -> None:
     seen = []
 
     class Model(HashModel):
-        def prefill(self, ids, *, positions=None, embeddings=None):  # type: ignore[no-untyped-def]
+        def prefill(self, ids, *, positions=None, **options):  # type: ignore[no-untyped-def]
             seen.append((list(ids), positions))
-            return super().prefill(ids)
+            return super().prefill(ids, **options)
 
     session = Session(Model(), pass_tokens=4)
     session.prime(Input(list(range(6)), [3], part=lambda start, stop: {"positions": (start, stop)}))
-    assert seen == [([0, 1, 2], (0, 3)), ([3], (3, 4)), ([4, 5], (4, 6))]
+    assert seen == [([0, 1, 2, 3], (0, 4)), ([4, 5], (4, 6))]
 
 
 def test_least_recently_used_states_go_first() -> None:

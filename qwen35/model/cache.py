@@ -21,7 +21,7 @@ from qwen35.model.deltanet import LinearState
 if TYPE_CHECKING:
     from qwen35.model.config import ModelConfig
 
-__all__ = ["KVRows", "Snapshot", "StateCache"]
+__all__ = ["KVRows", "Mark", "Snapshot", "StateCache"]
 
 F32 = NDArray[np.float32]
 U16 = NDArray[np.uint16]
@@ -60,6 +60,25 @@ class Snapshot:
         self.owner, self.length, self.position = owner, length, position
         self.conv, self.matrices, self.blocks = conv, matrices, tuple(blocks)
         self.nbytes = conv.nbytes + matrices.nbytes + own
+
+
+class Mark:
+    """The DeltaNet state at `length` tokens inside a prompt; `position` is the next rotary one.
+
+    `layers` by layer index (None for attention), filled as the prompt passes there.
+    """
+
+    def __init__(self, length: int, position: int, conv: U16, matrices: F32, kinds: Sequence[str]) -> None:
+        self.length, self.position, self.conv, self.matrices = length, position, conv, matrices
+        order = iter(range(len(conv)))
+        self.layers = [next(order) if kind == "lin" else None for kind in kinds]
+
+    def take(self, layer: int, state: LinearState) -> None:
+        """Copies one layer's state."""
+        at = self.layers[layer]
+        assert at is not None
+        self.conv[at] = state.conv
+        self.matrices[at] = state.matrices
 
 
 def _anonymous(nbytes: int) -> mmap.mmap:
@@ -161,9 +180,19 @@ class StateCache:
         self._conv[self.side] = 0
         self._matrices[self.side] = 0
 
-    def snapshot(self) -> Snapshot:
-        """A copy of the state, sharing the KV rows that earlier snapshots of this sequence hold."""
+    def mark(self, length: int, position: int) -> Mark:
+        """Room for the DeltaNet state at `length` tokens; not zeroed."""
+        conv, matrices = np.empty_like(self._conv[0]), np.empty_like(self._matrices[0])
+        return Mark(length, position, conv, matrices, ["lin" if pair else "att" for pair in self.linear])
+
+    def snapshot(self, mark: Mark | None = None) -> Snapshot:
+        """A copy of the state, sharing the KV rows that earlier snapshots of this sequence hold.
+
+        With `mark` the state that was marked, which must lie behind every earlier snapshot of the sequence.
+        """
         side, length, position = self._state
+        if mark is not None:
+            length, position = mark.length, mark.position
         held = self._blocks[-1].stop if self._blocks else 0
         own = 0
         if length > held:
@@ -171,7 +200,10 @@ class StateCache:
             block = _Block(held, length, rows)
             self._blocks.append(block)
             own = block.nbytes
-        conv, matrices = self._conv[side].copy(), self._matrices[side].copy()
+        if mark is not None:
+            conv, matrices = mark.conv, mark.matrices
+        else:
+            conv, matrices = self._conv[side].copy(), self._matrices[side].copy()
         return Snapshot(self, length, position, conv, matrices, self._blocks, own)
 
     def restore(self, snapshot: Snapshot) -> None:

@@ -7,6 +7,7 @@ place, K slice by K slice.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from qwen35.model.deltanet import DeltaNet
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
-    from qwen35.model.cache import StateCache
+    from qwen35.model.cache import Mark, StateCache
     from qwen35.model.config import ModelConfig
     from qwen35.model.layers import Layer
     from qwen35.model.npu import NpuModel
@@ -50,13 +51,17 @@ class Prompt:
         return self._a.nbytes + self._c.nbytes + self._inner.nbytes if self._chunks else 0
 
     def run(
-        self, x: F32, tables: tuple[F32, F32], past: int, sides: tuple[int | None, int], last: bool
+        self, x: F32, tables: tuple[F32, F32], past: int, sides: tuple[int | None, int], last: bool,
+        borders: Sequence[int] = (), mark: Mark | None = None,
     ) -> tuple[F32, U16]:
         """One pass: x float32 [n, D] (overwritten) after `past` cached tokens, rotary tables [n, rope_dim/2].
 
-        `sides`: the DeltaNet state read (None: empty) and the one written. Returns the last row of x before
-        the last layer's output projection, and that projection's input row (bf16): the rest concerns one row
-        only, and nothing at all of a pass that is not the `last` (the rows are then meaningless).
+        `sides`: the DeltaNet state read (None: empty) and the one written. The recurrence is cut at the rows
+        `borders` (ascending, in 1..n), and `mark` takes the state at the last of them.
+
+        Returns the last row of x before the last layer's output projection, and that projection's input row
+        (bf16): the rest concerns one row only, and nothing at all of a pass that is not the `last` (the rows
+        are then meaningless).
         """
         n = len(x)
         chunks = -(-n // self._config.chunk)
@@ -72,7 +77,7 @@ class Prompt:
             self._gemm(layer.kind, chunks, layer.w_in)
             y = self._output(layer.kind, n, self._config_columns(layer.kind))
             mixed = self._input("o", n, chunks)
-            self._mix(layer, y, gates, tables, past, sides, mixed)
+            self._mix(layer, y, gates, tables, past, sides, mixed, borders, mark)
             if layer is self._layers[-1]:
                 break
             self._gemm("o", chunks, layer.w_o)
@@ -100,13 +105,19 @@ class Prompt:
 
     def _mix(
         self, layer: Layer, y: U16, gates: F32 | None, tables: tuple[F32, F32], past: int,
-        sides: tuple[int | None, int], out: U16,
+        sides: tuple[int | None, int], out: U16, borders: Sequence[int], mark: Mark | None,
     ) -> None:
         if isinstance(layer.mixer, DeltaNet):
             pair = self._cache.linear[layer.index]
             assert pair is not None and gates is not None
-            before = None if sides[0] is None else pair[sides[0]]
-            layer.mixer.prefill(y, gates, before, pair[sides[1]], out)
+            before, after = None if sides[0] is None else pair[sides[0]], pair[sides[1]]
+            start = 0
+            for stop in [*borders, len(gates)]:
+                if stop > start:
+                    layer.mixer.prefill(y[start:stop], gates[start:stop], before, after, out[start:stop])
+                    before, start = after, stop
+                if mark is not None and stop == borders[-1]:
+                    mark.take(layer.index, after)
             self._timing.lap("host.deltanet")
         else:
             assert isinstance(layer.mixer, Attention)

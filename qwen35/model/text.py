@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from qwen35 import host
 from qwen35.errors import ModelError, PromptTooLong
 from qwen35.host import Norm
-from qwen35.model.cache import Snapshot, StateCache
+from qwen35.model.cache import Mark, Snapshot, StateCache
 from qwen35.model.embed import Embedding
 from qwen35.model.layers import build_layers, check_dims, layer_tensors
 from qwen35.model.npu import NpuModel
@@ -70,6 +70,7 @@ class TextModel:
         streams = [self.weights.bytes(name) for name in heads] if config.tied else []
         self.embedding = Embedding(config, streams, table)
         self._cache = StateCache(config, max_ctx)
+        self._mark: Mark | None = None
         self._rope = Rope(config)
         layers = build_layers(config, bundle.tensors, self.weights.__getitem__)
         final = Norm(bundle.tensors.expect("ln_f", "f32", config.D), config.eps, config.n_down)
@@ -101,14 +102,18 @@ class TextModel:
 
     def prefill(
         self, ids: Sequence[int] | NDArray[Any], *, positions: I64 | None = None,
-        embeddings: F32 | None = None,
+        embeddings: F32 | None = None, borders: Sequence[int] = (),
     ) -> F32:
         """Appends `ids` (at least one) and returns the logits after the last, float32 [vocab].
 
         `positions` int64 [n] or [3, n] (t, h, w) are rotary positions; None counts on from `position`.
         `embeddings` float32 [m, D] replace the rows of the m image tokens among `ids`, in order. Prompts
-        longer than the bundle's max_prompt run in passes. Raises PromptTooLong past `max_ctx`, ModelError for
-        ids, positions or embeddings that do not fit, and the binding's errors.
+        longer than the bundle's max_prompt run in passes. `borders` are counts of `ids`, ascending, at which
+        the DeltaNet recurrence is cut, as if calls ended there (the projections are not: that costs next to
+        nothing); `border_snapshot` then gives the state at the last of them.
+
+        Raises PromptTooLong past `max_ctx`, ModelError for ids, positions or embeddings that do not fit, and
+        the binding's errors.
         """
         tokens = np.asarray(ids, np.int64).reshape(-1)
         if not tokens.size:
@@ -121,6 +126,9 @@ class TextModel:
         rows = self._image_rows(tokens, embeddings)
         self.embedding.hint(tokens if rows is None else tokens[rows < 0])
         timing, past = self.timing, self.length
+        cuts = [int(b) for b in borders if 0 < b < tokens.size]
+        self._mark = None
+        mark = self._cache.mark(past + cuts[-1], int(where[..., :cuts[-1]].max()) + 1) if cuts else None
         side = None if past == 0 else self._cache.side
         target = 1 - self._cache.side
         with self._transaction(tokens.size):
@@ -132,10 +140,15 @@ class TextModel:
                 tables = self._rope.tables(where[..., start:stop])
                 timing.lap("host.rope")
                 last = stop == tokens.size
-                row, mixed = self._prompt.run(x, tables, past + start, (side, target), last)
+                inside = [cut - start for cut in cuts if start < cut <= stop]
+                row, mixed = self._prompt.run(
+                    x, tables, past + start, (side, target), last, inside,
+                    mark if inside and cuts[-1] <= stop else None,
+                )
                 side = target
             logits = self._step.finish(row, mixed)
         self._cache.commit(tokens.size, int(where.max()) + 1)
+        self._mark = mark
         return logits
 
     def decode(self, token: int) -> F32:
@@ -144,6 +157,7 @@ class TextModel:
         Raises PromptTooLong when the context is full, ModelError for an id outside the vocabulary, and the
         binding's errors.
         """
+        self._mark = None
         cache, step, timing = self._cache, self._step, self.timing
         length, position = cache.length, cache.position
         if length >= self.max_ctx:
@@ -162,14 +176,23 @@ class TextModel:
 
     def reset(self) -> None:
         """Empties the state and gives its memory back."""
+        self._mark = None
         self._cache.reset()
 
     def snapshot(self) -> Snapshot:
         """A copy of the state; KV rows are shared with earlier snapshots of the same sequence."""
         return self._cache.snapshot()
 
+    def border_snapshot(self) -> Snapshot:
+        """The state at the last border of the prefill just done. Raises ModelError where there was none."""
+        if self._mark is None:
+            raise ModelError("the last call was no prefill with borders")
+        mark, self._mark = self._mark, None
+        return self._cache.snapshot(mark)
+
     def restore(self, snapshot: Snapshot) -> None:
         """Replaces the state by a snapshot of this model. Raises ModelError for another model's."""
+        self._mark = None
         self._cache.restore(snapshot)
 
     def close(self) -> None:
