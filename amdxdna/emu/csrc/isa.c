@@ -1,8 +1,7 @@
-/* Chooses the kernels' variant: by the CPU, the AMDXDNA_EMU_ISA environment variable, or the caller. */
+/* Chooses the kernels' variant: by the CPU, or the caller. */
 #include "internal.h"
 
 #include <stdatomic.h>
-#include <stdlib.h>
 
 static const isa_variant *const variants[] = {&isa_portable, &isa_avx2, &isa_avx512, &isa_avx512_bf16};
 enum { VARIANTS = sizeof variants / sizeof *variants };
@@ -18,13 +17,9 @@ int emu_isa_default(void)
     if (known)
         return known - 1;
     int best = 0;
-    const char *asked = getenv("AMDXDNA_EMU_ISA");
     for (int i = 0; i < VARIANTS; i++)
-        if (variants[i]->supported()) {
+        if (variants[i]->supported())
             best = i;
-            if (asked && !strcmp(asked, variants[i]->name))
-                break;
-        }
     atomic_store_explicit(&chosen, best + 1, memory_order_relaxed);
     return best;
 }

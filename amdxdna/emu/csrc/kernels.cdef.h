@@ -10,5 +10,5 @@ uint64_t emu_read(uintptr_t src, size_t nbytes, int threads);
 /* The index-th variant's name, slowest first, or NULL past the end; whether this CPU runs it. */
 const char *emu_isa_name(int index);
 int emu_isa_supported(int index);
-/* The variant `isa` = 0 stands for: the best supported, or the one AMDXDNA_EMU_ISA names. */
+/* The index of the best supported variant, which `isa` = 0 stands for. */
 int emu_isa_default(void);

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from .. import _kernels
+from . import isa
 from .families import WORK, Family
 from .stream import Copy, Delay, Fail, Gemm, Gemv, Hang, Op, StreamError, parse
 
@@ -116,9 +117,14 @@ def _compute(op: Gemm | Gemv | Copy, at: list[int], threads: int) -> str:
     if isinstance(op, Copy):
         _kernels.lib.emu_copy(at[0], at[1], op.nbytes, op.addend)
         return ""
+    try:
+        variant = isa.chosen()
+    except ValueError as error:
+        return str(error)
     if isinstance(op, Gemv):
-        code = _kernels.lib.emu_gemv(at[0], at[1], at[2], op.m, op.k, op.flags, op.format, threads, 0)
+        shape = (op.m, op.k, op.flags, op.format)
+        code = _kernels.lib.emu_gemv(at[0], at[1], at[2], *shape, threads, variant)
     else:
         code = _kernels.lib.emu_gemm(at[0], at[1], at[2], op.rows, op.k, op.n, op.lda, op.c_stride,
-                                     op.flags, op.format, threads, 0)
+                                     op.flags, op.format, threads, variant)
     return "" if code == 0 else f"the kernel returned {code} (out of memory)"
