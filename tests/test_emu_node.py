@@ -1,0 +1,393 @@
+"""The in-process node: mappings, threads, signals, forks, the end of the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from amdxdna._native import ffi, lib
+from amdxdna.emu.kernels import stream
+from amdxdna.emu.node import EmuNode
+from amdxdna.emu.options import EmuOptions
+from amdxdna.errors import Closed, NoDevice, PermissionDenied
+from tests.conformance import kit
+
+PAGE = 4096
+Open = Callable[..., kit.Ready]
+
+
+@pytest.fixture(params=["pasid", "iova"])
+def ready(request: pytest.FixtureRequest) -> Iterator[Open]:
+    made: list[kit.Ready] = []
+
+    def make(size: int = PAGE, **options: object) -> kit.Ready:
+        values = {"threads": 1, "quiet": True, **options}
+        made.append(kit.Ready(EmuNode(EmuOptions(address=request.param, **values)), size))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+def run_python(code: str, *, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    """Runs code in a process of its own, with a kit.Ready called `ready` and everything it needs."""
+    prelude = """
+        import os, signal, sys, threading, time
+        from amdxdna._native import ffi, lib
+        from amdxdna.emu.kernels import stream
+        from amdxdna.emu.node import EmuNode
+        from amdxdna.emu.options import EmuOptions
+        from tests.conformance import kit
+        ready = kit.Ready(EmuNode(EmuOptions(threads=1, quiet=True)))
+    """
+    text = textwrap.dedent(prelude) + textwrap.dedent(code)
+    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=timeout)
+
+
+# -- mappings
+
+def test_the_first_whole_mapping_is_the_models_own(ready: Open) -> None:
+    client = ready()
+    bo = client.bo(4 * PAGE)
+    model = client.node.client.handles[bo.handle]  # type: ignore[attr-defined]
+    assert bo.host == model.pointer
+    second = client.map(bo.offset, 4 * PAGE)
+    assert second != bo.host
+    bo.view()[:4] = b"same"
+    assert bytes(ffi.buffer(ffi.cast("char *", second), 4)) == b"same"
+
+
+def test_weights_are_resident_once(ready: Open) -> None:
+    def resident() -> int:
+        with open("/proc/self/status") as status:
+            return next(int(line.split()[1]) for line in status if line.startswith("RssShmem")) * 1024
+
+    size = 8 << 20
+    client = ready(size)
+    before = resident()
+    weights = client.bo(size)
+    weights.view()[:] = b"w" * size
+    assert client.run(stream.copy(size, 0), weights.device, client.destination.device) == kit.COMPLETED
+    # The weights once, and the destination that the kernel wrote.
+    assert resident() - before < 2.2 * size
+
+
+def test_unmapped_memory_can_be_mapped_again(ready: Open) -> None:
+    client = ready()
+    handle = client.create_bo(lib.AMDXDNA_BO_SHARE, PAGE)
+    offset = client.info(handle).map_offset
+    first = client.node.mmap(PAGE, offset)
+    ffi.buffer(ffi.cast("char *", first), 4)[:] = b"data"
+    client.node.munmap(first, PAGE)
+    second = client.node.mmap(PAGE, offset)
+    assert bytes(ffi.buffer(ffi.cast("char *", second), 4)) == b"data"
+    client.node.munmap(second, PAGE)
+
+
+def test_a_mapping_is_cut_and_its_rest_still_counts(ready: Open) -> None:
+    client = ready()
+    bo = client.bo(4 * PAGE)
+    bo.view()[:] = b"q" * (4 * PAGE)
+    space = client.reserve(4 * PAGE)
+    client.node.mmap(4 * PAGE, bo.offset, address=space)
+    client.node.munmap(space + PAGE, PAGE)
+    client.close_bo(bo.handle)
+    client.node.munmap(bo.host, 4 * PAGE)
+    assert bytes(ffi.buffer(ffi.cast("char *", space + 2 * PAGE), 4)) == b"qqqq"
+    client.node.munmap(space, PAGE)
+    assert bytes(ffi.buffer(ffi.cast("char *", space + 3 * PAGE), 4)) == b"qqqq"
+    client.node.munmap(space + 2 * PAGE, 2 * PAGE)
+    memory = client.node.driver.memory  # type: ignore[attr-defined]
+    assert bo.offset not in memory.by_offset
+
+
+def test_pasid_addresses_follow_the_mapping() -> None:
+    client = kit.Ready(EmuNode(EmuOptions(threads=1, quiet=True)))
+    space = client.reserve(2 * PAGE)
+    handle = client.create_bo(lib.AMDXDNA_BO_SHARE, PAGE)
+    client.node.mmap(PAGE, client.info(handle).map_offset, address=space)
+    assert client.info(handle).vaddr == space
+    assert client.run(stream.copy(PAGE, 0), client.source.device, space) == kit.COMPLETED
+    client.node.munmap(space, PAGE)
+    assert client.info(handle).vaddr == kit.INVALID
+    assert client.run(stream.copy(PAGE, 0), client.source.device, space) == kit.ERROR
+    client.close()
+
+
+def test_mapping_over_another_mapping(ready: Open) -> None:
+    client = ready()
+    victim, other = client.bo(PAGE), client.bo(PAGE)
+    victim.view()[:4], other.view()[:4] = b"vvvv", b"oooo"
+    where = client.node.mmap(PAGE, other.offset, address=victim.host)
+    assert where == victim.host
+    assert bytes(ffi.buffer(ffi.cast("char *", where), 4)) == b"oooo"
+    model = client.node.client.handles[victim.handle]  # type: ignore[attr-defined]
+    assert bytes(ffi.buffer(ffi.cast("char *", model.pointer), 4)) == b"vvvv"
+
+
+def test_munmap_waits_for_commands_that_list_the_bo_with_pasid() -> None:
+    client = kit.Ready(EmuNode(EmuOptions(threads=1, quiet=True)))
+    program = stream.program([stream.Delay(150_000), stream.Copy(PAGE, 1)])
+    seq = client.start(program, client.source.device, client.destination.device,
+                       arguments=(client.destination.handle,))
+    client.node.munmap(client.destination.host, PAGE)
+    assert kit.state(client.command) == kit.COMPLETED
+    client.wait(client.syncobj, seq, 0)
+    client.close()
+
+
+def test_unmapping_and_closing_under_a_running_command_never_crashes() -> None:
+    done = run_python("""
+        size = 4 << 20
+        for turn in range(40):
+            client = kit.Ready(EmuNode(EmuOptions(threads=1, quiet=True, address="iova" if turn % 2 else "pasid")))
+            source, target = client.bo(size), client.bo(size)
+            program = stream.program([stream.Copy(size, 1)] * 8)
+            client.start(program, source.device, target.device)
+            if turn % 3 == 0:
+                client.node.close()
+            for bo in (source, target):
+                if turn % 3 == 1:
+                    client.close_bo(bo.handle)
+                client.node.munmap(bo.host, size)
+            client._mappings.clear()
+            client.node.close()
+        print("alive")
+    """)
+    assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+
+
+def test_exported_memory_moves_with_its_mappings(ready: Open) -> None:
+    client = ready()
+    bo = client.bo(3 * PAGE)
+    bo.view()[2 * PAGE:2 * PAGE + 4] = b"kept"
+    second = client.map(bo.offset, PAGE)
+    fd = client.export(bo.handle)
+    try:
+        assert os.pread(fd, 4, 2 * PAGE) == b"kept"
+        assert os.fstat(fd).st_size == 3 * PAGE
+        bo.view()[:3] = b"new"
+        assert os.pread(fd, 3, 0) == b"new"
+        assert bytes(ffi.buffer(ffi.cast("char *", second), 3)) == b"new"
+        with pytest.raises(OSError, match="Operation not permitted"):
+            os.ftruncate(fd, PAGE)
+    finally:
+        os.close(fd)
+    assert client.run(stream.copy(PAGE, 0), bo.device, client.destination.device) == kit.COMPLETED
+    assert bytes(client.destination.view()[:3]) == b"new"
+
+
+def test_freed_memory_goes_back(ready: Open) -> None:
+    client = ready()
+    store = client.node.client.store.file.fd  # type: ignore[attr-defined]
+    size = 4 << 20
+    before = os.fstat(store).st_blocks
+    bo = client.bo(size)
+    bo.view()[:] = b"x" * size
+    assert os.fstat(store).st_blocks - before >= size // 512
+    client.node.munmap(bo.host, size)
+    client.close_bo(bo.handle)
+    assert os.fstat(store).st_blocks - before < 64
+
+
+# -- threads and signals
+
+def test_contexts_of_several_threads(ready: Open) -> None:
+    client = ready()
+    errors: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            context, syncobj = client.new_context()
+            command, code, target = client.bo(PAGE, lib.AMDXDNA_BO_CMD), client.dev(PAGE), client.bo(PAGE)
+            for turn in range(30):
+                seq = client.start(stream.copy(PAGE, number), client.source.device, target.device,
+                                   command=command, code=code, hwctx=context)
+                client.wait(syncobj, seq)
+                assert seq == turn
+                assert kit.state(command) == kit.COMPLETED
+                assert target.words()[0] == client.source.words()[0] + number
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def _interrupt_soon() -> None:
+    def interrupt() -> None:
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+
+
+def test_ctrl_c_ends_a_wait_at_once(ready: Open) -> None:
+    client = ready(tdr=0)
+    seq = client.start(stream.delay(1_500_000))
+    began = time.monotonic()
+    _interrupt_soon()
+    with pytest.raises(KeyboardInterrupt):
+        client.wait(client.syncobj, seq, 30)
+    assert time.monotonic() - began < 1.2
+    client.wait(client.syncobj, seq, 30)
+    assert kit.state(client.command) == kit.COMPLETED
+
+
+def test_ctrl_c_ends_a_blocked_submit(ready: Open) -> None:
+    client = ready(tdr=0)
+    commands = [client.bo(PAGE, lib.AMDXDNA_BO_CMD) for _ in range(5)]
+    code = client.dev(PAGE)
+    for command in commands[:4]:
+        seq = client.start(stream.delay(300_000), command=command, code=code)
+    client.pack(stream.delay(300_000), command=commands[4], code=code)
+    _interrupt_soon()
+    with pytest.raises(KeyboardInterrupt):
+        client.submit(client.hwctx, commands[4].handle)
+    client.wait(client.syncobj, seq)
+    assert [kit.state(command) for command in commands] == [kit.COMPLETED] * 4 + [kit.NEW]
+    assert client.submit(client.hwctx, commands[4].handle) == seq + 1
+
+
+def test_a_signal_handler_that_returns_does_not_end_a_wait(ready: Open) -> None:
+    client = ready()
+    hits: list[int] = []
+    old = signal.signal(signal.SIGUSR1, lambda number, frame: hits.append(number))
+    try:
+        seq = client.start(stream.delay(300_000))
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        client.wait(client.syncobj, seq, 10)
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+    assert hits == [signal.SIGUSR1]
+    assert kit.state(client.command) == kit.COMPLETED
+
+
+def test_destroying_a_context_frees_a_blocked_submit(ready: Open) -> None:
+    client = ready(tdr=0.3)
+    commands = [client.bo(PAGE, lib.AMDXDNA_BO_CMD) for _ in range(5)]
+    code = client.dev(PAGE)
+    for command in commands[:4]:
+        client.start(stream.hang(), command=command, code=code)
+    client.pack(stream.hang(), command=commands[4], code=code)
+    failures: list[int | None] = []
+
+    def submit() -> None:
+        try:
+            client.submit(client.hwctx, commands[4].handle)
+        except OSError as error:
+            failures.append(error.errno)
+
+    thread = threading.Thread(target=submit)
+    thread.start()
+    context = client.node.client.contexts[client.hwctx]  # type: ignore[attr-defined]
+    kit.until(lambda: bool(context.room), 5, "the submit blocking")
+    client.destroy(client.hwctx)
+    thread.join(5)
+    assert failures == [22]
+
+
+# -- one device for a process
+
+def test_equal_options_are_one_device() -> None:
+    first, second, other = (EmuNode(EmuOptions(slots=slots, quiet=True)) for slots in (3, 3, 4))
+    assert first.driver is second.driver
+    assert other.driver is not first.driver
+    first.close()
+    first.close()
+    second.client.ioctl(lib.DRM_IOCTL_VERSION, int(ffi.cast("uintptr_t", ffi.new("struct drm_version *"))))
+    second.close()
+    third = EmuNode(EmuOptions(slots=3, quiet=True))
+    assert third.driver is not first.driver
+    third.close()
+    other.close()
+
+
+def test_a_closed_node_refuses(ready: Open) -> None:
+    client = ready()
+    client.node.close()
+    with pytest.raises(Closed):
+        client.create_bo(lib.AMDXDNA_BO_SHARE, PAGE)
+    with pytest.raises(Closed):
+        client.node.mmap(PAGE, 1 << 32)
+
+
+def test_open_faults() -> None:
+    options = EmuOptions.parse("open=1:ENOENT,open=2,quiet", {})
+    with pytest.raises(NoDevice):
+        EmuNode(options)
+    with pytest.raises(PermissionDenied):
+        EmuNode(options)
+    EmuNode(options).close()
+
+
+# -- processes
+
+def test_a_forked_child_may_not_use_the_parents_node(ready: Open) -> None:
+    client = ready()
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            for use in (lambda: client.create_bo(1, PAGE), lambda: client.node.mmap(PAGE, 1 << 32)):
+                try:
+                    use()
+                except Closed as refused:
+                    assert "parent process" in str(refused)
+                else:
+                    os._exit(2)
+            client.node.munmap(client.source.host, PAGE)
+            client.node.close()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert client.copy() == kit.COMPLETED
+
+
+def test_a_child_that_exits_normally_leaves_the_parent_alone() -> None:
+    done = run_python("""
+        child = os.fork()
+        if not child:
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert ready.copy() == kit.COMPLETED
+        print("fine")
+    """)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+
+
+@pytest.mark.parametrize("program", ["stream.hang()", "stream.delay(30_000_000)", "stream.copy(4096, 1)"])
+def test_the_interpreter_ends_with_work_in_flight(program: str) -> None:
+    done = run_python(f"""
+        for _ in range(2):
+            ready.start({program}, ready.source.device, ready.destination.device,
+                        command=ready.bo(4096, lib.AMDXDNA_BO_CMD), code=ready.dev(4096))
+        print("bye")
+    """, timeout=20)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "bye\n", "")
+
+
+def test_messages_go_to_stderr_once() -> None:
+    done = run_python("""
+        ready.close()
+        ready = kit.Ready(EmuNode(EmuOptions(threads=1)))
+        context = ready.context()
+        ready.configure(context[0], ready.dev(4096, b"\\x7fELF" * 16).handle)
+        print(ready.copy(context), ready.copy(context))
+    """)
+    assert done.stdout == f"{kit.ERROR} {kit.ERROR}\n"
+    assert done.stderr.count("compiled AIE code is not interpreted") == 1

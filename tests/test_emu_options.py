@@ -1,0 +1,106 @@
+"""Options of the emulated device and the faults they inject."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from amdxdna.emu.faults import Fault, Faults
+from amdxdna.emu.options import EmuOptions
+from amdxdna.errors import BadArgument
+
+
+def parse(text: str, environment: str | None = None) -> EmuOptions:
+    return EmuOptions.parse(text, {} if environment is None else {"AMDXDNA_EMU": environment})
+
+
+def test_defaults() -> None:
+    assert parse("") == EmuOptions()
+    options = EmuOptions()
+    assert (options.slots, options.columns, options.minor, options.address, options.tdr) == (16, 8, 10, "pasid", 2)
+
+
+def test_every_kind_of_value() -> None:
+    options = parse(" slots=1, address=iova,instant,quiet=0,tdr=0.5,minor=0x8,threads=2,memlock=65536,privileged=0")
+    assert options == EmuOptions(slots=1, address="iova", instant=True, quiet=False, tdr=0.5, minor=8, threads=2,
+                                 memlock=65536, privileged=False)
+
+
+@pytest.mark.parametrize(("text", "fault"), [
+    ("hang=3", Fault("hang", 3, 3)),
+    ("hang=2-4", Fault("hang", 2, 4)),
+    ("hang=2-", Fault("hang", 2, None)),
+    ("hang=*", Fault("hang", 1, None)),
+    ("fail=5:0x3000002", Fault("fail", 5, 5, 0x3000002)),
+    ("slow=*:1500", Fault("slow", 1, None, 1500)),
+    ("refuse=2", Fault("refuse", 2, 2)),
+    ("refuse_config=1", Fault("refuse_config", 1, 1)),
+    ("open=1:ENOENT", Fault("open", 1, 1, errno.ENOENT)),
+    ("open=1:13", Fault("open", 1, 1, 13)),
+])
+def test_faults(text: str, fault: Fault) -> None:
+    assert parse(text).faults == (fault,)
+
+
+def test_faults_add_up() -> None:
+    assert parse("hang=1,hang=3,slots=2").faults == (Fault("hang", 1, 1), Fault("hang", 3, 3))
+
+
+def test_the_environment_gives_defaults() -> None:
+    options = parse("slots=2,hang=2", "slots=1,address=iova,hang=1")
+    assert (options.slots, options.address) == (2, "iova")
+    assert options.faults == (Fault("hang", 1, 1), Fault("hang", 2, 2))
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("colour=red", "unknown; there are address,"),
+    ("slots=many", "'many' is not a number"),
+    ("slots=-1", "it must be 0 to 1024"),
+    ("slots=4,held_slots=5", "there are 4 slots"),
+    ("columns=9", "it must be 1 to 8"),
+    ("minor=11", "it must be 0 to 10"),
+    ("address=physical", "it is pasid or iova"),
+    ("tdr=-1", "it is 0 (off) to 3600 seconds"),
+    ("tdr=nan", "it is 0 (off) to 3600 seconds"),
+    ("instant=yes", "its value is 0 or 1"),
+    ("memlock=-2", "it is a number of bytes"),
+    ("hang=0", "names no event"),
+    ("hang=5-2", "names no event"),
+    ("hang", "is not N, N-M, N- or *"),
+    ("hang=1:5", "a hang takes no value"),
+    ("fail=1:xyz", "'xyz' is not a number"),
+    ("fail=1:0x100000000", "out of range"),
+    ("slow=1", "slow=N:US"),
+    ("=1", "unknown"),
+])
+def test_mistakes_name_the_option(text: str, says: str) -> None:
+    with pytest.raises(BadArgument) as caught:
+        parse(text)
+    assert says in str(caught.value)
+    assert f"emu:{text}" in str(caught.value)
+
+
+def test_mistakes_in_the_environment_say_so() -> None:
+    with pytest.raises(BadArgument, match="AMDXDNA_EMU=slots=x"):
+        parse("", "slots=x")
+
+
+def test_counting() -> None:
+    faults = Faults((Fault("fail", 2, 3, 7), Fault("slow", 3, None, 9), Fault("refuse", 2, 2)))
+    assert [[f.kind for f in faults.command()] for _ in range(4)] == [[], ["fail"], ["fail", "slow"], ["slow"]]
+    assert [faults.event("refuse", 5) for _ in range(3)] == [0, 5, 0]
+    assert faults.commands == 4
+
+
+def test_next_counts_from_now() -> None:
+    faults = Faults()
+    assert not faults.active
+    faults.next("hang", count=2)
+    assert [len(faults.command()) for _ in range(3)] == [1, 1, 0]
+    faults.next("open", errno.EBUSY)
+    assert [faults.event("open", 1) for _ in range(2)] == [errno.EBUSY, 0]
+    faults.clear()
+    assert not faults.active
+    with pytest.raises(ValueError, match="unknown fault"):
+        faults.add(Fault("explode"))
