@@ -27,7 +27,11 @@ TOP = 16
 
 @dataclass(frozen=True)
 class Request:
-    """One user turn to record: `picture` is uint8 [h, w, 3] or None."""
+    """One user turn to record; `picture` is uint8 [h, w, 3] or None.
+
+    transformers' Pillow processor makes the patches: of a picture that needs no resizing, exactly those the
+    checkpoint's own makes.
+    """
 
     name: str
     prompt: str
@@ -89,9 +93,9 @@ def _inputs(
     count = 0
     if request.picture is not None:
         from PIL import Image
-        from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-        made = Qwen2VLImageProcessor.from_pretrained(checkpoint)(
+        made = Qwen2VLImageProcessorPil.from_pretrained(checkpoint)(
             images=[Image.fromarray(request.picture)], return_tensors="pt"
         )
         pixels, grid = made["pixel_values"].float(), made["image_grid_thw"]

@@ -31,12 +31,12 @@ REQUESTS = (
 
 def make(checkpoint: Path, out: Path) -> Path:
     """Exports `checkpoint` to `out` and adds reference runs, one of them of the sample picture."""
-    options = Options(chunk=CHUNK, max_prompt=MAX_PROMPT)
+    options = Options(chunk=CHUNK, max_prompt=MAX_PROMPT, vision_chunk=CHUNK)
     export_checkpoint(Checkpoint(checkpoint), out, options, force=True)
     requests = list(REQUESTS)
     if Checkpoint(checkpoint).has_vision:
         with Image.open(DATA / "sample.png") as image:
-            picture = np.asarray(image.convert("RGB"))
+            picture = np.asarray(image.convert("RGB").resize((64, 64), Image.Resampling.BICUBIC))
         requests.append(Request("picture", "Describe the picture.", picture=picture))
     return attach(out, record(checkpoint, requests), PARAMS)
 

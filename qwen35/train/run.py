@@ -213,6 +213,11 @@ class Trainer:
             json.dumps({"steps": self.step + max(1, int(minutes * 60 / a_step))})
         )
 
+    def finish(self) -> None:
+        """Writes the Hugging Face folder of the state as it is."""
+        save_pretrained(self.net, self.tokenizer, self.out / "hf")
+        self.say(f"{self.out / 'hf'}: {self.step} steps, {self.seconds / 3600:.2f} hours")
+
     def run(self) -> None:
         """Trains to the last step."""
         sums: dict[str, list[float]] = {}
@@ -250,13 +255,12 @@ class Trainer:
             if time.time() - saved > 120:
                 self.save()
                 saved = time.time()
-            if self.step > self.args.tower_steps and time.time() - looked > 240:
+            if self.step > self.args.tower_steps and time.time() - looked > 400:
                 self.say("exact: " + self.progress())
                 looked = time.time()
         self.save()
         self.say("exact: " + self.progress())
-        save_pretrained(self.net, self.tokenizer, self.out / "hf")
-        self.say(f"finished: {self.step} steps, {self.seconds / 3600:.2f} hours, {self.out / 'hf'}")
+        self.finish()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -270,6 +274,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--words", type=int, default=1300, help="how many words to teach (default 1300)")
     made.add_argument("--steps", type=int, default=14000, help="planned steps in all (default 14000)")
     made.add_argument("--finish-in", type=float, help="minutes after which to end, instead of --steps")
+    made.add_argument("--save-only", action="store_true", help="write the result of the saved state and stop")
     made.add_argument(
         "--tower-steps", type=int, default=2500, help="first steps that train the vision tower alone"
     )
@@ -284,7 +289,11 @@ def main(argv: list[str] | None = None) -> None:
     args: Any = parser().parse_args(argv)
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
-    Trainer(args).run()
+    trainer = Trainer(args)
+    if args.save_only:
+        trainer.finish()
+    else:
+        trainer.run()
 
 
 if __name__ == "__main__":
