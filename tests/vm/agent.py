@@ -93,6 +93,15 @@ def call(target: str, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"result": function(**arguments)}
 
 
+def names() -> list[str]:
+    """The name of every file of the root file system."""
+    found: set[str] = set()
+    for top in ("bin", "lib", "lib64", "usr", "app", "bundle"):
+        for _, _, files in os.walk(f"/{top}"):
+            found.update(files)
+    return sorted(found)
+
+
 OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {"unbind": unbind, "bind": bind, "shell": shell,
                                                         "call": call}
 

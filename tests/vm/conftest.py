@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -55,24 +54,13 @@ class Guests:
         self._count = 0
 
     def get(self) -> guest.Machine:
-        """A machine that answers. About one boot in a hundred hangs early, so one failure is forgiven."""
+        """A machine that answers."""
         if self._machine is None:
-            try:
-                self._machine = self._boot()
-            except guest.GuestLost as reason:
-                warnings.warn(f"the guest did not boot, trying again: {reason}", stacklevel=1)
-                self._machine = self._boot()
+            self._count += 1
+            folder = self._folder / str(self._count)
+            self._machine = guest.boot(
+                lambda attempt: guest.Machine(self._rig, folder / attempt, self._initrd))
         return self._machine
-
-    def _boot(self) -> guest.Machine:
-        self._count += 1
-        machine = guest.Machine(self._rig, self._folder / str(self._count), self._initrd)
-        try:
-            machine.boot()
-        except BaseException:
-            machine.close()
-            raise
-        return machine
 
     def lose(self) -> None:
         """Ends the machine."""

@@ -15,6 +15,7 @@ import socket
 import subprocess
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,7 @@ from .python_root import APP, HOME, PythonRoot, loaded_by
 
 BDF = "0000:00:04.0"
 FIRMWARE_FILES = ("lib/firmware/amdnpu/17f0_10/npu_7.sbin", "lib/firmware/amdnpu/17f0_10/npu.sbin")
+APPLETS = ("sh", "mount", "mkdir", "cat", "echo", "insmod", "poweroff", "dmesg", "ls", "sleep", "setsid")
 BOOT_SECONDS = 60.0
 AGENT = "tests.vm.agent"
 # A line of the kernel log that must fail the test in which it appears.
@@ -83,7 +85,7 @@ def base_archive(rig: Rig, main: str) -> Initramfs:
     archive.device("dev/console", 5, 1)
     archive.device("dev/null", 1, 3)
     archive.copy(rig.busybox, "bin/busybox")
-    for applet in ("sh", "mount", "mkdir", "cat", "echo", "insmod", "poweroff", "dmesg", "ls", "sleep"):
+    for applet in APPLETS:
         archive.link(f"bin/{applet}", "busybox")
     for name in FIRMWARE_FILES:
         # The driver only checks that it can be read; the PSP, which would check it, is ours.
@@ -235,6 +237,27 @@ class Machine:
         self.function.close()
         with contextlib.suppress(OSError):
             os.unlink(self.folder / "agent.sock")
+
+
+def boot(make: Callable[[str], Machine]) -> Machine:
+    """Boots a machine that `make(name of the attempt)` gives. Raises GuestLost.
+
+    About one boot in a hundred hangs early, so one failure is forgiven, with a warning.
+    """
+    for attempt in ("1", "2"):
+        machine = make(attempt)
+        try:
+            machine.boot()
+            return machine
+        except GuestLost as reason:
+            machine.close()
+            if attempt == "2":
+                raise
+            warnings.warn(f"the guest did not boot, trying again: {reason}", stacklevel=2)
+        except BaseException:
+            machine.close()
+            raise
+    raise AssertionError
 
 
 def check_log(lines: list[str], allowed: str | None = None) -> None:

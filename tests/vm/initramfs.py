@@ -24,7 +24,8 @@ class Initramfs:
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._paths: set[str] = set()
-        self.sizes: dict[str, int] = {}
+        self.bytes = 0
+        """Of all files."""
 
     def _entry(self, path: str, mode: int, data: bytes = b"", device: tuple[int, int] = (0, 0)) -> None:
         name = path.encode() + b"\0"
@@ -47,12 +48,13 @@ class Initramfs:
         if (new := self._new(path)) is not None:
             self._entry(new, stat.S_IFDIR | mode)
 
-    def file(self, path: str, data: bytes, mode: int = 0o644) -> None:
-        """Adds a file with these contents; its size counts for the path's first component in `sizes`."""
-        if (new := self._new(path)) is not None:
-            self._entry(new, stat.S_IFREG | mode, data)
-            top = new.split("/")[0]
-            self.sizes[top] = self.sizes.get(top, 0) + len(data)
+    def file(self, path: str, data: bytes, mode: int = 0o644) -> int:
+        """Adds a file with these contents; the bytes that adds, 0 when the path is there already."""
+        if (new := self._new(path)) is None:
+            return 0
+        self._entry(new, stat.S_IFREG | mode, data)
+        self.bytes += len(data)
+        return len(data)
 
     def link(self, path: str, target: str) -> None:
         """Adds a symbolic link."""
@@ -64,9 +66,9 @@ class Initramfs:
         if (new := self._new(path)) is not None:
             self._entry(new, stat.S_IFCHR | 0o600, device=(major, minor))
 
-    def copy(self, source: Path, path: str) -> None:
-        """Adds a host file (what it points to, for a link) under `path`, with its mode."""
-        self.file(path, source.read_bytes(), source.stat().st_mode & 0o777)
+    def copy(self, source: Path, path: str) -> int:
+        """Adds a host file (what it points to, for a link) under `path`, with its mode; the bytes added."""
+        return self.file(path, source.read_bytes(), source.stat().st_mode & 0o777)
 
     def tree(self, source: Path, path: str = "", wanted: Callable[[str], bool] = lambda _: True) -> None:
         """Adds everything in a folder that `wanted(path relative to source)` accepts; links stay links."""

@@ -24,6 +24,9 @@ HOME = "/usr"
 APP = "app"
 LOADER = "lib64/ld-linux-x86-64.so.2"
 
+_SHT_DYNAMIC = 6
+_DT_SONAME = 14
+
 _PROBE = """
 import json, os, sys
 sys.path.insert(0, os.getcwd())
@@ -66,15 +69,32 @@ def compiled(source: Path) -> bytes:
     return importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, 0, 0) + marshal.dumps(code)
 
 
+def shared_object_name(path: Path) -> str:
+    """The name by which others ask for a shared object (ELF64's DT_SONAME), or nothing."""
+    image = path.read_bytes()
+    table, = struct.unpack_from("<Q", image, 0x28)
+    count, = struct.unpack_from("<H", image, 0x3C)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", image, table + 64 * i) for i in range(count)]
+    for kind, offset, size, link in ((s[1], s[4], s[5], s[6]) for s in sections):
+        if kind != _SHT_DYNAMIC:
+            continue
+        for at in range(offset, offset + size, 16):
+            tag, value = struct.unpack_from("<qQ", image, at)
+            if tag == _DT_SONAME:
+                start = sections[link][4] + value
+                return image[start:image.index(b"\0", start)].decode()
+    return ""
+
+
 class PythonRoot:
     """Puts the interpreter and modules into an initramfs, and counts bytes by kind in `sizes`."""
 
     def __init__(self, archive: Initramfs) -> None:
         self._archive = archive
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-        self._stdlib = f"{HOME}/lib/{version}"
-        self.site = f"{self._stdlib}/site-packages"
-        self._host_stdlib = Path(os.path.realpath(sysconfig.get_path("stdlib")))
+        self.stdlib = f"{HOME}/lib/{version}"
+        self.site = f"{self.stdlib}/site-packages"
+        self.host_stdlib = Path(os.path.realpath(sysconfig.get_path("stdlib")))
         self._host_sites = [Path(os.path.realpath(sysconfig.get_path(key))) for key in ("purelib", "platlib")]
         self.sizes = {"python": 0, "dependencies": 0, "ours": 0}
 
@@ -101,28 +121,34 @@ class PythonRoot:
             if real.is_relative_to(site):
                 self._module_at("dependencies", real, f"{self.site}/{real.relative_to(site)}")
                 return
-        if real.is_relative_to(self._host_stdlib):
-            self._module_at("python", real, f"{self._stdlib}/{real.relative_to(self._host_stdlib)}")
+        if real.is_relative_to(self.host_stdlib):
+            self._module_at("python", real, f"{self.stdlib}/{real.relative_to(self.host_stdlib)}")
 
     def library(self, path: Path) -> None:
-        """One shared object. Those that packages bring along stay beside them, the system's go to /lib."""
+        """One shared object."""
+        target = self.library_target(path)
+        if target is not None:
+            kind = "python" if target.startswith("lib/") else "dependencies"
+            self._put(kind, Path(os.path.realpath(path)), target)
+
+    def library_target(self, path: Path) -> str | None:
+        """Where a shared object goes: beside the package that brought it, or to /lib for the system's.
+
+        None for what is no library of its own: extension modules, and the loader.
+        """
         real = Path(os.path.realpath(path))
         for site in self._host_sites:
             if real.is_relative_to(site):
-                self._put("dependencies", real, f"{self.site}/{real.relative_to(site)}")
-                return
-        if real.is_relative_to(self._host_stdlib) or "abi3" in path.name or path.name.startswith("ld-linux"):
-            return
-        self._put("python", real, f"lib/{path.name}")
+                return f"{self.site}/{real.relative_to(site)}"
+        if real.is_relative_to(self.host_stdlib) or "abi3" in path.name or path.name.startswith("ld-linux"):
+            return None
+        return f"lib/{shared_object_name(real) or path.name}"
 
     def _module_at(self, kind: str, path: Path, target: str) -> None:
         if path.suffix == ".py":
-            data = compiled(path)
-            self._archive.file(target + "c", data)
-            self.sizes[kind] += len(data)
+            self.sizes[kind] += self._archive.file(target + "c", compiled(path))
         else:
             self._put(kind, path, target)
 
     def _put(self, kind: str, path: Path, target: str) -> None:
-        self._archive.copy(path, target)
-        self.sizes[kind] += path.stat().st_size
+        self.sizes[kind] += self._archive.copy(path, target)
