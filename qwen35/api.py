@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from qwen35.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from qwen35.bundle import Bundle
+    from qwen35.pictures import Pictures
     from qwen35.structured import JsonGrammars
 
 __all__ = ["DEFAULT_BUNDLE", "Info", "Qwen35", "find_bundle"]
@@ -96,7 +98,7 @@ class Qwen35:
         *,
         stop: Sequence[int] = (),
         info: Info | None = None,
-        vision: Any = None,
+        vision: Pictures | None = None,
         device: Any = None,
         pass_tokens: int = 0,
         cache_bytes: int = 512 << 20,
@@ -123,11 +125,15 @@ class Qwen35:
         device: str | int | None = "auto",
         *,
         cache_bytes: int = 512 << 20,
+        progress: Callable[[int, int], None] | None = None,
+        note: Callable[[str], None] | None = None,
     ) -> Qwen35:
         """Opens a bundle (see `find_bundle`) on a device: auto, emu, emu:key=value,..., a path or an index.
 
-        `max_ctx` is how many tokens a conversation may hold. Raises ModelError (BundleError among them),
-        TokenizerError, UsageError, and the binding's XdnaError.
+        `max_ctx` is how many tokens a conversation may hold, `progress(done, total)` is told of the weights'
+        bytes as they load, `note(line)` of what a user should know (a picture that is made smaller).
+
+        Raises ModelError (BundleError among them), TokenizerError, UsageError, and the binding's XdnaError.
         """
         if not 1 <= max_ctx <= TRAINED_CTX:
             raise UsageError(f"a context of {max_ctx:,}", "--max-ctx", f"use 1 to {TRAINED_CTX:,}")
@@ -141,12 +147,18 @@ class Qwen35:
 
         opened = Device.open(device)
         try:
-            model = TextModel(bundle, opened, max_ctx)
+            model = TextModel(bundle, opened, max_ctx, progress=progress)
+            pictures = None
+            if bundle.config.vision is not None:
+                from qwen35.pictures import Pictures
+
+                pictures = Pictures(model, note=note)
             return cls(
                 model,
                 tokenizer,
                 stop=bundle.config.stop,
                 info=_describe(bundle, opened),
+                vision=pictures,
                 device=opened,
                 pass_tokens=bundle.config.max_prompt,
                 cache_bytes=cache_bytes,
@@ -171,8 +183,9 @@ class Qwen35:
         if self.session.cache is not None:
             self.session.cache.clear()
         for part in (self.vision, self.model, self.device):
-            if hasattr(part, "close"):
-                part.close()
+            close = getattr(part, "close", None)
+            if close is not None:
+                close()
 
     def default_sampling(self, *, thinking: bool = False, images: bool = False) -> Sampling:
         """What `chat` uses when nothing is asked for: the bundle's own values, else the model card's."""
@@ -222,7 +235,7 @@ class Qwen35:
         loops: bool = True,
         keep: bool = False,
         cancel: Callable[[], bool] | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[str, int, int], None] | None = None,
         done: Callable[[Reply], None] | None = None,
     ) -> Reply:
         """Answers a whole conversation (messages as in qwen35.template).
@@ -231,15 +244,18 @@ class Qwen35:
         makes the answer a JSON document that fits it (needs the llguidance package). `allow_special`
         lets markers inside messages become control tokens. `loops=False` lets an answer repeat itself for
         ever. With `keep` the state before the answer is kept, and kept states are used: for conversations.
-        `cancel()` is asked between tokens and passes, `progress(done, total)` told of prompt passes,
-        `done(reply)` when the answer ends in any way. Raises TemplateError, ImageError, PromptTooLong,
-        UsageError at once; what the device raises comes while the reply is read.
+        `cancel()` is asked between tokens and passes, `progress(what, done, total)` told how far the prompt's
+        tokens ("prompt") and a picture ("picture") are, `done(reply)` when the answer ends in any way.
+
+        Raises TemplateError, ImageError, PromptTooLong, UsageError at once; what the device raises comes
+        while the reply is read.
         """
         if max_new < 1:
             raise UsageError(f"an answer of {max_new} tokens", "--max-new", "it must be 1 or more")
         self._require_open()
         stats = Stats()
-        prompt = self._prompt(render(messages, tools=tools, thinking=thinking), stats, allow_special)
+        pieces = render(messages, tools=tools, thinking=thinking)
+        prompt = self._prompt(pieces, stats, allow_special, progress)
         total = len(prompt.ids)
         if total > self.model.max_ctx:
             raise PromptTooLong(total, self.model.max_ctx)
@@ -267,25 +283,42 @@ class Qwen35:
             stats=stats,
             loops=LoopDetector() if loops else None,
             cancel=cancel,
-            progress=progress,
+            progress=None if progress is None else lambda done, total: progress("prompt", done, total),
         )
         return Reply(run, self.tokenizer, thinking=thinking, stop=stop, sampler=sampler, done=end)
 
-    def _prompt(self, pieces: list[Piece], stats: Stats, allow_special: bool) -> Input:
+    def _prompt(
+        self,
+        pieces: list[Piece],
+        stats: Stats,
+        allow_special: bool,
+        progress: Callable[[str, int, int], None] | None,
+    ) -> Input:
         images = [piece.image for piece in pieces if isinstance(piece, ImageSlot)]
         if not images:
             prompt: Prompt = encode(pieces, self.tokenizer, allow_special=allow_special)
             return Input(prompt.ids, prompt.borders)
-        for image in images:
-            self.check_image(image)
-        raise NotImplementedError
+        began = time.perf_counter()
+        seen = [self._pictures().look(image) for image in images]
+        stats.vision_s += time.perf_counter() - began
+        counts = [picture.tokens for picture in seen]
+        stats.image_tokens = sum(counts)
+        prompt = encode(pieces, self.tokenizer, image_tokens=counts, allow_special=allow_special)
+        keys = list(prompt.ids)
+        for span in prompt.images:
+            keys[span.start : span.start + span.count] = seen[span.index].keys()
+        part = self._pictures().part(prompt.ids, prompt.images, seen, stats, progress)
+        return Input(prompt.ids, prompt.borders, keys, part)
 
     def check_image(self, image: Any) -> None:
         """Raises ImageError when `image` cannot be read, or when the bundle has no vision tower."""
+        self._pictures().look(image)
+
+    def _pictures(self) -> Pictures:
         if self.vision is None:
             where = str(self.info.bundle or self.info.name)
             raise ImageError("this bundle has no vision tower", where, "leave the image out")
-        self.vision.check(image)
+        return self.vision
 
     def generate(
         self, ids: Sequence[int], max_new: int = 512, *, sampling: Sampling = GREEDY, stop: bool = True

@@ -166,7 +166,7 @@ class Session:
             raise ValueError("a prompt needs at least one token")
         if total > self.model.max_ctx:
             raise PromptTooLong(total, self.model.max_ctx)
-        began = time.perf_counter()
+        began, seeing = time.perf_counter(), stats.vision_s if stats is not None else 0.0
         borders = [b for b in sorted(set(prompt.borders)) if 0 < b < total]
         kept = self.cache.find(names, borders) if self.cache is not None else None
         if kept is not None:
@@ -195,7 +195,7 @@ class Session:
         if progress is not None:
             progress(total, total)
         if stats is not None:
-            stats.prefill_s = time.perf_counter() - began
+            stats.prefill_s = time.perf_counter() - began - (stats.vision_s - seeing)
         return logits
 
     def _cuts(self, start: int, total: int) -> list[int]:

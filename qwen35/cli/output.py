@@ -94,22 +94,27 @@ class Answer:
 
 
 class Progress:
-    """A prompt's progress, on a terminal's stderr only, once it has run for half a second."""
+    """How far loading, a prompt or a picture is: on a terminal's stderr only, and after half a second."""
 
     def __init__(self, stream: TextIO | None = None, enabled: bool = True) -> None:
         self._stream = stream or sys.stderr
         self._enabled = enabled and self._stream.isatty()
         self._began = time.monotonic()
+        self._last = 0.0
         self._shown = False
 
-    def __call__(self, done: int, total: int) -> None:
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """`what` is "weights" (bytes), "prompt" (tokens) or "picture" (blocks of the tower)."""
         if not self._enabled:
             return
+        now = time.monotonic()
         if done >= total:
             self.clear()
-        elif done and time.monotonic() - self._began > 0.5:
+        elif done and now - self._began > 0.5 and now - self._last > 0.1:
+            self._last = now
+            far = f"{done / total:.0%}" if what != "prompt" else f"{done:,} of {total:,} tokens"
             with contextlib.suppress(OSError):
-                self._stream.write(f"\r\x1b[Kqwen35: prompt {done:,} of {total:,} tokens")
+                self._stream.write(f"\r\x1b[Kqwen35: {what} {far}")
                 self._stream.flush()
             self._shown = True
 

@@ -53,8 +53,18 @@ def load_model(options: argparse.Namespace) -> Qwen35:
     """The model that the options name."""
     from qwen35.api import Qwen35
 
-    cache_bytes = options.cache_mb << 20 if options.chat else 0
-    return Qwen35.load(options.bundle, options.max_ctx, options.device, cache_bytes=cache_bytes)
+    told = Progress(enabled=not options.quiet)
+    try:
+        return Qwen35.load(
+            options.bundle,
+            options.max_ctx,
+            options.device,
+            cache_bytes=options.cache_mb << 20 if options.chat else 0,
+            progress=lambda done, total: told("weights", done, total),
+            note=None if options.quiet else notice,
+        )
+    finally:
+        told.clear()
 
 
 @contextlib.contextmanager
@@ -201,9 +211,13 @@ def _report_timing(model: Any) -> None:
     timing = getattr(model.model, "timing", None)
     stages = timing.items() if timing is not None else []
     total = sum(seconds for _, _, seconds in stages)
+    rows = []
     for name, calls, seconds in stages:
         share = f"{100 * seconds / total:.1f}%" if total else ""
-        notice(f"timing: {name:<14} {calls:>8,} calls {seconds * 1000:>12,.1f} ms {share:>6}")
+        rows.append(f"qwen35: timing: {name:<18} {calls:>9,} calls {seconds * 1000:>13,.1f} ms {share:>6}\n")
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write("".join(rows))
+        sys.stderr.flush()
     pool = getattr(model.device, "pool", None)
     if pool is not None:
         notice(f"timing: contexts: {pool.loads} loaded, {pool.swaps} swapped, {pool.resident} resident")

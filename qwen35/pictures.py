@@ -1,0 +1,177 @@
+"""Pictures in prompts: read once, seen by the tower once, and kept by content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from qwen35.errors import ImageError
+from qwen35.stats import Stats
+from qwen35.template import ImageSpan
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from qwen35.image import Prepared
+    from qwen35.model.text import TextModel
+
+__all__ = ["Pictures", "Seen", "Tower"]
+
+Told = Callable[[str, int, int], None]
+
+
+class Tower(Protocol):
+    """What is needed of a vision tower (qwen35.vision.tower.VisionTower)."""
+
+    def encode(
+        self, patches: NDArray[np.float32], grid: tuple[int, int],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> NDArray[np.float32]:
+        """Patches of one picture to embedding rows, float32 [tokens, D]."""
+
+    def close(self) -> None:
+        """Gives its weights back."""
+
+
+class Seen:
+    """One picture: its patch grid, how many prompt tokens it takes, and a digest of its patches."""
+
+    def __init__(self, prepared: Prepared, merge: int) -> None:
+        self.grid = prepared.grid
+        self.tokens = prepared.grid[0] * prepared.grid[1] // (merge * merge)
+        self.original, self.resized = prepared.original, prepared.resized
+        self.patches: NDArray[np.float32] | None = prepared.patches
+        self.digest = hashlib.sha256(repr(self.grid).encode() + prepared.patches.tobytes()).digest()
+
+    def keys(self) -> list[int]:
+        """A name for each of its tokens: negative, so that no token id is one."""
+        base = int.from_bytes(self.digest[:16], "little") << 20
+        return [-1 - base - index for index in range(self.tokens)]
+
+
+class Pictures:
+    """The pictures of a session, and the tower that turns them into embeddings. Not thread-safe.
+
+    The tower is made for the first picture. Embeddings are kept by content, the least recently used dropped
+    beyond `budget` bytes; a picture is read again only when its file has changed.
+    """
+
+    def __init__(
+        self, model: TextModel, tower: Callable[[], Tower] | None = None, *, budget: int = 128 << 20,
+        note: Callable[[str], None] | None = None,
+    ) -> None:
+        """`note` is told, in one line, of a picture that is made smaller."""
+        from qwen35.image import Preprocessor
+
+        vision = model.config.vision
+        assert vision is not None
+        self.config = vision
+        self.budget = budget
+        self.note = note
+        self._make_tower = tower or (lambda: _tower(model))
+        self._tower: Tower | None = None
+        self._prepare = Preprocessor(vision.patch, vision.merge, vision.min_pixels, vision.max_pixels)
+        self._by_source: OrderedDict[tuple[Any, ...], Seen] = OrderedDict()
+        self._by_content: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
+
+    def close(self) -> None:
+        """Gives the tower back."""
+        if self._tower is not None:
+            self._tower.close()
+            self._tower = None
+
+    def look(self, image: Any) -> Seen:
+        """Reads a picture (a path, a Pillow image, a uint8 array). Raises ImageError."""
+        key = _source(image)
+        seen = self._by_source.get(key) if key is not None else None
+        if seen is None and key is not None and key[1] is None:
+            # The file is gone; a conversation goes on with what was seen of it.
+            seen = next((s for k, s in reversed(self._by_source.items()) if k[0] == key[0]), None)
+        if seen is not None:
+            return seen
+        seen = Seen(self._prepare(image), self.config.merge)
+        if seen.grid[0] * seen.grid[1] > self.config.max_patches:
+            raise ImageError(
+                f"the picture has {seen.grid[0] * seen.grid[1]:,} patches and the tower takes "
+                f"{self.config.max_patches:,}", str(image)[:200], "make it smaller",
+            )
+        if self.note is not None and seen.resized[0] * seen.resized[1] < seen.original[0] * seen.original[1]:
+            name = os.fspath(image) if isinstance(image, (str, os.PathLike)) else "a picture"
+            wide, tall = seen.original
+            self.note(f"{name} is {wide}x{tall}, shrunk to {seen.resized[0]}x{seen.resized[1]}")
+        if key is not None:
+            self._by_source[key] = seen
+            while len(self._by_source) > 64:
+                self._by_source.popitem(last=False)
+        return seen
+
+    def embeddings(self, seen: Seen, told: Told | None = None) -> NDArray[np.float32]:
+        """The picture's rows, float32 [tokens, D]. Raises the binding's errors."""
+        rows = self._by_content.get(seen.digest)
+        if rows is None:
+            if self._tower is None:
+                self._tower = self._make_tower()
+            assert seen.patches is not None
+            progress = None if told is None else lambda done, total: told("picture", done, total)
+            rows = self._tower.encode(seen.patches, seen.grid, progress)
+            self._by_content[seen.digest] = rows
+            kept = self._by_content.values()
+            while len(kept) > 1 and sum(rows.nbytes for rows in kept) > self.budget:
+                self._by_content.popitem(last=False)
+        self._by_content.move_to_end(seen.digest)
+        return rows
+
+    def part(
+        self, ids: Sequence[int], spans: Sequence[ImageSpan], images: Sequence[Seen], stats: Stats,
+        told: Told | None = None,
+    ) -> Callable[[int, int], dict[str, Any]]:
+        """The `part` of an engine Input: rotary positions, and the embeddings of the images in a range.
+
+        Only images of which a range needs rows go through the tower; `stats.vision_s` counts that time.
+        """
+        import numpy as np
+
+        from qwen35.model.rope import prompt_positions
+
+        grids = [image.grid for image in images]
+        positions = prompt_positions(ids, self.config.image_token, grids, self.config.merge)
+
+        def arguments(start: int, stop: int) -> dict[str, Any]:
+            rows = []
+            for span in spans:
+                first, last = max(span.start, start), min(span.start + span.count, stop)
+                if first < last:
+                    began = time.perf_counter()
+                    whole = self.embeddings(images[span.index], told)
+                    rows.append(whole[first - span.start : last - span.start])
+                    stats.vision_s += time.perf_counter() - began
+            return {
+                "positions": positions[:, start:stop],
+                "embeddings": np.concatenate(rows) if rows else None,
+            }
+
+        return arguments
+
+
+def _source(image: Any) -> tuple[Any, ...] | None:
+    """What tells a file's picture from another's without reading it; None for a picture in memory."""
+    if not isinstance(image, (str, os.PathLike)):
+        return None
+    path = os.path.abspath(os.fspath(image))
+    try:
+        found = os.stat(path)
+    except OSError:
+        return path, None
+    return path, found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _tower(model: TextModel) -> Tower:
+    from qwen35.vision.tower import VisionTower
+
+    assert model.config.vision is not None
+    return VisionTower(model.bundle, model.npu, model.config.vision, model.timing)
