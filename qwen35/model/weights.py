@@ -127,7 +127,7 @@ def _read(
             def jobs() -> Iterable[tuple[memoryview, int]]:
                 for name in sorted(names, key=lambda name: store.info(name).offset):
                     info = store.info(name)
-                    buffers[name] = device.alloc(info.nbytes)
+                    buffers[name] = device.alloc(info.nbytes, flush=False)
                     view = buffers[name].view().data
                     for at in range(0, info.nbytes, _PIECE):
                         yield view[at:at + _PIECE], info.offset + at

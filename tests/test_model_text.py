@@ -1,0 +1,358 @@
+"""The text model on the emulated NPU, from bundle to logits.
+
+Reference: the forward written out in numpy (tests/numpy_model.py), exact and with the NPU's rounding, and
+transformers in float32 on the same bfp16-rounded weights.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qwen35 import host
+from qwen35.errors import ModelError, PromptTooLong
+from tests import synthetic
+from tests.model_bundle import forward, model, rounded, run, tokens
+
+SHAPES = ("tied", "grouped", "untied")
+HABIT = {"tied": "plain", "grouped": "strides", "untied": "tight"}
+
+
+def margins(logits: np.ndarray) -> np.ndarray:
+    """How far each row's largest value is above its second."""
+    top = np.sort(logits, axis=-1)
+    return top[:, -1] - top[:, -2]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("prompt", [1, 23, 150])
+def test_logits_are_the_models_up_to_bf16_activations(name, prompt):
+    ids = tokens(name, prompt + 16, seed=prompt)
+    exact = forward(name, False)(ids)[prompt - 1:]
+    npu = forward(name, True)(ids, decode_from=prompt)[prompt - 1:]
+    with model(name, HABIT[name]) as text:
+        got = run(text, ids, prompt)
+    ulp = 2.0**-8 * np.abs(npu).max()
+    # with every rounding modelled only float32 sums differ, which now and then round the other way
+    assert np.abs(got - npu).max() < 6 * ulp
+    assert np.median(np.abs(got - npu)) < ulp
+    activation = np.abs(npu - exact).max()
+    error = np.abs(got - exact).max()
+    assert error < 1.5 * activation + ulp
+    sure = margins(exact) > 2 * activation
+    assert sure.any() and (got.argmax(-1) == exact.argmax(-1))[sure].all()
+
+
+@pytest.mark.parametrize("prompt", [1, 16])
+def test_a_short_prompt_is_reproduced_to_the_bit(prompt):
+    ids = tokens("tied", prompt, seed=7)
+    with model("tied") as text:
+        got = text.prefill(ids)
+    want = forward("tied", True)(ids, decode_from=prompt)[-1]
+    assert (got == want).mean() > 0.9 and np.abs(got - want).max() < 0.05
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_decoding_is_the_prompt_in_other_portions(name):
+    ids = tokens(name, 90)
+    with model(name) as text:
+        whole = text.prefill(ids)
+        for prompt in (1, 30, 64, 89):
+            got = run(text, ids, prompt)[-1]
+            assert text.length == text.position == 90
+            # the MLP rounds gate and up before their product in decode, after it in prefill
+            assert np.abs(got - whole).max() < 0.35
+            assert np.median(np.abs(got - whole)) < 0.06
+
+
+def test_decoding_from_an_empty_state():
+    ids = tokens("tied", 3)
+    with model("tied") as text:
+        first = [text.decode(token) for token in ids]
+        text.prefill(tokens("tied", 40, seed=3))
+        text.reset()
+        assert all(np.array_equal(text.decode(token), row) for token, row in zip(ids, first, strict=True))
+        assert np.abs(first[-1] - forward("tied", False)(ids)[-1]).max() < 0.3
+
+
+@pytest.mark.parametrize("changes", [
+    {"max_prompt": 64}, {"max_prompt": 128}, {"chunk": 32}, {"chunks": 1}, {"chunks": 3},
+    {"spare": 8}, {"tight_gu": True}, {"head_rows": 24}, {"contexts": True},
+])
+def test_passes_chunks_and_strides_change_nothing(changes):
+    # passes are whole multiples of a DeltaNet chunk here, so even the order of sums is the same
+    ids = tokens("tied", 200)
+    with model("tied", max_prompt=256) as text:
+        want = run(text, ids, 197)
+    with model("tied", **{"max_prompt": 256, **changes}) as text:
+        assert np.array_equal(run(text, ids, 197), want)
+
+
+def test_a_prompt_in_several_calls():
+    ids = tokens("grouped", 150)
+    with model("grouped", max_prompt=64) as text:
+        want = text.prefill(ids)
+        text.reset()
+        text.prefill(ids[:64])
+        assert np.array_equal(text.prefill(ids[64:]), want)
+        text.reset()
+        for start in range(0, 150, 37):
+            got = text.prefill(ids[start:start + 37])
+        assert np.abs(got - want).max() < 0.1
+        assert text.length == 150
+
+
+@pytest.mark.parametrize("device", [
+    "threads=2,quiet", "threads=1,quiet,address=iova", "threads=1,quiet,slots=1",
+])
+def test_device_options_change_nothing(device):
+    ids = tokens("tied", 80)
+    with model("tied") as text:
+        want = run(text, ids, 70)
+    with model("tied", device=device) as text:
+        assert np.array_equal(run(text, ids, 70), want)
+        swaps = text.device.pool.swaps
+    assert (swaps > 0) == ("slots=1" in device)
+
+
+def test_host_threads_change_nothing():
+    ids, results, before = tokens("grouped", 120), set(), host.threads()
+    try:
+        for count in (1, 2, 4):
+            host.set_threads(count)
+            with model("grouped") as text:
+                results.add(run(text, ids, 110).tobytes())
+    finally:
+        host.set_threads(before)
+    assert len(results) == 1
+
+
+def test_positions_of_images():
+    ids, n = tokens("tied", 60), 60
+    where = np.broadcast_to(np.arange(n), (3, n)).copy()
+    where[0, 10:22], where[1, 10:22], where[2, 10:22] = 10, 10 + np.repeat(range(3), 4), 10 + np.tile(range(4), 3)
+    where[:, 22:] = np.arange(14, 14 + n - 22)
+    want = forward("tied", False)(ids, positions=where)[49:]
+    with model("tied") as text:
+        rows = [text.prefill(ids[:30], positions=where[:, :30])]
+        assert (text.length, text.position) == (30, 22)
+        rows = [text.prefill(ids[30:50])]  # counts on from there
+        rows += [text.decode(token) for token in ids[50:]]
+        assert (text.length, text.position) == (60, 52)
+    assert np.abs(np.stack(rows) - want).max() < 0.3
+    plain = forward("tied", False)(ids)[49:]
+    assert np.abs(np.stack(rows) - plain).max() > 0.3
+
+
+def test_snapshots_bring_the_very_state_back():
+    ids = tokens("grouped", 120)
+    with model("grouped") as text:
+        text.prefill(ids[:40])
+        early = text.snapshot()
+        text.prefill(ids[40:80])
+        later = text.snapshot()
+        want = text.prefill(ids[80:100]), text.decode(ids[100])
+        assert text.length == 101
+        for state, rest in ((later, ()), (early, ids[40:80]), (later, ())):
+            text.restore(state)
+            assert text.length == text.position == (80 if state is later else 40)
+            if rest:
+                text.decode(5)  # another way from there
+                text.restore(state)
+                text.prefill(rest)
+            assert np.array_equal(text.prefill(ids[80:100]), want[0])
+            assert np.array_equal(text.decode(ids[100]), want[1])
+        text.reset()
+        text.prefill(tokens("grouped", 90, seed=5))  # other rows over all of them
+        text.restore(later)
+        assert np.array_equal(text.prefill(ids[80:100]), want[0])
+        assert np.array_equal(text.decode(ids[100]), want[1])
+
+
+def test_a_border_is_as_good_as_two_calls():
+    ids = tokens("grouped", 150)
+    with model("grouped", max_prompt=256) as text:
+        text.prefill(ids[:40])
+        text.prefill(ids[40:90])
+        at = text.snapshot()
+        want = text.prefill(ids[90:])
+        text.reset()
+        assert np.array_equal(text.prefill(ids, borders=[40, 90]), want)
+        state = text.border_snapshot()
+        assert (state.length, state.position) == (90, 90)
+        assert np.array_equal(state.matrices, at.matrices) and np.array_equal(state.conv, at.conv)
+        text.restore(state)
+        assert np.array_equal(text.prefill(ids[90:]), want)
+        with pytest.raises(ModelError, match="no prefill with borders"):
+            text.border_snapshot()
+
+
+class Stop:
+    """Raises at the n-th run of anything on the device."""
+
+    def __init__(self, monkeypatch, after, error=KeyboardInterrupt):
+        from qwen35.model.npu import Dispatch
+
+        self.left, self.error, self.original = after, error, Dispatch.run
+        monkeypatch.setattr(Dispatch, "run", lambda dispatch: self.run(dispatch))
+
+    def run(self, dispatch):
+        self.original(dispatch)
+        self.left -= 1
+        if self.left == 0:
+            raise self.error
+
+
+@pytest.mark.parametrize("after", [1, 6, 14, 17])
+def test_an_interrupted_step_leaves_the_state_before_it(monkeypatch, after):
+    ids = tokens("tied", 30)
+    with model("tied") as text:
+        want = run(text, ids, 20)
+        text.restore(at := run_to(text, ids[:25], 20))
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            Stop(patch, after)
+            text.decode(99)
+        assert text.length == text.position == 25
+        rows = [text.decode(token) for token in ids[25:]]
+        assert np.array_equal(np.stack(rows), want[6:])
+        assert at.length == 25
+
+
+def run_to(text, ids, prompt):
+    run(text, ids, prompt)
+    return text.snapshot()
+
+
+@pytest.mark.parametrize("after", [1, 9, 17, 30, 34])
+def test_an_interrupted_prompt_leaves_the_state_before_it(monkeypatch, after):
+    ids = tokens("tied", 200)
+    with model("tied", max_prompt=64) as text:
+        text.prefill(ids[:30])
+        want = text.prefill(ids[30:])
+        for start in (0, 30):
+            text.reset()
+            if start:
+                text.prefill(ids[:30])
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                Stop(patch, after)
+                text.prefill(tokens("tied", 150, seed=1))
+            assert text.length == text.position == start
+            if not start:
+                text.prefill(ids[:30])
+            assert np.array_equal(text.prefill(ids[30:]), want)
+
+
+def test_a_device_error_passes_through_and_the_model_goes_on(monkeypatch):
+    from amdxdna.errors import CommandFailed
+
+    ids = tokens("tied", 12)
+    with model("tied") as text:
+        want = run(text, ids, 10)
+        text.reset()
+        text.prefill(ids[:10])
+        with monkeypatch.context() as patch, pytest.raises(CommandFailed):
+            Stop(patch, 5, CommandFailed("refused", call="EXEC_CMD", state=5))
+            text.decode(ids[10])
+        assert np.array_equal(text.decode(ids[10]), want[1])
+
+
+def test_the_context_has_an_end():
+    ids = tokens("tied", 20)
+    with model("tied", max_ctx=18) as text:
+        with pytest.raises(PromptTooLong, match="20 tokens and the context holds 18"):
+            text.prefill(ids)
+        assert text.length == 0
+        text.prefill(ids[:10])
+        with pytest.raises(PromptTooLong) as caught:
+            text.prefill(ids[:9])
+        assert (caught.value.tokens, caught.value.limit) == (19, 18)
+        want = text.prefill(ids[10:18])
+        with pytest.raises(PromptTooLong):
+            text.decode(1)
+        assert text.length == 18
+        text.reset()
+        text.prefill(ids[:10])
+        assert np.array_equal(text.prefill(ids[10:18]), want)
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (([],), "at least one token"),
+    (([5, 340],), "token id 340 is outside the vocabulary of 340"),
+    (([5, -1],), "token id -1 is outside"),
+])
+def test_prompts_that_are_refused(arguments, message):
+    with model("tied") as text:
+        with pytest.raises(ModelError, match=message):
+            text.prefill(*arguments)
+        with pytest.raises(ModelError, match="positions"):
+            text.prefill([1, 2], positions=np.zeros((2, 2), np.int64))
+        with pytest.raises(ModelError, match="no vision tower"):
+            text.prefill([1, 2], embeddings=np.zeros((1, 64), np.float32))
+        with pytest.raises(ModelError, match="outside the vocabulary"):
+            text.decode(340)
+        assert text.length == 0
+
+
+def test_timing_names_every_stage():
+    with model("tied") as text:
+        text.prefill(tokens("tied", 40))
+        text.decode(3)
+        calls = {name: count for name, count, _ in text.timing.items()}
+        total = text.timing.seconds()
+        text.timing.reset()
+        assert not text.timing.items() and total > 0
+    layers, linear = 4, 3
+    assert calls["gemm.lin"] == linear and calls["gemm.att"] == 1
+    assert calls["gemm.gu"] == calls["gemm.down"] == calls["gemm.o"] == layers - 1
+    assert calls["gemv.o"] == calls["gemv.gu"] == calls["gemv.down"] == layers + 1
+    assert calls["gemv.lin"] == linear and calls["gemv.head"] == 2
+    assert calls["host.deltanet"] == 2 * linear and calls["host.attention"] == 2
+    assert {"host.norm", "host.swiglu", "host.embed", "host.rope", "host.logits"} <= set(calls)
+
+
+def test_dims_the_host_cannot_do():
+    from dataclasses import replace
+
+    from qwen35.model.layers import check_dims
+
+    with model("tied") as text:
+        check_dims(text.config)
+        for change in ({"hd": 24}, {"lin_hk": 8}, {"lin_hv": 1024}, {"conv_k": 9}):
+            with pytest.raises(ModelError, match=next(iter(change))):
+                check_dims(replace(text.config, **change))
+
+
+@pytest.mark.peer
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHAPES)
+def test_transformers_agrees(name, record_property):
+    from tests import model_reference
+
+    reference = model_reference.causal_lm(synthetic.SHAPES[name], rounded(name))
+    for prompt in (1, 23, 300, 778):
+        ids = tokens(name, prompt + 64, seed=prompt)
+        want = model_reference.logits(reference, ids)[prompt - 1:]
+        with model_reference.bf16_activations(reference):
+            rough = model_reference.logits(reference, ids)[prompt - 1:]
+        with model(name, HABIT[name], max_ctx=1024) as text:
+            got = run(text, ids, prompt)
+        activation, error = np.abs(rough - want).max(), np.abs(got - want).max()
+        record_property(f"largest logit error, prompt of {prompt}", float(error))
+        record_property(f"bf16 activation error, prompt of {prompt}", float(activation))
+        assert error < 1.5 * activation + 2.0**-8 * np.abs(want).max()
+        sure = margins(want) > activation
+        assert sure.sum() > 20 and (got.argmax(-1) == want.argmax(-1))[sure].all()
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_numpy_reference_is_transformers(name):
+    from tests import model_reference
+
+    ids = tokens(name, 100)
+    where = np.stack([np.arange(100), np.arange(100) // 2 + 3, np.arange(100)[::-1] % 7])
+    rows = {5: np.random.default_rng(0).standard_normal(synthetic.SHAPES[name].hidden).astype(np.float32)}
+    reference = model_reference.causal_lm(synthetic.SHAPES[name], rounded(name))
+    want = model_reference.logits(reference, ids, where, rows)
+    got = forward(name, False)(ids, positions=where, embeddings=rows)
+    assert np.abs(got - want).max() < 2e-4
