@@ -149,7 +149,8 @@ def test_unmapping_and_closing_under_a_running_command_never_crashes() -> None:
     done = run_python("""
         size = 4 << 20
         for turn in range(40):
-            client = kit.Ready(EmuNode(EmuOptions(threads=1, quiet=True, address="iova" if turn % 2 else "pasid")))
+            address = "iova" if turn % 2 else "pasid"
+            client = kit.Ready(EmuNode(EmuOptions(threads=1, quiet=True, address=address)))
             source, target = client.bo(size), client.bo(size)
             program = stream.program([stream.Copy(size, 1)] * 8)
             client.start(program, source.device, target.device)
@@ -237,12 +238,11 @@ def _interrupt_soon() -> None:
 
 def test_ctrl_c_ends_a_wait_at_once(ready: Open) -> None:
     client = ready(tdr=0)
-    seq = client.start(stream.delay(1_500_000))
-    began = time.monotonic()
+    seq = client.start(stream.delay(1_000_000))
     _interrupt_soon()
     with pytest.raises(KeyboardInterrupt):
         client.wait(client.syncobj, seq, 30)
-    assert time.monotonic() - began < 1.2
+    assert kit.state(client.command) == kit.NEW
     client.wait(client.syncobj, seq, 30)
     assert kit.state(client.command) == kit.COMPLETED
 

@@ -18,13 +18,15 @@ def parse(text: str, environment: str | None = None) -> EmuOptions:
 def test_defaults() -> None:
     assert parse("") == EmuOptions()
     options = EmuOptions()
-    assert (options.slots, options.columns, options.minor, options.address, options.tdr) == (16, 8, 10, "pasid", 2)
+    assert (options.slots, options.columns, options.minor) == (16, 8, 10)
+    assert (options.address, options.tdr) == ("pasid", 2)
 
 
 def test_every_kind_of_value() -> None:
-    options = parse(" slots=1, address=iova,instant,quiet=0,tdr=0.5,minor=0x8,threads=2,memlock=65536,privileged=0")
-    assert options == EmuOptions(slots=1, address="iova", instant=True, quiet=False, tdr=0.5, minor=8, threads=2,
-                                 memlock=65536, privileged=False)
+    options = parse(" slots=1, address=iova,instant,quiet=0,tdr=0.5,minor=0x8,threads=2,memlock=65536,"
+                    "privileged=0")
+    assert options == EmuOptions(slots=1, address="iova", instant=True, quiet=False, tdr=0.5, minor=8,
+                                 threads=2, memlock=65536, privileged=False)
 
 
 @pytest.mark.parametrize(("text", "fault"), [
@@ -88,7 +90,8 @@ def test_mistakes_in_the_environment_say_so() -> None:
 
 def test_counting() -> None:
     faults = Faults((Fault("fail", 2, 3, 7), Fault("slow", 3, None, 9), Fault("refuse", 2, 2)))
-    assert [[f.kind for f in faults.command()] for _ in range(4)] == [[], ["fail"], ["fail", "slow"], ["slow"]]
+    kinds = [[fault.kind for fault in faults.command()] for _ in range(4)]
+    assert kinds == [[], ["fail"], ["fail", "slow"], ["slow"]]
     assert [faults.event("refuse", 5) for _ in range(3)] == [0, 5, 0]
     assert faults.commands == 4
 
