@@ -22,7 +22,7 @@ def say(question: str) -> str:
     if question == "loop":
         return "again " * 300
     if question == "hostile":
-        return "a \ud7ff \u202e \x1b[31m b"
+        return "a \x1b[31mred\x07\x9b2J b"
     if question == "two lines":
         return "one\ntwo\n"
     return f"You said: {question}"

@@ -53,6 +53,10 @@ def test_an_answer_that_ends_in_a_newline_gets_no_second() -> None:
     assert run("--prompt", "two lines", "-q")[1] == "one\ntwo\n"
 
 
+def test_a_pipe_gets_the_text_as_it_is() -> None:
+    assert run("--prompt", "hostile", "-q")[1] == "a \x1b[31mred\x07\x9b2J b\n"
+
+
 def test_quiet_says_nothing_else() -> None:
     assert run("--prompt", "x", "--quiet") == (0, "You said: x\n", "")
 

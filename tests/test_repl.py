@@ -166,6 +166,12 @@ def test_reasoning_is_dimmed_and_ends_before_the_answer(terminal: Terminal) -> N
     assert b"\x1b[2mFirst think.\nThen more.\n\x1b[22mDone with think.\n" in shown
 
 
+def test_a_models_control_characters_do_not_reach_the_terminal(terminal: Terminal) -> None:
+    start = len(terminal.raw)
+    terminal.ask("hostile", "a \\x1b[31mred\\x07\\x9b2J b")
+    assert b"\x1b[31m" not in terminal.raw[start:] and b"\x07" not in terminal.raw[start:]
+
+
 def test_an_error_ends_the_turn_and_not_the_session(terminal: Terminal) -> None:
     terminal.ask("device fails", "error: timer expired (/dev/accel/accel0)")
     terminal.ask("fine", "You said: fine\n")

@@ -38,9 +38,19 @@ def coloured(stream: Any) -> bool:
     return stream.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM", "dumb") != "dumb"
 
 
+#: Control characters as a terminal may show them; newline and tab are left as they are.
+_VISIBLE = {code: f"\\x{code:02x}" for code in (*range(32), *range(0x7F, 0xA0)) if code not in (9, 10)}
+
+
 def writable(text: str, stream: Any) -> str:
-    """`text` with what the stream's encoding lacks replaced, so that an answer never ends in an error."""
+    """`text` as `stream` can take it.
+
+    What its encoding lacks is replaced. On a terminal control characters are spelled out: a model's text must
+    not move the cursor or switch the screen. Files and pipes get the text as it is.
+    """
     encoding = getattr(stream, "encoding", None) or "utf-8"
+    if stream.isatty():
+        text = text.translate(_VISIBLE)
     return text.encode(encoding, "replace").decode(encoding)
 
 
