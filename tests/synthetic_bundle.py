@@ -160,7 +160,7 @@ def _tensors(s: Shape, t: dict[str, np.ndarray], slices: int, head_rows: int, n_
             joined = [get(la + "in_proj_qkv.weight"), get(la + "in_proj_z.weight")]
             blob.f32(hp + "ba", np.concatenate([get(la + "in_proj_b.weight"), get(la + "in_proj_a.weight")]))
             blob.f32(hp + "conv", get(la + "conv1d.weight")[:, 0])
-            blob.f32(hp + "A", -np.exp(get(la + "A_log")))
+            blob.f32(hp + "A", -np.exp(get(la + "A_log").astype(np.float64)))
             blob.f32(hp + "dt_bias", get(la + "dt_bias"))
             blob.f32(hp + "norm", get(la + "norm.weight"))
             out = get(la + "out_proj.weight")
