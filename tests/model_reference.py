@@ -44,7 +44,7 @@ def causal_lm(shape, tensors):
 
 
 def logits(model, ids, positions=None, embeddings=None):
-    """Logits float32 [n, vocab] of one forward over `ids`; `positions` int [3, n], `embeddings` {index: row}."""
+    """Logits float32 [n, vocab] of one forward; `positions` int [3, n], `embeddings` {index: row}."""
     import torch
 
     with torch.no_grad():

@@ -1,8 +1,8 @@
 """The Qwen3.5 text forward written out in numpy float64, one token after the other where it is recurrent.
 
-`Forward(shape, tensors).logits(ids)` is the exact model. With `npu=True` every value is rounded where the split
-between host and NPU rounds it (bf16 projections in and out, K slices of down_proj one by one, float16 keys), so
-that the program's logits must be reproduced almost to the bit.
+`Forward(shape, tensors).logits(ids)` is the exact model. With `npu=True` every value is rounded where the
+split between host and NPU rounds it (bf16 projections in and out, K slices of down_proj one by one, float16
+keys), so that the program's logits must be reproduced almost to the bit.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Forward:
     def logits(self, ids, *, positions=None, embeddings=None, decode_from=None):
         """Logits float64 [n, vocab] at every position; positions int [3, n]; embeddings {index: row}.
 
-        `decode_from`: rows from there on are decoded one by one, which rounds gate and up before their product;
-        so it is for a prompt's last row in the last layer.
+        `decode_from`: rows from there on are decoded one by one, which rounds gate and up before their
+        product; so it is for a prompt's last row in the last layer.
         """
         s, n = self.shape, len(ids)
         decode_from = n if decode_from is None else decode_from

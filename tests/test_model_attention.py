@@ -31,7 +31,8 @@ class Case:
         self.config = SimpleNamespace(
             heads=heads, kv_heads=kv, hd=hd, rope_dim=rope, eps=1e-6, n_att=2 * (heads + kv) * hd
         )
-        self.q_norm, self.k_norm = (scale * 0.2 * rng.standard_normal(hd).astype(np.float32) for _ in range(2))
+        weights = scale * 0.2 * rng.standard_normal((2, hd))
+        self.q_norm, self.k_norm = weights.astype(np.float32)
         self.layer = Attention(self.config, self.q_norm, self.k_norm)
         self.y = to_bf16(rng.standard_normal((total, self.config.n_att + 8)).astype(np.float32) * 2)
         angles = rng.uniform(-40, 40, (total, self.half)).astype(np.float32)
@@ -39,7 +40,7 @@ class Case:
         self.keys, self.values = (np.full((total + 3, kv * hd), 0x7FFF, np.uint16) for _ in range(2))
 
     def reference(self, cached=True):
-        """Outputs [total, heads*hd] and rotated keys [total, kv, hd], float64; with the cache's rounded keys."""
+        """Outputs [total, heads*hd] and rotated keys [total, kv, hd], float64; keys as cached."""
         y = from_bf16(self.y[:, : self.config.n_att].copy()).astype(np.float64)
         wide, groups = 2 * self.heads * self.hd, self.heads // self.kv
         qg = y[:, :wide].reshape(self.total, self.heads, 2, self.hd)
@@ -65,7 +66,8 @@ class Case:
         return np.concatenate([a * cos - b * sin, b * cos + a * sin, rest], -1)
 
     def cached_keys(self):
-        return self.keys[: self.total].view(np.float16).astype(np.float64).reshape(self.total, self.kv, self.hd)
+        halves = self.keys[: self.total].view(np.float16)
+        return halves.astype(np.float64).reshape(self.total, self.kv, self.hd)
 
     def prefill(self, start, stop):
         rows = slice(start, stop)

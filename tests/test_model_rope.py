@@ -24,8 +24,10 @@ def test_axes_interleave_by_the_rule():
     rope = Rope(REAL)
     want = ["t", *"hwt" * 10, "h"]
     assert ["thw"[axis] for axis in rope.axes] == want
-    assert Rope(SimpleNamespace(rope_dim=8, rope_theta=1e4, mrope_section=(2, 1, 1))).axes.tolist() == [0, 1, 2, 0]
-    assert not Rope(SimpleNamespace(rope_dim=64, rope_theta=1e4, mrope_section=None)).axes.any()
+    small = SimpleNamespace(rope_dim=8, rope_theta=1e4, mrope_section=(2, 1, 1))
+    assert Rope(small).axes.tolist() == [0, 1, 2, 0]
+    plain = SimpleNamespace(rope_dim=64, rope_theta=1e4, mrope_section=None)
+    assert not Rope(plain).axes.any()
 
 
 def test_tables_by_axis():
@@ -114,7 +116,8 @@ def test_positions_are_transformers_positions():
         model = transformers.models.qwen3_5.Qwen3_5Model(config)
     image = config.image_token_id
     grids = [(4, 6), (8, 4)]
-    ids = [1, 2, config.vision_start_token_id, *[image] * 6, 3, config.vision_start_token_id, *[image] * 8, 5, 6]
+    start = config.vision_start_token_id
+    ids = [1, 2, start, *[image] * 6, 3, start, *[image] * 8, 5, 6]
     tokens = torch.tensor([ids])
     want, _ = model.get_rope_index(
         tokens, mm_token_type_ids=(tokens == image).int(),

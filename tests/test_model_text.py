@@ -130,7 +130,8 @@ def test_host_threads_change_nothing():
 def test_positions_of_images():
     ids, n = tokens("tied", 60), 60
     where = np.broadcast_to(np.arange(n), (3, n)).copy()
-    where[0, 10:22], where[1, 10:22], where[2, 10:22] = 10, 10 + np.repeat(range(3), 4), 10 + np.tile(range(4), 3)
+    where[0, 10:22] = 10
+    where[1, 10:22], where[2, 10:22] = 10 + np.repeat(range(3), 4), 10 + np.tile(range(4), 3)
     where[:, 22:] = np.arange(14, 14 + n - 22)
     want = forward("tied", False)(ids, positions=where)[49:]
     with model("tied") as text:

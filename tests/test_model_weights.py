@@ -1,0 +1,81 @@
+"""Weights on their way from the bundle to the device's buffers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from qwen35.bundle import Bundle, BundleError
+from qwen35.model import weights as module
+from qwen35.model.weights import Weights
+from tests.model_bundle import bundle_path
+
+NAMES = ["l0.g.in", "head2", "l3.g.down1", "l0.g.o", "l1.g.gu"]
+
+
+@pytest.fixture
+def bundle():
+    return Bundle.open(bundle_path("tied"))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("piece", [1000, 16 << 20])
+def test_buffers_hold_the_tensors(monkeypatch, bundle, device, threads, piece):
+    monkeypatch.setattr(module, "_PIECE", piece)
+    steps = []
+    found = Weights.load(bundle, device, NAMES, way="read", threads=threads,
+                         progress=lambda done, total: steps.append((done, total)))
+    total = sum(bundle.tensors.info(name).nbytes for name in NAMES)
+    for name in NAMES:
+        assert np.array_equal(found.bytes(name), bundle.tensors.bytes(name))
+        assert found[name].clean and not found.bytes(name).flags.writeable
+    assert found.nbytes == total and found.way == "read" and "read into" in found.report
+    assert steps[-1] == (total, total) and [done for done, _ in steps] == sorted({done for done, _ in steps})
+    assert "l0.g.in" in found and "l0.h.ln1" not in found
+    found.close()
+    found.close()
+    assert "l0.g.in" not in found
+
+
+def test_a_driver_without_read_only_memory_is_read_into(bundle, device):
+    # the emulated driver answers as stock 7.3 does
+    from amdxdna.errors import XdnaError
+
+    assert Weights.load(bundle, device, NAMES).way == "read"
+    with pytest.raises(XdnaError):
+        Weights.load(bundle, device, NAMES, way="user-pointer")
+
+
+def test_a_driver_that_takes_read_only_memory(monkeypatch, bundle, device):
+    wrapped = []
+
+    def wrap(address, nbytes):
+        wrapped.append((address, nbytes))
+        return device.alloc(nbytes)
+
+    store = bundle.tensors
+    monkeypatch.setattr(device, "wrap", wrap)
+    found = Weights.load(bundle, device, NAMES)
+    assert found.way == "user-pointer" and "user-pointer" in found.report
+    (address, nbytes), = wrapped
+    info = store.info(NAMES[0])
+    assert address == store.bytes(NAMES[0]).__array_interface__["data"][0] - info.offset
+    assert nbytes % 4096 == 0 and 0 <= nbytes - store.nbytes < 4096
+    base = found[NAMES[0]].address - info.offset
+    for name in NAMES:
+        assert found[name].address - base == store.info(name).offset
+        assert found[name].nbytes == store.info(name).nbytes and found[name].clean
+    found.close()
+
+
+def test_a_file_that_ends_early(bundle, device):
+    path = bundle.tensors.path
+    data = path.read_bytes()
+    try:
+        with open(path, "r+b") as file:
+            file.truncate(bundle.tensors.info("head2").offset + 10)
+        with pytest.raises(BundleError, match="ended while it was read"):
+            Weights.load(bundle, device, ["head2"], way="read")
+    finally:
+        path.write_bytes(data)
+    assert Weights.load(bundle, device, ["head2"], way="read").nbytes
