@@ -81,7 +81,7 @@ TARGET_INLINE int take_exact(const uint16_t *x, unsigned n, int headroom, int mo
     /* phminposuw finds a least value: that of the complement. */
     unsigned least = (unsigned)_mm_extract_epi16(_mm_minpos_epu16(_mm_xor_si128(largest, _mm_set1_epi16(-1))), 0);
     int top = (int)(~least & 0xFFFF) >> 7;
-    if (top < 20 || top == 255)
+    if (top < 20 || top > 240)
         return 0;
     __m256 inverse = _mm256_castsi256_ps(_mm256_set1_epi32((134 + headroom - top + 127) << 23));
     int exact = 0xFF;
@@ -100,9 +100,10 @@ TARGET_INLINE int take_exact(const uint16_t *x, unsigned n, int headroom, int mo
 
 /* Fills `out` for `blocks` blocks of n values: first one entry a block in order, then the further ones.
    `put` writes entry number `at` for block `block`. q of 32640 (headroom 7) is for the slow way alone: as two
-   signed bytes it does not exist. Returns the number of entries, 0 for a non-finite x. */
+   signed bytes it does not exist. Returns the number of entries; 0 when x is not finite, or so small or
+   large that a unit or a product would leave float32's range. */
 TARGET_INLINE size_t fill_entries(const uint16_t *x, size_t blocks, unsigned n, int exact_headroom,
-                                  int headroom, put_entry put, void *out)
+                                  int headroom, int least_unit, put_entry put, void *out)
 {
     size_t extra = blocks;
     for (size_t block = 0; block < blocks; block++) {
@@ -115,12 +116,15 @@ TARGET_INLINE size_t fill_entries(const uint16_t *x, size_t blocks, unsigned n, 
         parts p;
         if (!split(x + block * n, n, &p))
             return 0;
-        unit = take(&p, n, headroom, q, &more);
-        put(out, block, block, q, unit);
-        while (more) {
+        int nothing = !largest_exponent(&p, n);
+        int first = unit = take(&p, n, headroom, q, &more);
+        put(out, block, block, q, nothing ? 0 : unit);
+        while (more && unit >= least_unit) {
             unit = take(&p, n, headroom, q, &more);
             put(out, extra++, block, q, unit);
         }
+        if (!nothing && (unit < least_unit || first > 100))
+            return 0;
     }
     return extra;
 }

@@ -7,14 +7,15 @@ enum { HEADROOM = 6 };
 
 typedef struct {
     int16_t q[8];
-    float unit; /* of q, times 2^-6: a weight's exponent byte e as float bits e << 23 is 2^(e - 127) */
+    float unit; /* of q, times 2^-6 as a weight's exponent byte e as float bits e << 23 is 2^(e - 127), times
+                   2^-8 as the products have 256 times the mantissas */
     uint32_t block;
     uint32_t pad[2];
 } entry8;
 
 typedef struct {
     int16_t q[16];
-    float unit; /* the same */
+    float unit; /* of q, times 2^-6 and, as the products have twice the mantissas, 2^-1 */
     uint32_t block;
     uint32_t pad[6];
 } entry16;
@@ -24,7 +25,7 @@ TARGET_INLINE void put8(void *out, size_t at, size_t block, const int32_t *q, in
     entry8 *e = (entry8 *)out + at;
     for (int i = 0; i < 8; i++)
         e->q[i] = (int16_t)q[i];
-    e->unit = pow2(unit - 6);
+    e->unit = pow2(unit - 14);
     e->block = (uint32_t)block;
 }
 
@@ -33,18 +34,18 @@ TARGET_INLINE void put16(void *out, size_t at, size_t block, const int32_t *q, i
     entry16 *e = (entry16 *)out + at;
     for (int i = 0; i < 16; i++)
         e->q[i] = (int16_t)q[i];
-    e->unit = pow2(unit - 6);
+    e->unit = pow2(unit - 7);
     e->block = (uint32_t)block;
 }
 
 TARGET size_t avx2_prepare_bfp16(const uint16_t *x, size_t k, void *out)
 {
-    return fill_entries(x, k / 8, 8, HEADROOM, HEADROOM, put8, out);
+    return fill_entries(x, k / 8, 8, HEADROOM, HEADROOM, 14 - 149, put8, out);
 }
 
 TARGET size_t avx2_prepare_bfp6s(const uint16_t *x, size_t k, void *out)
 {
-    return fill_entries(x, k / 16, 16, HEADROOM, HEADROOM, put16, out);
+    return fill_entries(x, k / 16, 16, HEADROOM, HEADROOM, 7 - 149, put16, out);
 }
 
 /* Rows a and b of a block, one in each 128-bit lane, from 16 bytes each. */
@@ -88,12 +89,11 @@ TARGET_INLINE void store_lanes(__m256 v, float *low, float *high)
     *high = _mm_cvtss_f32(_mm256_extractf128_ps(s, 1));
 }
 
-TARGET_INLINE void store_group(const gemv_job *job, size_t group, const float sums[8], float factor)
+TARGET_INLINE void store_group(const gemv_job *job, size_t group, const float sums[8])
 {
     for (size_t r = 0; r < 8; r++) {
         size_t row = group * 8 + r;
-        float v = sums[r] * factor;
-        job->y[row] = to_bf16(job->bias ? v + load_float(job->bias + 4 * row) : v);
+        job->y[row] = to_bf16(job->bias ? sums[r] + load_float(job->bias + 4 * row) : sums[r]);
     }
 }
 
@@ -118,7 +118,7 @@ TARGET void avx2_gemv_bfp16(const gemv_job *job, size_t begin, size_t end)
         float sums[8];
         for (int pair = 0; pair < 4; pair++)
             store_lanes(sum[pair], sums + 2 * pair, sums + 2 * pair + 1);
-        store_group(job, group, sums, 1.0f / 256);
+        store_group(job, group, sums);
     }
 }
 
@@ -167,6 +167,6 @@ TARGET void avx2_gemv_bfp6s(const gemv_job *job, size_t begin, size_t end)
             int row = i / 2 * 4 + i % 2;
             store_lanes(sum[i], sums + row, sums + row + 2);
         }
-        store_group(job, group, sums, 0.5f);
+        store_group(job, group, sums);
     }
 }

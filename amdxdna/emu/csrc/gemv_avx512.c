@@ -51,12 +51,12 @@ TARGET_INLINE void put16(void *out, size_t at, size_t block, const int32_t *q, i
 
 TARGET size_t avx512_prepare_bfp16(const uint16_t *x, size_t k, void *out)
 {
-    return fill_entries(x, k / 8, 8, HEADROOM, HEADROOM - 1, put8, out);
+    return fill_entries(x, k / 8, 8, HEADROOM, HEADROOM - 1, 6 - 149, put8, out);
 }
 
 TARGET size_t avx512_prepare_bfp6s(const uint16_t *x, size_t k, void *out)
 {
-    return fill_entries(x, k / 16, 16, HEADROOM, HEADROOM - 1, put16, out);
+    return fill_entries(x, k / 16, 16, HEADROOM, HEADROOM - 1, 6 - 149, put16, out);
 }
 
 TARGET_INLINE __m512i broadcast8(const void *at)
