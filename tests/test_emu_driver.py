@@ -139,8 +139,9 @@ def test_the_shorter_timeline_wait(ready: Open) -> None:
     client = ready()
     seq = client.start(stream.copy(PAGE, 1), client.source.device, client.destination.device)
     handles, points = ffi.new("uint32_t[]", [client.syncobj]), ffi.new("uint64_t[]", [seq])
+    deadline = time.monotonic_ns() + 10**10
     data = bytearray(struct.pack("<QQqIIII", int(ffi.cast("uintptr_t", handles)),
-                                 int(ffi.cast("uintptr_t", points)), time.monotonic_ns() + 10**10, 1, 0, 7, 0))
+                                 int(ffi.cast("uintptr_t", points)), deadline, 1, 0, 7, 0))
     guard = bytearray(b"\xaa" * 8)
     block = ffi.from_buffer(data + guard)
     client.node.ioctl(lib.DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT_V1, int(ffi.cast("uintptr_t", block)))
@@ -375,7 +376,7 @@ def test_chain_error_index_out_of_range_reads_zero(ready: Open) -> None:
     member = client.bo(PAGE, lib.AMDXDNA_BO_CMD)
     program = stream.program([stream.Delay(100_000), stream.Fail(0x3000002)])
     client.pack(program, command=member)
-    client.raw(client.command, kit.header(kit.CHAIN, 10), 2, 0, 0, 0, 0, 0, member.handle, 0, member.handle, 0)
+    client.raw(client.command, kit.header(kit.CHAIN, 10), 2, 0, 0, 0, 0, 0, *[member.handle, 0] * 2)
     seq = client.submit(client.hwctx, client.command.handle)
     client.command.words()[1] = 0
     client.wait(client.syncobj, seq)
