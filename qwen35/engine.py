@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -28,9 +28,8 @@ Logits = Any  # NDArray[np.float32] [vocab]; numpy is not imported for the comma
 class Snapshot(Protocol):
     """A model's whole state at some length, as `Model.snapshot` made it."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of memory it keeps."""
+    def parts(self) -> Iterable[tuple[int, int]]:
+        """(identity, bytes) of the memory it keeps; what snapshots share has the same identity in each."""
 
 
 class Model(Protocol):
@@ -107,8 +106,8 @@ class PrefixCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes the kept snapshots hold, their keys not counted."""
-        return sum(snapshot.nbytes for snapshot in self._entries.values())
+        """Bytes the kept snapshots hold, shared memory counted once, their keys not at all."""
+        return _nbytes(self._entries.values())
 
     def find(self, names: tuple[int, ...], borders: Sequence[int]) -> tuple[int, Snapshot] | None:
         """The longest prefix of a prompt, up to one of its borders, that is kept: its length and snapshot."""
@@ -122,7 +121,7 @@ class PrefixCache:
 
     def add(self, names: tuple[int, ...], borders: Sequence[int], snapshot: Snapshot) -> None:
         """Keeps the state at the last of `borders`, unless it alone is over the budget."""
-        if snapshot.nbytes > self.budget:
+        if _nbytes([snapshot]) > self.budget:
             return
         key = names[: borders[-1]], tuple(borders)
         self._entries[key] = snapshot
@@ -133,6 +132,10 @@ class PrefixCache:
     def clear(self) -> None:
         """Drops everything."""
         self._entries.clear()
+
+
+def _nbytes(snapshots: Iterable[Snapshot]) -> int:
+    return sum(dict(part for snapshot in snapshots for part in snapshot.parts()).values())
 
 
 @dataclass

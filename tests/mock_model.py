@@ -28,6 +28,10 @@ class State:
 
     history: tuple[tuple[int, ...], ...]
     nbytes: int
+    shared: tuple[tuple[int, int], ...] = ()
+
+    def parts(self) -> list[tuple[int, int]]:
+        return [(id(self), self.nbytes), *self.shared]
 
 
 class HashModel:

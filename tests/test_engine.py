@@ -227,6 +227,15 @@ def test_least_recently_used_states_go_first() -> None:
     assert cache.find((1, 0), [1]) is not None and cache.find((3, 0), [1]) is not None
 
 
+def test_memory_that_states_share_counts_once_and_as_long_as_one_needs_it() -> None:
+    cache, rows = PrefixCache(1000), (7, 500)
+    cache.add((1, 0), [1], State((), 100, (rows,)))
+    cache.add((2, 0), [1], State((), 100, (rows, (8, 200))))
+    assert cache.nbytes == 900
+    cache.add((3, 0), [1], State((), 150))
+    assert len(cache) == 2 and cache.nbytes == 950  # the first went, the rows it shared did not
+
+
 def test_a_state_over_the_budget_is_not_kept() -> None:
     cache = PrefixCache(250)
     cache.add((1, 0), [1], State((), 100))

@@ -61,6 +61,11 @@ class Snapshot:
         self.conv, self.matrices, self.blocks = conv, matrices, tuple(blocks)
         self.nbytes = conv.nbytes + matrices.nbytes + own
 
+    def parts(self) -> list[tuple[int, int]]:
+        """(identity, bytes) of the memory it keeps; what snapshots share has the same identity in each."""
+        fixed = id(self), self.conv.nbytes + self.matrices.nbytes
+        return [fixed, *((id(block), block.nbytes) for block in self.blocks)]
+
 
 class Mark:
     """The DeltaNet state at `length` tokens inside a prompt; `position` is the next rotary one.
