@@ -78,7 +78,7 @@ class Info:
 
     def line(self) -> str:
         """One line for a person: model, bundle, device, contexts."""
-        device = "emulated NPU" if self.emulated else f"NPU {self.device}"
+        device = "an emulated NPU" if self.emulated else f"the NPU {self.device}"
         size = f" ({self.layers} layers of {self.hidden}, {self.weights})" if self.layers else ""
         where = "built-in" if self.builtin else str(self.bundle)
         contexts = f", {self.contexts} hardware contexts" if self.contexts else ""

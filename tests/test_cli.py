@@ -73,12 +73,15 @@ def test_statistics_as_json() -> None:
     ("words", "stdout", "stderr"),
     [
         ([], "Done with think.\n", "First think.\nThen more.\n"),
+        (["-q"], "Done with think.\n", ""),
         (["--hide-thinking"], "Done with think.\n", ""),
         (["--show-thinking"], "First think.\nThen more.\nDone with think.\n", ""),
     ],
 )
 def test_where_reasoning_goes(words: list[str], stdout: str, stderr: str) -> None:
-    assert run("--prompt", "think", "--thinking", "-q", *words) == (0, stdout, stderr)
+    assert run("--prompt", "think", "--thinking", *words)[:2] == (0, stdout)
+    err = run("--prompt", "think", "--thinking", *words)[2]
+    assert "".join(line + "\n" for line in err.splitlines() if not line.startswith("qwen35: ")) == stderr
 
 
 def test_options_reach_the_answer() -> None:
@@ -132,6 +135,13 @@ def test_chat_saves_and_loads(tmp_path: Path) -> None:
         "--chat", stdin=f"/load {file}\n/undo\n/retry\n/load {file}\n/retry\n/exit\nnever\n"
     )
     assert out == "You said: one\n" and status == 1 and "no question to ask again" in err
+
+
+def test_a_full_conversation_says_how_to_make_room() -> None:
+    talk = "one\n" + "word " * 30 + "\n/undo\ntwo\n"
+    status, out, err = run("--chat", "-q", "--max-ctx", "100", stdin=talk)
+    assert status == 1 and "context holds 100: make room with /undo or /clear" in err.splitlines()[0]
+    assert out == "You said: one\nYou said: two\n"
 
 
 def test_chat_goes_on_after_a_failing_device() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shlex
 import sys
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from qwen35.cli.line import LineReader
 from qwen35.cli.output import Progress, notice, report
 from qwen35.cli.run import sampling_of, show
 from qwen35.cli.signals import Interrupt
-from qwen35.errors import UsageError
+from qwen35.errors import PromptTooLong, UsageError
 
 if TYPE_CHECKING:
     from qwen35.api import Qwen35
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from qwen35.stats import Stats
 
 __all__ = ["Chat"]
+
+_FULL = "make room with /undo or /clear, or start again with a larger --max-ctx"
 
 
 class Chat:
@@ -95,7 +98,7 @@ class Chat:
     def _ask(self, text: str) -> str:
         images, self.images = self.images, []
         progress = Progress(enabled=not self.options.quiet)
-        with Interrupt() as interrupt:
+        with Interrupt() as interrupt, contextlib.closing(progress):
             try:
                 reply = self.talk.ask(
                     text,
@@ -110,7 +113,10 @@ class Chat:
                     cancel=interrupt.pressed,
                     progress=progress,
                 )
-                show(reply, self.options, progress.clear)
+                show(reply, self.options, progress.close)
+            except PromptTooLong as error:
+                self.images = images
+                raise PromptTooLong(error.tokens, error.limit, _FULL) from None
             except BaseException:
                 self.images = images  # the question left no trace: its pictures are still to be asked about
                 raise

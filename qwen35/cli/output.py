@@ -119,7 +119,7 @@ class Progress:
             return
         now = time.monotonic()
         if done >= total:
-            self.clear()
+            self.close()
         elif done and now - self._began > 0.5 and now - self._last > 0.1:
             self._last = now
             far = f"{done / total:.0%}" if what != "prompt" else f"{done:,} of {total:,} tokens"
@@ -128,7 +128,7 @@ class Progress:
                 self._stream.flush()
             self._shown = True
 
-    def clear(self) -> None:
+    def close(self) -> None:
         """Takes the progress line away."""
         if self._shown:
             self._shown = False

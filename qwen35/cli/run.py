@@ -53,8 +53,7 @@ def load_model(options: argparse.Namespace) -> Qwen35:
     """The model that the options name."""
     from qwen35.api import Qwen35
 
-    told = Progress(enabled=not options.quiet)
-    try:
+    with contextlib.closing(Progress(enabled=not options.quiet)) as told:
         return Qwen35.load(
             options.bundle,
             options.max_ctx,
@@ -63,8 +62,6 @@ def load_model(options: argparse.Namespace) -> Qwen35:
             progress=lambda done, total: told("weights", done, total),
             note=None if options.quiet else notice,
         )
-    finally:
-        told.clear()
 
 
 @contextlib.contextmanager
@@ -140,8 +137,8 @@ def sampling_of(options: argparse.Namespace, model: Qwen35, *, thinking: bool, i
 
 def show(reply: Reply, options: argparse.Namespace, clear: Callable[[], None]) -> None:
     """Streams a reply, then its note and statistics. `clear` takes the progress line away."""
-    where = "hide" if options.hide_thinking else ("stdout" if options.show_thinking else "stderr")
-    answer = Answer(where)
+    hidden = options.hide_thinking or options.quiet
+    answer = Answer("stdout" if options.show_thinking else "hide" if hidden else "stderr")
     try:
         for kind, piece in reply.events():
             clear()
@@ -165,7 +162,7 @@ def told(stats: Stats, options: argparse.Namespace) -> None:
 
 def _ask(model: Qwen35, options: argparse.Namespace, prompt: str) -> int:
     progress = Progress(enabled=not options.quiet)
-    with Interrupt() as interrupt:
+    with Interrupt() as interrupt, contextlib.closing(progress):
         reply = model.chat(
             prompt,
             options.system,
@@ -180,7 +177,7 @@ def _ask(model: Qwen35, options: argparse.Namespace, prompt: str) -> int:
             cancel=interrupt.pressed,
             progress=progress,
         )
-        show(reply, options, progress.clear)
+        show(reply, options, progress.close)
     return 130 if reply.finish == "cancel" else 0
 
 
