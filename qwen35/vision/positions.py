@@ -34,7 +34,7 @@ def resample(table: F32, side: int, grid: tuple[int, int], merge: int) -> F32:
     row_low, row_high, row_part = (a[block_order(grid, merge)[0]] for a in _taps(grid[0], side))
     col_low, col_high, col_part = (a[block_order(grid, merge)[1]] for a in _taps(grid[1], side))
     one = np.float32(1.0)
-    out = table[row_low * side + col_low] * ((one - row_part) * (one - col_part))[:, None]
+    out: F32 = table[row_low * side + col_low] * ((one - row_part) * (one - col_part))[:, None]
     out += table[row_low * side + col_high] * ((one - row_part) * col_part)[:, None]
     out += table[row_high * side + col_low] * (row_part * (one - col_part))[:, None]
     out += table[row_high * side + col_high] * (row_part * col_part)[:, None]

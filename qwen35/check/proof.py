@@ -1,0 +1,166 @@
+"""The checks themselves: tokenizer, template, picture, tower, every step of every reference, a free run.
+
+A step fails where the model's best token is not the reference's although the float32 reference's two largest
+logits are `MARGIN` or more apart: nearer than that, bf16 activations may decide either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qwen35.check.findings import Finding
+from qwen35.engine import Input
+from qwen35.errors import QwenError
+from qwen35.stats import Stats
+from qwen35.template import encode, render
+
+if TYPE_CHECKING:
+    from qwen35.api import Qwen35
+    from qwen35.bundle import Bundle
+    from qwen35.bundle.specs import Reference
+    from qwen35.pictures import Pictures, Seen
+
+__all__ = ["MARGIN", "checks"]
+
+MARGIN = 0.5
+"""Logits. The published bundles' own check draws the line here too."""
+COSINE = {"w8": 0.99, "bfp16x2": 0.998}
+PATCH_ERROR = 1e-6
+
+Told = Callable[[str, int, int], None]
+
+
+def checks(model: Qwen35, bundle: Bundle, told: Told | None = None) -> Iterator[Finding]:
+    """Runs every check the bundle has records for; `told(what, done, total)` is told of long ones.
+
+    Raises BundleError for records or tensors that do not fit, and the binding's errors.
+    """
+    yield from _tokenizer(model, bundle)
+    if not bundle.references:
+        yield Finding("references", None, "none recorded: nothing else can be proved")
+    for reference in bundle.references:
+        yield from _Run(model, bundle, reference, told).findings()
+
+
+def _tokenizer(model: Qwen35, bundle: Bundle) -> Iterator[Finding]:
+    cases = bundle.tokcases
+    if not cases:
+        yield Finding("tokenizer", None, "no cases recorded")
+        return
+    wrong = [c for c in cases if tuple(model.tokenizer.encode(c.text, allow_special=True)) != c.ids]
+    text = f"{len(cases) - len(wrong)} of {len(cases)} texts encode as recorded"
+    if wrong:
+        text += f"; first other: {wrong[0].text[:60]!r}"
+    yield Finding("tokenizer", not wrong, text, {"cases": len(cases), "wrong": len(wrong)})
+
+
+class _Run:
+    """One reference run."""
+
+    def __init__(self, model: Qwen35, bundle: Bundle, reference: Reference, told: Told | None) -> None:
+        self.model, self.bundle, self.reference, self.told = model, bundle, reference, told
+        self.ids = [int(i) for i in self._tensor("ids")]
+        self.tokens = [int(i) for i in self._tensor("tokens")]
+        self.top_ids = self._tensor("top_ids").reshape(len(self.tokens), -1)
+        self.top_logits = self._tensor("top_logits").reshape(len(self.tokens), -1)
+
+    def _tensor(self, name: str) -> NDArray[Any]:
+        return self.bundle.tensors.get(f"ref.{self.reference.name}.{name}")
+
+    def findings(self) -> Iterator[Finding]:
+        seen, pictures = None, self.model.vision
+        if self.reference.image:
+            if pictures is None:
+                yield self._finding("picture", False, "the bundle has no vision tower")
+                return
+            try:
+                seen = pictures.look(np.array(self._tensor("rgb")))
+            except QwenError as error:
+                yield self._finding("picture", False, str(error))
+                return
+            yield from self._picture(seen, pictures)
+        content: Any = self.reference.prompt
+        if seen is not None:
+            content = [{"image": None}, {"text": self.reference.prompt}]
+        pieces = render([{"role": "user", "content": content}], thinking=self.reference.thinking)
+        prompt = encode(pieces, self.model.tokenizer, image_tokens=[seen.tokens] if seen else [])
+        same = prompt.ids == self.ids
+        yield self._finding("prompt", same, f"{len(self.ids)} token ids " + (
+            "as recorded" if same else f"recorded, ours are {len(prompt.ids)} and differ"))
+        part = None
+        if seen is not None and pictures is not None:
+            if not same:
+                return  # embeddings would land on other tokens
+            part = pictures.part(prompt.ids, prompt.images, [seen], Stats(), self.told)
+        given = Input(self.ids, part=part)
+        yield from self._forced(given)
+        yield self._free(given)
+
+    def _finding(self, what: str, passed: bool | None, text: str, **values: Any) -> Finding:
+        return Finding(f"{self.reference.name} {what}", passed, text, values)
+
+    def _picture(self, seen: Seen, pictures: Pictures) -> Iterator[Finding]:
+        grid = tuple(int(v) for v in self._tensor("grid"))
+        patches = self._tensor("patches")
+        if seen.grid != grid or seen.patches is None or seen.patches.size != patches.size:
+            yield self._finding("picture", False, f"its patch grid is {seen.grid}, recorded {grid}")
+            return
+        worst = float(np.abs(seen.patches - patches.reshape(seen.patches.shape)).max())
+        yield self._finding("picture", worst <= PATCH_ERROR, f"patches differ by {worst:.1e} at most",
+                            largest_difference=worst)
+        want = self._tensor("vision").astype(np.float64).ravel()
+        got = pictures.embeddings(seen, self.told).astype(np.float64).ravel()
+        if got.size != want.size:
+            yield self._finding("tower", False, f"{got.size} values, recorded {want.size}")
+            return
+        scale = np.sqrt((got @ got) * (want @ want))
+        cosine = float(got @ want / scale) if scale else 0.0
+        relative = float(np.sqrt(((got - want) ** 2).sum() / max((want ** 2).sum(), 1e-30)))
+        passed = cosine >= COSINE[pictures.config.weights]
+        text = f"cosine {cosine:.4f}, relative RMS {relative:.3f} against float32"
+        yield self._finding("tower", passed, text, cosine=cosine, relative_rms=relative)
+
+    def _forced(self, given: Input) -> Iterator[Finding]:
+        """Every step with the reference's own tokens fed back."""
+        logits = self.model.session.prime(given)
+        agree, largest = 0, 0.0
+        near: list[float] = []
+        far: list[float] = []
+        for step, token in enumerate(self.tokens):
+            if self.told is not None:
+                self.told(self.reference.name, step, len(self.tokens))
+            ids, top = self.top_ids[step], self.top_logits[step]
+            largest = max(largest, float(np.abs(logits[ids] - top).max()))
+            if int(np.argmax(logits)) == int(ids[0]):
+                agree += 1
+            else:
+                margin = float(top[0] - top[1])
+                (far if margin >= MARGIN else near).append(margin)
+            if step + 1 < len(self.tokens):
+                logits = self.model.decode(token)
+        flips = sorted(near + far, reverse=True)
+        text = f"{agree} of {len(self.tokens)} steps choose float32's token"
+        if flips:
+            text += "; the others' margins: " + ", ".join(f"{m:.2f}" for m in flips[:8])
+        yield self._finding("steps", not far, text, steps=len(self.tokens), agree=agree, margins=flips)
+        text = f"differ by {largest:.2f} at most over the top {self.top_ids.shape[1]}"
+        yield self._finding("logits", None, text, largest_difference=largest)
+
+    def _free(self, given: Input) -> Finding:
+        """The model's own greedy answer, up to where it leaves the reference's."""
+        logits = self.model.session.prime(given)
+        for step, token in enumerate(self.tokens):
+            own = int(np.argmax(logits))
+            if own != token:
+                margin = float(self.top_logits[step][0] - self.top_logits[step][1])
+                return self._finding("free run", margin < MARGIN,
+                                     f"leaves the reference at step {step + 1} of {len(self.tokens)}, "
+                                     f"margin {margin:.2f}", same=step, margin=margin)
+            if step + 1 < len(self.tokens):
+                logits = self.model.decode(token)
+        return self._finding("free run", True, f"all {len(self.tokens)} tokens are the reference's",
+                             same=len(self.tokens))

@@ -1,0 +1,138 @@
+"""`check` passes on a good bundle and fails on planted defects, each time at the right figure."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qwen35.bundle import Bundle
+from qwen35.check import check_main
+from qwen35.export.checkpoint import Checkpoint
+from qwen35.export.exporter import export_checkpoint
+from qwen35.export.plan import Options
+from qwen35.export.refs import Request, attach, record
+from tests.synthetic import SHAPES, write_checkpoint
+
+pytestmark = pytest.mark.peer
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("check")
+    write_checkpoint(folder / "hf", SHAPES["vision"], 5, rounded=True)
+    picture = np.random.default_rng(1).integers(0, 256, (32, 48, 3), dtype=np.uint8)
+    bundle = folder / "bundle"
+    options = Options(chunk=32, max_prompt=128, vision_chunk=32, vision="bfp16x2")
+    export_checkpoint(Checkpoint(folder / "hf"), bundle, options, quiet=True)
+    attach(bundle, record(folder / "hf", [
+        Request("text", "What is a penguin?", max_new=12),
+        Request("think", "Why?", thinking=True, max_new=6),
+        Request("picture", "What is this?", picture=picture, max_new=6),
+    ]), {})
+    return bundle
+
+
+@pytest.fixture
+def bundle(good: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(good, tmp_path / "bundle"))
+
+
+def run(bundle: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, bool | None], str]:
+    status = check_main([str(bundle), "--device", "emu", "--json", "--max-ctx", "512"])
+    out = capsys.readouterr().out
+    report = json.loads(out)
+    assert report["passed"] is (status == 0)
+    return status, {f["name"]: f["passed"] for f in report["findings"]}, out
+
+
+def test_a_good_bundle_passes(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, found, out = run(good, capsys)
+    assert status == 0, out
+    for name in ("text prompt", "text steps", "text free run", "think steps", "picture picture",
+                 "picture tower", "picture steps"):
+        assert found[name] is True, out
+
+
+def test_lines_for_a_person(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_main([str(good), "--device", "emu", "--max-ctx", "512"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith("PASS: ")
+    assert any(line.startswith("ok   text steps: ") for line in lines)
+
+
+def patch_tensor(bundle: Path, name: str, change: Callable[[np.ndarray], None]) -> None:
+    info = Bundle.open(bundle).tensors.info(name)
+    blob = bundle / "tensors.bin"
+    data = np.memmap(blob, np.uint8, "r+", info.offset, (info.nbytes,))
+    change(data)
+    data.flush()
+
+
+def test_flipped_weight_exponents(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def change(data: np.ndarray) -> None:
+        data[::9] ^= 0x04  # the exponent of every block
+
+    patch_tensor(bundle, "l1.g.in", change)
+    status, found, _ = run(bundle, capsys)
+    assert status == 1
+    assert found["text prompt"] is True
+    assert found["text steps"] is False
+
+
+def test_swapped_layers(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    index = bundle / "tensors.txt"
+    swap = {"l0.": "l1.", "l1.": "l0."}
+    lines = [swap.get(line[:3], line[:3]) + line[3:] for line in index.read_text().splitlines()]
+    index.write_text("\n".join(lines) + "\n")
+    status, found, _ = run(bundle, capsys)
+    assert status == 1
+    assert found["text steps"] is False
+
+
+def test_wrong_tokenizer(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = bundle / "tokenizer.json"
+    table = json.loads(path.read_text())
+    vocabulary = table["model"]["vocab"]
+    words = [word for word in vocabulary if not word.startswith("<")]
+    vocabulary |= dict(zip(words, [vocabulary[w] for w in [*words[1:], words[0]]], strict=True))
+    path.write_text(json.dumps(table))
+    status, found, _ = run(bundle, capsys)
+    assert status == 1
+    assert found["text prompt"] is False
+
+
+def test_shifted_picture(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def change(data: np.ndarray) -> None:
+        data[:] = np.roll(data, 3)  # one pixel
+
+    patch_tensor(bundle, "ref.picture.rgb", change)
+    status, found, _ = run(bundle, capsys)
+    assert status == 1
+    assert found["picture picture"] is False
+    assert found["text steps"] is True
+
+
+def test_broken_tower(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def change(data: np.ndarray) -> None:
+        data[:] = np.roll(data, 9 * 8)
+
+    patch_tensor(bundle, "vis.b1.qkv", change)
+    status, found, _ = run(bundle, capsys)
+    assert status == 1
+    assert found["picture picture"] is True
+    assert found["picture tower"] is False
+
+
+def test_nothing_recorded_is_no_pass(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = bundle / "manifest.txt"
+    kept = [line for line in manifest.read_text().splitlines() if not line.startswith(("ref ", "tokcase "))]
+    manifest.write_text("\n".join(kept) + "\n")
+    assert check_main([str(bundle), "--device", "emu"]) == 1
+    assert "no records to check" in capsys.readouterr().out
