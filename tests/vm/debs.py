@@ -23,7 +23,7 @@ import tarfile
 import time
 import urllib.parse
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +33,7 @@ BACKPORTS = "trixie-backports"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 DOWNLOADS_AT_ONCE = 6
 # Raise it when what is unpacked changes, so that a cache made by older code is made again.
-LAYOUT = 3
+LAYOUT = 4
 
 # Kernel modules the guest loads, with their dependencies (names as in modinfo's `depends`).
 MODULE_FILES = ("amdxdna", "drm", "gpu-sched", "drm_kms_helper", "drm_shmem_helper", "tee", "hid",
@@ -117,7 +117,8 @@ class Apt:
         self.root = root
         self.downloads = root / "debs"
         etc = root / "apt"
-        for folder in (etc / "none", root / "lists" / "partial", self.downloads / "partial"):
+        # apt does not list what its archive folder holds already, so that one stays empty.
+        for folder in (etc / "none", etc / "archives/partial", root / "lists/partial", self.downloads):
             folder.mkdir(parents=True, exist_ok=True)
         (etc / "status").touch()
         (etc / "sources.list").write_text("".join(
@@ -132,7 +133,7 @@ class Apt:
             Dir::State::status "{etc}/status";
             Dir::State::extended_states "{etc}/extended_states";
             Dir::Cache "{root}";
-            Dir::Cache::archives "{self.downloads}";
+            Dir::Cache::archives "{etc}/archives";
             #clear APT::Update::Post-Invoke;
             #clear APT::Update::Post-Invoke-Success;
             #clear APT::Architectures;
@@ -144,9 +145,9 @@ class Apt:
             Debug::NoLocking "true";
         """)
 
-    def get(self, *arguments: str) -> str:
+    def get(self, *arguments: str, cwd: Path | None = None) -> str:
         """Runs apt-get; its output. Raises Unavailable with apt's last line."""
-        return _run(["apt-get", "-c", str(self.config), "-qq", "-y", *arguments], cwd=self.downloads)
+        return _run(["apt-get", "-c", str(self.config), "-qq", "-y", *arguments], cwd=cwd)
 
     def update(self) -> None:
         """Fetches the package lists."""
@@ -162,10 +163,13 @@ class Apt:
                 named.append(f"{name}={urllib.parse.unquote(version)}")
         return self.describe(named)
 
-    def describe(self, packages: Iterable[str]) -> list[Deb]:
+    def describe(self, packages: Sequence[str]) -> list[Deb]:
         """Versions, sizes and hashes of exactly these packages (`name` or `name=version`)."""
         debs = []
-        for line in self.get("--print-uris", "-t", BACKPORTS, "download", *packages).splitlines():
+        # Nor what lies in the current folder.
+        empty = self.root / "apt" / "none"
+        out = self.get("--print-uris", "-t", BACKPORTS, "download", *packages, cwd=empty)
+        for line in out.splitlines():
             if not line.startswith("'"):
                 continue
             _, file, size, digest = line.split()
@@ -174,6 +178,8 @@ class Apt:
             if kind != "SHA256":
                 raise Unavailable(f"the archive gives no SHA-256 of {file}")
             debs.append(Deb(name, urllib.parse.unquote(version), file, int(size), value))
+        if len(debs) != len(list(packages)):
+            raise Unavailable(f"apt described {len(debs)} of {len(list(packages))} packages")
         return debs
 
     def download(self, debs: list[Deb]) -> None:
@@ -183,11 +189,13 @@ class Apt:
         for deb in sorted(missing, key=lambda deb: -deb.size):
             min(groups, key=lambda group: sum(d.size for d in group)).append(deb)
         with ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool:
-            list(pool.map(lambda group: self.get("download", *(f"{d.name}={d.version}" for d in group)),
-                          [group for group in groups if group]))
+            list(pool.map(self._download, [group for group in groups if group]))
         for deb in missing:
             if not self._good(deb):
                 raise Unavailable(f"{deb.file} did not arrive as announced (size or SHA-256 differs)")
+
+    def _download(self, group: list[Deb]) -> None:
+        self.get("download", *(f"{deb.name}={deb.version}" for deb in group), cwd=self.downloads)
 
     def _good(self, deb: Deb) -> bool:
         path = self.downloads / deb.file
@@ -297,7 +305,10 @@ def _build(root: Path) -> tuple[str, dict[str, str]]:
     apt.update()
     everything = apt.closure("qemu-system-x86", "linux-image-amd64", "busybox-static", "linux-libc-dev")
     by_name = {deb.name: deb for deb in everything}
-    kernel = next(name.removeprefix("linux-binary-") for name in by_name if name.startswith("linux-binary-"))
+    kernels = [name for name in by_name if name.startswith("linux-binary-")]
+    if len(kernels) != 1:
+        raise Unavailable(f"{BACKPORTS} has {len(kernels)} kernels for linux-image-amd64")
+    kernel = kernels[0].removeprefix("linux-binary-")
     parts = {"kernel": by_name[f"linux-binary-{kernel}"], "modules": by_name[f"linux-modules-{kernel}"],
              "busybox": by_name["busybox-static"], "headers": by_name["linux-libc-dev"]}
     qemu = [deb for deb in everything if _qemu_part(deb.name)]
@@ -323,7 +334,7 @@ def _build(root: Path) -> tuple[str, dict[str, str]]:
     return kernel, {deb.name: deb.version for deb in taken}
 
 
-def unpack_closure(root: Path, tree: str, packages: Iterable[str], skip: Callable[[str], bool]) -> Path:
+def unpack_closure(root: Path, tree: str, packages: Sequence[str], skip: Callable[[str], bool]) -> Path:
     """Another tree of the cache: `packages` with their dependencies except those `skip` names.
 
     Used for the optional peers of the guest. Returns the folder; at once when it is already there.

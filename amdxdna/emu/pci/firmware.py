@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from amdxdna.emu.faults import Faults
-from amdxdna.emu.npu import BadAddress, Npu, Reply, Status
+from amdxdna.emu.npu import BadAddress, Npu, Reply, Slot, Status
 
 from . import commands
 from . import registers as reg
@@ -80,13 +80,15 @@ class Firmware:
     """Message handling. Every public method takes the function's lock itself.
 
     `overrides` maps an opcode (management or context) to a function of (request, answer) whose result is sent
-    instead of `answer`; None sends nothing. Fault-injection tests use it.
+    instead of `answer`; None sends nothing. Fault-injection tests use it. `observer` is called with each
+    context and list of commands before they run.
     """
 
     def __init__(self, bars: reg.Bars, interrupts: Interrupts, memory: GuestMemory, lock: threading.RLock,
                  options: FirmwareOptions | None = None, log: Callable[[str], None] = lambda _: None) -> None:
         self.options = options or FirmwareOptions()
         self.faults = Faults()
+        self.observer: Callable[[int, list[Slot]], None] | None = None
         self.overrides: dict[int, Callable[[Message, bytes | None], bytes | None]] = {}
         self._bars = bars
         self._interrupts = interrupts
@@ -326,6 +328,8 @@ class Firmware:
             self._log(f"context {context}: {error}")
             done(Reply(Status.INVALID_BUFFER, 0, Status.INVALID_BUFFER))
             return
+        if self.observer:
+            self.observer(context, slots)
         result = npu.submit(context, slots, done)
         if result != Status.OK:
             done(Reply(result, 0, result))

@@ -116,6 +116,11 @@ class GuestMemory:
             self._windows = {}
             self._mapped = AddressSet()
 
+    def ranges(self) -> list[tuple[int, int]]:
+        """What is mapped: merged, half-open ranges of I/O addresses."""
+        with self._lock:
+            return list(self._mapped)
+
     def covers(self, address: int, size: int) -> bool:
         """Whether the guest has mapped all of [address, address + size)."""
         with self._lock:

@@ -14,6 +14,7 @@ import json
 import os
 import socket
 import struct
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -179,6 +180,10 @@ class Server:
         except OSError as reason:
             self._log(f"command {command}: {reason}")
             return reason.errno or errno.EIO, b""
+        except Exception as reason:  # a fault of the model must not look like a guest that hangs
+            self._log(f"command {command}: {type(reason).__name__}: {reason}")
+            traceback.print_exc()
+            return errno.EIO, b""
 
     def _version(self, body: bytes) -> bytes:
         major, minor = struct.unpack_from("<HH", body)

@@ -1,0 +1,159 @@
+"""XRT as a peer: Debian's pyxrt and xrt-smi on the same driver and the same modelled device as ours."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from amdxdna.emu.kernels import stream
+from amdxdna.emu.npu import Slot
+from amdxdna.emu.pci.function import Npu2Function
+from amdxdna.emu.xclbins import xclbin_bytes
+
+from . import debs, guest, xrt_side
+from .image import CHECKOUT
+from .python_root import APP, PythonRoot, loaded_by
+
+PACKAGES = ("python3-xrt", "libxrt-utils-npu", "python3-cffi-backend")
+NOT_NEEDED = {"dpkg", "tar", "tzdata", "debconf", "media-types", "netbase"}
+MEMORY = "1500M"
+PROGRAM = stream.copy(4 * xrt_side.WORDS, 1)
+AGENT = f"PYTHONPATH=/{APP} python3.13 -B -s -m {guest.AGENT}"
+
+
+@pytest.fixture(scope="module")
+def machine(rig: debs.Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[guest.Machine]:
+    """A guest of Debian's Python and XRT, with our binding beside it."""
+    tree = debs.unpack_closure(rig.root, "xrt", PACKAGES, lambda name: name in NOT_NEEDED)
+    archive = guest.base_archive(rig, AGENT)
+    archive.link("lib64", "usr/lib64")
+    archive.tree(tree, wanted=lambda path: not path.startswith(("usr/share", "usr/sbin", "etc")))
+    archive.file("copy.xclbin", xclbin_bytes("copy"))
+    root = PythonRoot(archive)
+    for path in loaded_by([guest.AGENT, "tests.vm.xrt_side", "amdxdna.device", "amdxdna.xclbin"],
+                          CHECKOUT).files.values():
+        if path.is_relative_to(CHECKOUT):
+            root.module(path, CHECKOUT)
+    for path in sorted((CHECKOUT / "amdxdna").rglob("*.py")):
+        root.module(path, CHECKOUT)
+    folder = tmp_path_factory.mktemp("xrt")
+    (folder / "initrd").write_bytes(archive.done())
+    machine = guest.boot(lambda attempt: guest.Machine(rig, folder / attempt, folder / "initrd", MEMORY))
+    yield machine
+    machine.close()
+
+
+@dataclass
+class Recorder:
+    """The commands that reach the firmware, and the packets they were made of, from guest memory."""
+
+    function: Npu2Function
+    slots: list[Slot] = field(default_factory=list)
+    packets: list[list[int]] = field(default_factory=list)
+
+    def __call__(self, context: int, slots: list[Slot]) -> None:
+        self.slots += slots
+        self.packets += [self.packet(slot) for slot in slots]
+
+    def packet(self, slot: Slot) -> list[int]:
+        """The START_CU packet of a slot: found by its payload, header and CU mask in front of it."""
+        payload = struct.pack(f"<{len(slot.args)}I", *slot.args)
+        memory = self.function.memory
+        for start, end in memory.ranges():
+            data = memory.read(start, end - start)
+            at = data.find(payload)
+            while at >= 0:
+                words = list(struct.unpack_from(f"<{2 + len(slot.args)}I", data, max(at - 8, 0)))
+                # The driver's own copy, in its command list, has another header.
+                if words[0] >> 12 & 0x7FF == 1 + len(slot.args):
+                    return words
+                at = data.find(payload, at + 4)
+        raise AssertionError("no packet with this payload is in the guest's buffers")
+
+
+def run(machine: guest.Machine, side: str) -> tuple[dict[str, Any], Recorder]:
+    """Runs the copy kernel through one library on a freshly probed device."""
+    machine.rebind()
+    recorder = Recorder(machine.function)
+    machine.function.firmware.observer = recorder
+    answer = machine.request("call", target=f"tests.vm.xrt_side:{side}", arguments={"stream": PROGRAM.hex()},
+                             timeout=120)
+    machine.function.firmware.observer = None
+    assert "error" not in answer.value, answer.value["error"]
+    guest.check_log(answer.log)
+    return answer.value["result"], recorder
+
+
+def named(words: list[int], instructions: int, buffers: list[int]) -> list[object]:
+    """A packet's words with the addresses in it replaced by what they are of."""
+    names = {instructions: "instructions", **{address: f"buffer {i}" for i, address in enumerate(buffers)}}
+    result: list[object] = list(words)
+    for i in range(len(words) - 1):
+        name = names.get(words[i] | words[i + 1] << 32)
+        if name is not None:
+            result[i:i + 2] = [name, ""]
+    return result
+
+
+@pytest.fixture(scope="module")
+def both(machine: guest.Machine) -> dict[str, tuple[dict[str, Any], Recorder]]:
+    """Both libraries' runs."""
+    return {side: run(machine, side) for side in ("xrt", "ours")}
+
+
+def test_same_results(both: dict[str, tuple[dict[str, Any], Recorder]]) -> None:
+    """Both complete and give the kernel's result."""
+    expected = struct.pack(f"<{xrt_side.WORDS}I", *(
+        (word + 1) & 0xFFFFFFFF for word in struct.unpack(f"<{xrt_side.WORDS}I", xrt_side.source())))
+    for side, (result, _) in both.items():
+        assert bytes.fromhex(result["result"]) == expected, side
+        assert result["state"].endswith("COMPLETED"), side
+
+
+def test_same_xclbin(both: dict[str, tuple[dict[str, Any], Recorder]]) -> None:
+    """Both read the same kernel names and UUID from the emulator's xclbin."""
+    (theirs, _), (mine, _) = both["xrt"], both["ours"]
+    assert theirs["kernels"] == mine["kernels"] == ["MLIR_AIE"]
+    assert theirs["uuid"] == mine["uuid"]
+
+
+def test_same_packets(both: dict[str, tuple[dict[str, Any], Recorder]]) -> None:
+    """Word for word the same command packet, but for where the buffers happen to lie."""
+    packets = {}
+    for side, (result, recorder) in both.items():
+        words, = recorder.packets
+        slot, = recorder.slots
+        instructions = slot.stream()[0]
+        packets[side] = named(words, result.get("instructions", instructions), result["buffers"])
+    assert packets["ours"] == packets["xrt"]
+    assert packets["ours"][2:8] == [3, 0, "instructions", "", len(PROGRAM), "buffer 0"]
+
+
+def test_same_slots(both: dict[str, tuple[dict[str, Any], Recorder]]) -> None:
+    """The driver makes the same firmware command of both."""
+    kinds = {side: (slot.type, slot.cu, len(slot.args), slot.properties)
+             for side, (_, recorder) in both.items() for slot in recorder.slots}
+    assert kinds["ours"] == kinds["xrt"]
+
+
+def test_smi_and_our_query_agree(machine: guest.Machine) -> None:
+    """`xrt-smi examine` and our device query: name, firmware, geometry, power mode."""
+    queried = machine.request("call", target="tests.vm.xrt_side:info", arguments={})
+    assert "error" not in queried.value, queried.value["error"]
+    mine = queried.value["result"]
+    answer = machine.request("shell", timeout=120, command=(
+        "xrt-smi examine -d 0000:00:04.0 -r all -f JSON -o /tmp/smi.json --force >/tmp/smi.txt 2>&1;"
+        " cat /tmp/smi.json"))
+    assert answer.value["status"] == 0, answer.value["output"]
+    report = json.loads(answer.value["output"])
+    text = json.dumps(report)
+    device, = report["devices"]
+    assert "NPU Strix" in text
+    assert mine["firmware"] in text
+    assert f"{mine['rows']}x{mine['columns']}" in text
+    assert device["interface_type"] == "pcie"
