@@ -228,10 +228,12 @@ INLINE void piece_heads(const int heads, const struct attn_job *j, int head, int
         int count = end - at < STEP_TILE ? (int)(end - at) : STEP_TILE;
         const uint16_t *key = j->keys + at * wide + kv_head * hd, *value = j->values + at * wide + kv_head * hd;
         for (int r = 0; r < count; r += 2) {
-            for (int i = 0; i < hd; i += 32)
-                __builtin_prefetch(value + r * wide + i);
-            for (int i = 0; i < hd && r + 1 < count; i += 32)
-                __builtin_prefetch(value + (r + 1) * wide + i);
+            /* this tile's values are needed next, and then the next tile's keys */
+            for (int ahead = r; ahead < r + 2; ahead++)
+                for (int i = 0; i < hd; i += 32) {
+                    __builtin_prefetch(value + ahead * wide + i);
+                    __builtin_prefetch(key + (ahead + STEP_TILE) * wide + i);
+                }
             score_pair(heads, j->query + head * hd, key + r * wide, r + 1 < count ? wide : 0, hd, scores + r);
         }
         for (int h = 0; h < heads; h++) {

@@ -254,32 +254,36 @@ INLINE void delta_update(int dk, int dv, const float *q, const float *k, const f
         partial = v_fma(v_load(q + i), v_load(k + i), partial);
     dot = v_sum(partial);
     vf g = v_set(decay), strength = v_set(beta), overlap = v_set(dot);
+    enum { WIDE = HOST_ISA == 512 ? 8 : 4, AHEAD = 8 };
     int c = 0;
-    for (; c + 4 * VL <= dv; c += 4 * VL) {
-        vf by_k[4], by_q[4];
-#pragma GCC unroll 4
-        for (int l = 0; l < 4; l++)
+    for (; c + WIDE * VL <= dv; c += WIDE * VL) {
+        vf by_k[WIDE], by_q[WIDE];
+#pragma GCC unroll 8
+        for (int l = 0; l < WIDE; l++)
             by_k[l] = by_q[l] = v_set(0.0f);
         for (int i = 0; i < dk; i++) {
             vf ki = v_set(k[i]), qi = v_set(q[i]);
-#pragma GCC unroll 4
-            for (int l = 0; l < 4; l++) {
+            if (c == 0 && i + AHEAD < dk) /* whole rows, in the order of memory */
+                for (int l = 0; l < dv; l += 16)
+                    __builtin_prefetch(state_in + (i + AHEAD) * (int64_t)dv + l);
+#pragma GCC unroll 8
+            for (int l = 0; l < WIDE; l++) {
                 vf s = v_load(state_in + i * (int64_t)dv + c + l * VL);
                 by_k[l] = v_fma(ki, s, by_k[l]);
                 by_q[l] = v_fma(qi, s, by_q[l]);
             }
         }
-        vf delta[4];
-#pragma GCC unroll 4
-        for (int l = 0; l < 4; l++) {
+        vf delta[WIDE];
+#pragma GCC unroll 8
+        for (int l = 0; l < WIDE; l++) {
             vf kv = v_mul(g, by_k[l]);
             delta[l] = v_mul(v_sub(v_load(v + c + l * VL), kv), strength);
             v_store(o + c + l * VL, v_fma(delta[l], overlap, v_mul(g, by_q[l])));
         }
         for (int i = 0; i < dk; i++) {
             vf ki = v_set(k[i]);
-#pragma GCC unroll 4
-            for (int l = 0; l < 4; l++) {
+#pragma GCC unroll 8
+            for (int l = 0; l < WIDE; l++) {
                 int64_t at = i * (int64_t)dv + c + l * VL;
                 v_stream(state_out + at, v_fma(ki, delta[l], v_mul(g, v_load(state_in + at))));
             }

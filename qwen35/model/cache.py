@@ -7,6 +7,7 @@ reason, leaves the state as it was. A DeltaNet state cannot be shortened: going 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -92,6 +93,12 @@ def _anonymous(nbytes: int) -> mmap.mmap:
     return mmap.mmap(-1, max(nbytes, mmap.PAGESIZE), flags=flags)
 
 
+def _advise_huge(memory: mmap.mmap) -> None:
+    """Huge pages where the kernel has them to give: a step reads all of this memory, in order."""
+    with contextlib.suppress(OSError, AttributeError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+
+
 def _release(memory: mmap.mmap, start: int, stop: int) -> None:
     """Gives the pages from `start` on, up to and with the one of `stop - 1`, back; they read as zero then."""
     first = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -125,8 +132,8 @@ class StateCache:
         self._kv = [rows for rows in self.kv if rows is not None]
         shape = (2, len(linear), config.lin_heads, config.lin_hk, config.lin_hv)
         self._matrix_memory = _anonymous(4 * int(np.prod(shape)))
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            self._advise_huge()
+        for memory in (self._kv_memory, self._matrix_memory):
+            _advise_huge(memory)
         flat = np.frombuffer(self._matrix_memory, np.float32, int(np.prod(shape)))
         self._matrices: F32 = flat.reshape(shape)
         self._conv: U16 = np.zeros((2, len(linear), config.conv_k - 1, config.conv_dim), np.uint16)
@@ -239,15 +246,8 @@ class StateCache:
         self._trim()
 
     def _trim(self) -> None:
-        """Gives back the pages behind the last row."""
+        """Gives back the pages behind the last row; a huge page may reach beyond the rows written."""
         for at in range(2 * len(self._kv)):
             begin = at * self._region
-            end = min(begin + self._touched * self._row_bytes, begin + self._region)
-            _release(self._kv_memory, begin + self.length * self._row_bytes, end)
+            _release(self._kv_memory, begin + self.length * self._row_bytes, begin + self._region)
         self._touched = self.length
-
-    def _advise_huge(self) -> None:
-        try:
-            self._matrix_memory.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            return
