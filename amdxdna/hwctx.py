@@ -23,6 +23,7 @@ from amdxdna.run import NOT_SUBMITTED, Command, Run
 from amdxdna.xclbin import Xclbin
 
 DEFAULT_OPS_PER_CYCLE = 2048
+_ATTEMPTS = 3
 DRAIN_SECONDS = 4.0
 """How long :meth:`HwContext.close` waits for commands: past the driver's own limit of 2 s for a hung one."""
 
@@ -92,9 +93,11 @@ class HwContext:
         self.syncobj = 0
         try:
             self._create(columns, array.core.row_count)
-            self._finalizer = weakref.finalize(self, doom, partial(
-                _abandon, client, self.handle, self.syncobj, self._pending))
-            self._finalizer.atexit = False
+            # The timeline lives as long as this object, past close(): a Run may be about to wait on it, and
+            # a new context may get its number.
+            self._open = [self.handle]
+            weakref.finalize(self, doom, partial(
+                _abandon, client, self._open, self.syncobj, self._pending)).atexit = False
             self._configure()
         except BaseException:
             self.close()
@@ -113,12 +116,17 @@ class HwContext:
         request = ffi.new("struct amdxdna_drm_create_hwctx *", {
             "qos_p": ioctl.address_of(qos), "num_tiles": columns * rows,
             "max_opc": self.xclbin.partition.ops_per_cycle or DEFAULT_OPS_PER_CYCLE})
-        try:
-            ioctl.call(self.client.node, "CREATE_HWCTX", request, detail=f"{columns} columns")
-        except XdnaError as error:
-            if error.errno == errno.EINVAL:
-                raise refused(self.client) from None
-            raise
+        for attempt in range(_ATTEMPTS):
+            try:
+                ioctl.call(self.client.node, "CREATE_HWCTX", request, detail=f"{columns} columns")
+                break
+            except XdnaError as error:
+                if error.errno != errno.EINVAL:
+                    raise
+                verdict = refused(self.client)
+                # Contexts that are free now may not have been a moment ago: ask again before blaming others.
+                if isinstance(verdict, NoFreeContext) or attempt + 1 == _ATTEMPTS:
+                    raise verdict from None
         self.handle = request.handle
         self.syncobj = request.syncobj_handle
 
@@ -161,7 +169,6 @@ class HwContext:
             Struct(f"<{len(handles)}I").pack_into(command.handle_bytes, 0, *handles)
         exec_ = command.exec
         exec_.arg_count = len(handles)
-        exec_.seq = NOT_SUBMITTED
         command.state = None
         self._pending[command] = keep
         try:
@@ -194,6 +201,7 @@ class HwContext:
     def _recycle(self, command: Command, leak: bool = False) -> None:
         self._pending.pop(command, None)
         members, command.members = command.members, ()
+        command.exec.seq = NOT_SUBMITTED
         for each in (command, *members):
             if leak:
                 each.buffer.leak()
@@ -206,19 +214,31 @@ class HwContext:
         """Takes back the commands of dropped Runs that are over. The lock is held."""
         for _ in range(len(self.orphans)):
             command = self.orphans.popleft()
-            if command.settled(self.client, 0):
+            if self.settle(command, 0):
                 self.finished(command)
             else:
                 self.orphans.append(command)
 
+    def settle(self, command: Command, deadline: int) -> bool:
+        """Waits for a command for its context's sake, and notes its state for its Run. Internal."""
+        if command.state is not None:
+            return True
+        sequence = command.exec.seq
+        if sequence == NOT_SUBMITTED or not command.over(self.client, sequence, deadline):
+            return False
+        with self.lock:
+            if command.state is None and command.exec.seq == sequence:
+                command.state = command.words[0] & 15
+        return True
+
     def idle(self) -> bool:
         """True when no command is in flight. Does not block."""
-        return all(command.settled(self.client, 0) for command in list(self._pending))
+        return all(self.settle(command, 0) for command in list(self._pending))
 
     def drain(self, seconds: float = DRAIN_SECONDS) -> bool:
         """Waits until no command is in flight, at most `seconds`; true when so. Runs stay waitable."""
         deadline = time.monotonic_ns() + int(seconds * 1e9)
-        return all(command.settled(self.client, deadline) for command in list(self._pending))
+        return all(self.settle(command, deadline) for command in list(self._pending))
 
     def close(self) -> None:
         """Waits for the commands in flight, then destroys the context. Idempotent; Runs stay waitable.
@@ -230,14 +250,12 @@ class HwContext:
             self.drain()
             request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": self.handle})
             ioctl.call(self.client.node, "DESTROY_HWCTX", request)
+            self._open.clear()
             # Destroying ends every command, so this no longer blocks for long.
             if not self.drain():
                 for command in list(self._pending):
-                    command.state = State.ABORT
-            ioctl.call(self.client.node, "SYNCOBJ_DESTROY",
-                       ffi.new("struct drm_syncobj_destroy *", {"handle": self.syncobj}))
-        if self.handle:
-            self._finalizer.detach()
+                    if command.state is None:
+                        command.state = State.ABORT
         with self.lock:
             self.handle = 0
             if not self.client.closed:
@@ -250,16 +268,13 @@ class HwContext:
                 buffer.close()
 
 
-def _abandon(client: Client, handle: int, syncobj: int, pending: dict[Command, object]) -> None:
-    """A context that was dropped without close(). One with commands in flight is left to the node's close."""
-    if pending or client.closed or client.pid != os.getpid():
+def _abandon(client: Client, handles: list[int], syncobj: int, pending: dict[Command, object]) -> None:
+    """The end of a context's object. One not closed, with commands in flight, is left to the node's close."""
+    if client.closed or client.pid != os.getpid() or (handles and pending):
         return
-    _destroy(client, handle, syncobj)
-
-
-def _destroy(client: Client, handle: int, syncobj: int) -> None:
-    request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": handle})
-    ioctl.call(client.node, "DESTROY_HWCTX", request)
+    for handle in handles:
+        ioctl.call(client.node, "DESTROY_HWCTX",
+                   ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": handle}))
     ioctl.call(client.node, "SYNCOBJ_DESTROY", ffi.new("struct drm_syncobj_destroy *", {"handle": syncobj}))
 
 

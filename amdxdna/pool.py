@@ -90,6 +90,9 @@ class ContextPool:
         self._entries: dict[bytes, SharedContext] = {}
         self._lock = threading.RLock()
         self._load_lock = threading.RLock()
+        # Contexts that other threads are closing, and how many they have closed: their slots become free.
+        self._change = threading.Condition(self._lock)
+        self._closing = self._closings = 0
         self._loads = self._swaps = self._recoveries = 0
         self._closed = False
 
@@ -157,7 +160,10 @@ class ContextPool:
         """Waits for the runs in flight and closes every context and PDI. Kernels are unusable then."""
         with self._lock:
             self._closed = True
-        for entry in self._listed():
+            entries = list(self._entries.values())
+            self._entries.clear()
+            self._closing += len(entries)
+        for entry in entries:
             with entry.lock:
                 self.forget(entry)
 
@@ -166,21 +172,29 @@ class ContextPool:
             return list(self._entries.values())
 
     def release(self, entry: SharedContext) -> bool:
-        """Counts one kernel of `entry` less; true when it was the last."""
+        """Counts one kernel of `entry` less; true when it was the last and :meth:`forget` must follow."""
         with self._lock:
             entry.kernels -= 1
-            if entry.kernels == 0 and self._entries.get(entry.xclbin.digest) is entry:
+            last = entry.kernels == 0 and self._entries.get(entry.xclbin.digest) is entry
+            if last:
                 del self._entries[entry.xclbin.digest]
-            return entry.kernels == 0
+                self._closing += 1
+            return last
 
     def forget(self, entry: SharedContext) -> None:
-        """Closes an xclbin's context and PDIs. Its lock is held."""
-        context, entry.context = entry.context, None
-        if context is not None:
-            context.close()
-        pdis, entry.pdis = entry.pdis, ()
-        for buffer in pdis:
-            buffer.close()
+        """Closes the context and PDIs of an xclbin that :meth:`release` counted out. Its lock is held."""
+        try:
+            context, entry.context = entry.context, None
+            if context is not None:
+                context.close()
+            pdis, entry.pdis = entry.pdis, ()
+            for buffer in pdis:
+                buffer.close()
+        finally:
+            with self._change:
+                self._closing -= 1
+                self._closings += 1
+                self._change.notify_all()
 
     def load(self, entry: SharedContext) -> HwContext:
         """Makes the context of `entry`, in place of a broken one too. Its lock is held."""
@@ -200,15 +214,22 @@ class ContextPool:
                 if not self._evict(entry):
                     break
             while True:
+                closings = self._closings
                 try:
                     context = HwContext(self._client, entry.xclbin, QoS(gops=entry.gops), entry.pdis)
                     break
                 except NoFreeContext:
-                    if not self._evict(entry):
+                    if not self._evict(entry) and not self._await_closing(closings):
                         raise
             self._loads += 1
             entry.context = context
             return context
+
+    def _await_closing(self, seen: int) -> bool:
+        """True when another thread has closed a context since `_closings` was `seen`, or is about to."""
+        with self._change:
+            return self._change.wait_for(lambda: self._closings != seen or not self._closing, 10) \
+                and self._closings != seen
 
     def _evict(self, wanting: SharedContext) -> bool:
         """Gives up one context, idle and least recently used if there is such; false when none can go."""

@@ -31,13 +31,13 @@ _HANDLES = 16
 
 
 class Command:
-    """A command buffer with the structs of its submit and its wait, made once and used again and again.
+    """A command buffer with the structs of its submit and its waits, made once and used again and again.
 
     Internal to the package: contexts keep a stock of them.
     """
 
-    __slots__ = ("_handles", "buffer", "exec", "exec_address", "handle_bytes", "members", "packet", "state",
-                 "sync", "wait", "wait_address", "words")
+    __slots__ = ("_handles", "_sync", "_waits", "buffer", "exec", "exec_address", "handle_bytes", "members",
+                 "packet", "state", "words")
 
     def __init__(self, client: Client, hwctx: int, syncobj: int) -> None:
         self.buffer = allocate(client, packet.CMD_BYTES, "cmd")
@@ -46,18 +46,21 @@ class Command:
         self.state: int | None = None
         """The final ERT state, once the context has seen it."""
         self.members: Sequence[Command] = ()
-        self.sync = ffi.new("uint32_t *", syncobj)
         self.exec = ffi.new("struct amdxdna_drm_exec_cmd *", {
             "hwctx": hwctx, "type": lib.AMDXDNA_CMD_SUBMIT_EXEC_BUF, "cmd_handles": self.buffer.handle,
-            "cmd_count": 1})
+            "cmd_count": 1, "seq": NOT_SUBMITTED})
         self.exec_address = ioctl.address_of(self.exec)
-        # The point waited for is the sequence number where the submit put it.
-        self.wait = ffi.new("struct drm_syncobj_timeline_wait *", {
-            "handles": ioctl.address_of(self.sync), "count_handles": 1,
-            "points": self.exec_address + ffi.offsetof("struct amdxdna_drm_exec_cmd", "seq"),
-            "flags": lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT})
-        self.wait_address = ioctl.address_of(self.wait)
+        self._sync = ffi.new("uint32_t *", syncobj)
+        # A stock of wait structs: several threads may wait, each with its own deadline.
+        self._waits = [self._new_wait()]
         self.room(_HANDLES)
+
+    def _new_wait(self) -> tuple[Any, Any, int]:
+        point = ffi.new("uint64_t *")
+        wait = ffi.new("struct drm_syncobj_timeline_wait *", {
+            "handles": ioctl.address_of(self._sync), "count_handles": 1, "points": ioctl.address_of(point),
+            "flags": lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT})
+        return wait, point, ioctl.address_of(wait)
 
     def room(self, handles: int) -> None:
         """Makes room for a list of `handles` buffer handles."""
@@ -65,20 +68,25 @@ class Command:
         self.handle_bytes = memoryview(ffi.buffer(self._handles))
         self.exec.args = ioctl.address_of(self._handles)
 
-    def settled(self, client: Client, deadline: int) -> bool:
-        """Waits until the command is over or `deadline` (CLOCK_MONOTONIC, ns) has passed; true when over."""
-        if self.state is None:
-            # A context's first command has point 0, which a timeline wait takes for its newest point: it
-            # would wait for the commands behind it too. The driver writes the state before it signals.
-            if self.exec.seq == 0 and self.words[0] & 15 == State.COMPLETED:
-                self.state = State.COMPLETED
-                return True
-            self.wait.timeout_nsec = deadline
-            try:
-                ioctl.call(client.node, "SYNCOBJ_TIMELINE_WAIT", self.wait_address)
-            except WaitTimeout:
-                return False
-            self.state = self.words[0] & 15
+    def over(self, client: Client, sequence: int, deadline: int) -> bool:
+        """Waits for submit `sequence` until `deadline` (CLOCK_MONOTONIC, ns); true when it is over."""
+        # A context's first command has point 0, which a timeline wait takes for the newest point: it would
+        # wait for the commands behind it too. The driver writes the state before it signals.
+        if sequence == 0 and self.words[0] & 15 == State.COMPLETED:
+            return True
+        try:
+            taken = self._waits.pop()
+        except IndexError:
+            taken = self._new_wait()
+        wait, point, address = taken
+        point[0] = sequence
+        wait.timeout_nsec = deadline
+        try:
+            ioctl.call(client.node, "SYNCOBJ_TIMELINE_WAIT", address)
+        except WaitTimeout:
+            return False
+        finally:
+            self._waits.append(taken)
         return True
 
     def close(self) -> None:
@@ -96,11 +104,12 @@ class Run:
     several at once too.
     """
 
-    __slots__ = ("__weakref__", "_command", "_context", "_error", "_state")
+    __slots__ = ("__weakref__", "_command", "_context", "_error", "_sequence", "_state")
 
     def __init__(self, context: HwContext, command: Command) -> None:
         self._context = context
         self._command: Command | None = command
+        self._sequence: int = command.exec.seq
         self._state: int = State.NEW
         self._error: XdnaError | None = None
 
@@ -143,13 +152,14 @@ class Run:
         if command is None:
             return True
         context = self._context
-        # Several threads may wait, each with its own deadline in the one struct: check whose it was.
-        while not command.settled(context.client, deadline):
-            if time.monotonic_ns() >= deadline:
-                return False
+        if command.state is None and not command.over(context.client, self._sequence, deadline):
+            return False
         with context.lock:
-            if self._command is not None:
-                self._state = command.state or State.INVALID
+            # Another thread may have finished this run meanwhile, and the command may be in a new one.
+            if self._command is command:
+                if command.state is None:
+                    command.state = command.words[0] & 15
+                self._state = command.state
                 if self._state != State.COMPLETED:
                     self._error = failure(command)
                 self._command = None

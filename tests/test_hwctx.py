@@ -111,15 +111,21 @@ def test_contexts_of_another_process_are_reported(open_emu):
 
 
 def test_other_refusals_are_not_called_a_full_device(open_emu):
-    opened = open_emu("refuse=1:0x4000003")
+    opened = open_emu("refuse=1-3:0x4000003")
     with pytest.raises(errors.ContextRefused, match="0 of 16"):
         opened.context(copy_xclbin())
     opened.context(copy_xclbin()).close()
 
 
+def test_a_slot_freed_in_between_is_taken(open_emu):
+    """The firmware said "full", but by the time the driver is asked it no longer is."""
+    opened = open_emu("refuse=1:0x2000003")
+    opened.context(copy_xclbin()).close()
+
+
 def test_without_resource_info_no_context_at_all_means_another_refusal(open_emu):
     with pytest.raises(errors.ContextRefused):
-        open_emu("minor=1,refuse=1:0x4000003").context(copy_xclbin())
+        open_emu("minor=1,refuse=*:0x4000003").context(copy_xclbin())
 
 
 @pytest.mark.parametrize(("code", "error"), [

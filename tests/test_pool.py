@@ -118,7 +118,7 @@ def test_eviction_on_old_drivers(open_emu, minor):
 
 
 def test_another_refusal_gives_nothing_up(open_emu):
-    opened = open_emu("slots=4,refuse=2:0x4000003")
+    opened = open_emu("slots=4,refuse=2-4:0x4000003")
     a, b = adder(opened, 64, 1), adder(opened, 64, 2, variant=1)
     pair = buffers(opened)
     check(a, pair, 1)
