@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 import random
 import resource
 import struct
@@ -15,6 +17,7 @@ import pytest
 
 from amdxdna._native import ffi, lib
 from amdxdna.emu.driver.table import ENTRIES
+from amdxdna.emu.driver.usermem import UserMemory
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.node import EmuNode
 from amdxdna.emu.options import EmuOptions
@@ -62,12 +65,38 @@ def still_works(client: kit.Ready) -> None:
         other.close()
 
 
-def scratch_memory() -> int:
-    """1 MiB for answers, and nothing behind it: what the device writes beyond goes nowhere."""
+SCRATCH, ARGUMENTS = 1 << 20, 1 << 16
+
+
+class Fenced(UserMemory):
+    """A program's memory of which only `inside` is there: a random pointer may hit this process's heap."""
+
+    inside = 0
+
+    def _fence(self, address: int, size: int) -> None:
+        if not self.inside <= address <= self.inside + SCRATCH - size:
+            raise OSError(errno.EFAULT, "fenced")
+
+    def read_into(self, address: int, struct: Any, size: int) -> None:
+        self._fence(address, size)
+        super().read_into(address, struct, size)
+
+    def write_from(self, address: int, struct: Any, size: int) -> None:
+        self._fence(address, size)
+        super().write_from(address, struct, size)
+
+
+def scratch_memory(client: kit.Ready) -> int:
+    """1 MiB, the only memory that the client's ioctls reach from now on. unfence() ends that."""
     private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    inside = int(lib.xdna_mmap(0, 2 << 20, 0, private, -1, 0))
-    lib.xdna_mmap(inside, 1 << 20, mmap.PROT_READ | mmap.PROT_WRITE, private | 0x10, -1, 0)
-    return inside
+    fenced = Fenced(os.getpid())
+    fenced.inside = int(lib.xdna_mmap(0, SCRATCH, mmap.PROT_READ | mmap.PROT_WRITE, private, -1, 0))
+    client.node.client.user = fenced  # type: ignore[attr-defined]
+    return fenced.inside
+
+
+def unfence(client: kit.Ready) -> None:
+    client.node.client.user = UserMemory(os.getpid())  # type: ignore[attr-defined]
 
 
 def requests(client: kit.Ready, inside: int) -> list[tuple[int, str, dict[str, int]]]:
@@ -104,9 +133,9 @@ def requests(client: kit.Ready, inside: int) -> list[tuple[int, str, dict[str, i
 def test_changed_requests(client: kit.Ready, seed: int) -> None:
     """Good requests with a few fields of the struct, or of the memory it points to, changed."""
     rng = random.Random(seed)
-    inside = scratch_memory()
-    memory = ffi.cast("uint32_t *", inside)
-    pointers = [8, inside, inside + 1, inside + (1 << 20) - 4, client.instructions.device]
+    inside = scratch_memory(client)
+    memory, arguments = ffi.cast("uint32_t *", inside), ffi.cast("char *", inside + ARGUMENTS)
+    pointers = [8, inside, inside + 1, inside + SCRATCH - 4, client.instructions.device]
     templates = requests(client, inside)
     keep = {client.pdi.handle, client.instructions.handle, client.command.handle}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -125,11 +154,13 @@ def test_changed_requests(client: kit.Ready, seed: int) -> None:
             continue
         if number == 0x46:
             client.pack(stream.copy(PAGE, 1), client.source.device, client.destination.device)
-        data = ffi.from_buffer(block)
-        refused[issue(client.node, 3 << 30 | len(block) << 16 | 0x6400 | number,
-                      int(ffi.cast("uintptr_t", data)))] += 1
+        ffi.memmove(arguments, block, len(block))
+        failed = issue(client.node, 3 << 30 | len(block) << 16 | 0x6400 | number, inside + ARGUMENTS)
+        refused[failed] += 1
+        if number == 0x2D and not failed:
+            os.close(struct.unpack_from("<i", ffi.buffer(arguments, 12), 8)[0])
     assert refused[0] > 200, "nearly everything was refused: the templates are not good requests"
-    lib.xdna_munmap(inside, 2 << 20)
+    unfence(client)
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 200 << 10, f"{grown >> 10} MiB more"
     still_works(client)
@@ -139,10 +170,10 @@ def test_changed_requests(client: kit.Ready, seed: int) -> None:
 def test_random_requests(client: kit.Ready, seed: int) -> None:
     """Random numbers, sizes, directions and contents."""
     rng = random.Random(seed)
-    inside = scratch_memory()
-    pointers = [8, inside, inside + 1, inside + (1 << 20) - 4]
-    args = ffi.new("char[]", 256)
-    address = int(ffi.cast("uintptr_t", args))
+    inside = scratch_memory(client)
+    pointers = [8, inside, inside + 1, inside + SCRATCH - 4]
+    args = ffi.cast("char *", inside + ARGUMENTS)
+    address = inside + ARGUMENTS
     for _ in range(2000):
         number = rng.choice(NUMBERS) if rng.random() < 0.8 else rng.choice([*range(0xCA), *range(0xCB, 256)])
         entry = ENTRIES.get(number)
@@ -150,7 +181,7 @@ def test_random_requests(client: kit.Ready, seed: int) -> None:
         ffi.memmove(args, b"".join(struct.pack("<Q", value(rng, pointers)) for _ in range(32)), 256)
         where = address if rng.random() < 0.98 else 8
         issue(client.node, rng.choice([3, 3, 2, 1, 0]) << 30 | size << 16 | 0x6400 | number, where)
-    lib.xdna_munmap(inside, 2 << 20)
+    unfence(client)
     still_works(client)
 
 

@@ -58,6 +58,7 @@ class EmuDriver:
         """What a kernel log would show."""
         self._told: set[str] = set()
         self._watching = False
+        self._stopped = False
         self._wake = threading.Event()
         self._watchdog: threading.Thread | None = None
         self._pid = os.getpid()
@@ -122,7 +123,7 @@ class EmuDriver:
         while True:
             wake.wait()
             strong = device()
-            if strong is None:
+            if strong is None or strong._stopped:
                 return
             delay = strong._look()
             if delay is None and strong.progressed + period < time.monotonic():
@@ -188,8 +189,10 @@ class EmuDriver:
     # -- the end
 
     def shutdown(self, seconds: float) -> None:
-        """Ends the workers, at most that long; commands in flight stay unanswered. For a process's exit."""
+        """Ends the workers, at most that long, and the watchdog; commands in flight stay unanswered."""
         if self._pid == os.getpid():
+            self._stopped = True
+            self._wake.set()
             self.npu.close(seconds)
 
     def __del__(self) -> None:
