@@ -1,0 +1,181 @@
+"""`python -m qwen35 info`: what a bundle holds and needs, and whether every byte is as exported."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from qwen35.bundle.bundle import Bundle
+from qwen35.bundle.errors import BundleError
+from qwen35.bundle.validate import text_tensors
+from qwen35.cli.args import Parser
+from qwen35.model.config import ModelConfig
+
+__all__ = ["describe", "info_main", "lines"]
+
+SHAPE = 1
+"""Version of what `describe` returns and `--json` prints."""
+
+_EMULATED = "the emulated NPU; these kernels do not run on hardware"
+_COMPILED = "an AMD NPU that these compiled kernels were built for; the emulator does not interpret them"
+
+
+def describe(bundle: Bundle, max_ctx: int = 8192) -> dict[str, Any]:
+    """Everything `info` tells, as JSON values; bytes unless the key says otherwise.
+
+    `memory` is what a run with `max_ctx` tokens of context takes: the packed weights once, the state, and
+    the device buffers of a whole prefill pass and of the largest image.
+    """
+    config, store = bundle.config, bundle.tensors
+    text = sum(store.info(name).nbytes for name in text_tensors(config))
+    sizes = {"text": text, "vision": 0, "host": 0, "embedding": 0, "references": 0}
+    streams = set(text_tensors(config))
+    for name in store:
+        if name not in streams:
+            sizes[_group(name)] += store.info(name).nbytes
+    v = config.vision
+    return {
+        "shape": SHAPE, "bundle": str(bundle.path), "version": bundle.manifest.version,
+        "name": model_name(bundle),
+        "model": {
+            "hidden": config.D, "mlp": config.I, "layers": config.layers,
+            "linear_layers": config.layer_types.count("lin"), "vocab": config.vocab, "tied": config.tied,
+            "heads": config.heads, "kv_heads": config.kv_heads, "head_dim": config.hd,
+            "linear_heads": config.lin_heads, "linear_key_heads": config.lin_kheads,
+        },
+        "vision": None if v is None else {
+            "hidden": v.D, "mlp": v.I, "blocks": v.depth, "heads": v.heads, "weights": v.weights,
+            "max_pixels": v.max_pixels, "max_patches": v.max_patches,
+        },
+        "format": config.gemv_format, "bytes": {**sizes, "blob": store.nbytes},
+        "contexts": {key: xclbin.file for key, xclbin in bundle.xclbins.items()},
+        "streams": sum(gemm.max_chunks for gemm in bundle.gemms.values()) + len(bundle.gemvs),
+        "chunk": config.chunk, "max_prompt": config.max_prompt,
+        "device": "emulated" if bundle.emulated else "compiled",
+        "memory": _memory(bundle, config, sizes, max_ctx), "max_ctx": max_ctx,
+        "tokenizer_cases": len(bundle.tokcases), "references": [one.name for one in bundle.references],
+        "checksums": len(bundle.sums),
+    }
+
+
+def model_name(bundle: Bundle) -> str:
+    """The param `name`, or the published size of this shape, or just Qwen3.5."""
+    from qwen35.export.plan import SIZES
+
+    if "name" in bundle.manifest.params:
+        return bundle.manifest.params["name"].text
+    config = bundle.config
+    for size, known in SIZES.items():
+        shapes = [(c.D, c.I, c.layers, c.vocab) for c in (config, known)]
+        if shapes[0] == shapes[1] and size != "tiny":
+            return f"Qwen3.5-{size.upper()}"
+    return "Qwen3.5"
+
+
+def lines(facts: dict[str, Any]) -> list[str]:
+    """The facts for people, one line a subject."""
+    m, v, size, memory = facts["model"], facts["vision"], facts["bytes"], facts["memory"]
+    head = "tied head" if m["tied"] else "untied head"
+    out = [
+        f"bundle   {facts['bundle']}",
+        f"model    {facts['name']}: {m['layers']} layers ({m['linear_layers']} linear), hidden "
+        f"{m['hidden']:,}, MLP {m['mlp']:,}, vocabulary {m['vocab']:,}, {head}",
+    ]
+    if v is not None:
+        out.append(
+            f"vision   {v['blocks']} blocks of {v['hidden']:,}, weights {v['weights']}, images up to "
+            f"{v['max_pixels']:,} pixels ({v['max_patches']:,} patches)"
+        )
+    parts = {"text": f" ({facts['format']})", "vision": "", "host": "", "embedding": "", "references": ""}
+    told = ", ".join(f"{key} {_size(size[key])}{note}" for key, note in parts.items() if size[key])
+    out += [
+        f"weights  {_size(size['blob'])}: {told}",
+        f"kernels  {len(facts['contexts'])} contexts ({', '.join(facts['contexts'])}), {facts['streams']} "
+        f"instruction streams, chunks of {facts['chunk']} rows, {facts['max_prompt']:,} rows a pass",
+        f"device   {_EMULATED if facts['device'] == 'emulated' else _COMPILED}",
+        f"memory   about {_size(sum(memory.values()))} at {facts['max_ctx']:,} tokens: "
+        + ", ".join(f"{key.replace('_', ' ')} {_size(value)}" for key, value in memory.items() if value),
+        f"checks   {facts['tokenizer_cases']} tokenizer cases, {len(facts['references'])} reference runs, "
+        f"{facts['checksums']} checksums",
+    ]
+    return out
+
+
+def info_main(argv: Sequence[str]) -> int:
+    """Runs `info`; returns 0. Raises UsageError, and BundleError where a byte differs or none is recorded."""
+    parser = Parser(prog="qwen35 info", description="Tells what a bundle holds and what it needs to run.")
+    add = parser.add_argument
+    add("bundle", nargs="?", metavar="BUNDLE", help="directory (default: as for a prompt)")
+    add("--verify", action="store_true", help="read every byte and compare with the recorded checksums")
+    add("--max-ctx", type=int, default=8192, metavar="N", help="tokens of context (default 8192)")
+    add("--json", action="store_true", help="one JSON object on stdout")
+    add("--quiet", "-q", action="store_true", help="no progress")
+    options = parser.parse_args(list(argv))
+    from qwen35.api import find_bundle
+
+    bundle = Bundle.open(find_bundle(options.bundle))
+    facts = describe(bundle, max(1, options.max_ctx))
+    if options.verify:
+        facts["verified"] = _verify(bundle, options.quiet)
+    if options.json:
+        json.dump(facts, sys.stdout)
+        print()
+    else:
+        print("\n".join(lines(facts)))
+        if options.verify:
+            print(f"verified {facts['verified']} files, every byte as exported")
+    return 0
+
+
+def _verify(bundle: Bundle, quiet: bool) -> int:
+    from qwen35.export.progress import Progress
+
+    if not bundle.sums:
+        raise BundleError(
+            bundle.manifest.path, 0, "no checksums are recorded: nothing to verify",
+            "only bundles of our exporter have them",
+        )
+    total = sum(Path(bundle.file(entry.file)).stat().st_size for entry in bundle.sums.values())
+    with Progress("verify", total, quiet=quiet) as progress:
+        return bundle.verify(lambda done, _: progress.add(done - progress.done))
+
+
+def _group(name: str) -> str:
+    if name.startswith("vis."):
+        return "vision"
+    if name.startswith("ref."):
+        return "references"
+    return "embedding" if name == "embed" else "host"
+
+
+def _memory(bundle: Bundle, c: ModelConfig, sizes: dict[str, int], max_ctx: int) -> dict[str, int]:
+    linear = c.layer_types.count("lin")
+    attention = c.layers - linear
+    gemms = bundle.gemms
+    text = {key: gemms[key] for key in ("lin", "att", "o", "gu", "down") if key in gemms}
+    reads = max(spec.streams[-1].a_elems for key, spec in text.items() if key != "down")
+    writes = max(
+        spec.streams[-1].c_elems * (c.n_down if key == "down" else 1)
+        for key, spec in text.items() if key != "gu"
+    )
+    inner = gemms["gu"].streams[-1].c_elems + gemms["gu"].c_stride
+    image = 0
+    if c.vision is not None:
+        v, merged = c.vision, c.vision.max_patches // c.vision.n_merge
+        rows = v.D * (5 + v.n_fc2) + gemms["v_fc1"].c_stride
+        image = v.max_patches * rows + merged * (v.n_merge * v.D * (1 + v.n_merge) + v.out * v.n_merge)
+    return {
+        "weights": sizes["text"] + sizes["vision"] + sizes["host"],
+        "kv_cache": attention * max_ctx * 2 * c.kv_heads * c.hd * 2,
+        # two sides of the state: a call that is cut short leaves the first
+        "states": 2 * linear * (4 * c.lin_heads * c.lin_hk * c.lin_hv + 2 * (c.conv_k - 1) * c.conv_dim),
+        "prompt_buffers": 2 * (reads + writes + inner),
+        "image_buffers": 2 * image,
+    }
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.2f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"
