@@ -62,6 +62,8 @@ class EmuNode:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = False
+        # Mappings of user-pointer BOs: the user's own pages, which must outlive their munmap.
+        self._borrowed: dict[tuple[int, int], int] = {}
         self.driver = _acquire(self.options)
         try:
             self.client: Client = self.driver.open(self._pid)
@@ -94,6 +96,7 @@ class EmuNode:
                 if address or size != bo.size:
                     raise error(errno.EOPNOTSUPP)
                 bo.user_address = bo.pointer
+                self._borrowed[bo.pointer, size] = self._borrowed.get((bo.pointer, size), 0) + 1
                 return bo.pointer
             if address:
                 self._vacate(client, address, size)
@@ -120,7 +123,11 @@ class EmuNode:
                 bos = {r.bo for r in client.space.overlapping(address, size)}
             client.memory.wait_idle(bos, 2 * self.driver.idle_wait)
         with client.memory.lock:
-            self._unmap(client, address, size)
+            borrowed = self._borrowed.pop((address, size), 0)
+            if borrowed > 1:
+                self._borrowed[address, size] = borrowed - 1
+            if not borrowed:
+                self._unmap(client, address, size)
 
     def _unmap(self, client: Client, address: int, size: int) -> None:
         """Forgets the mappings of a range, and unmaps what is not the model's own. Holds the memory lock."""
@@ -142,7 +149,7 @@ class EmuNode:
             raise error(errno.EBUSY)
         own |= {bo for bo in client.memory.by_offset.values()
                 if not bo.user_memory and bo.pointer < address + size and address < bo.pointer + bo.size}
-        if own and client.memory.in_use:
+        if own and not client.memory.quiet(self.driver.idle_wait):
             raise error(errno.EBUSY)
         client.unmapped(address, size)
         for bo in own:
