@@ -396,6 +396,23 @@ def test_wrapped_memory_is_used_in_place(device):
         wrapped.export_fd()
 
 
+def test_wrapped_memory_outlives_buffer_and_views(device):
+    block = mmap.mmap(-1, 8192)
+    block[:4] = b"mine"
+    buffer = device.wrap(block)
+    view = buffer.view()
+    buffer.close()
+    view[0] = ord("M")
+    del view
+    gc.collect()
+    reap()
+    assert block[:4] == b"Mine"
+    again = device.wrap(block)
+    assert again.read(0, 4) == b"Mine"
+    again.close()
+    assert block[:4] == b"Mine"
+
+
 def test_wrap_takes_addresses_and_mmaps_and_keeps_them_alive(device):
     block = mmap.mmap(-1, 8192)
     block[:4] = b"left"
