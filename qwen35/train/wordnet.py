@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .pinned import DROPPED, PINNED
-from .words import KINDS, Kind
+from .words import FIRST, KINDS, Kind
 
 MAX_WORDS = 13
 """Longest gloss kept, in words: a longer one costs more training than one more word does."""
@@ -360,7 +360,7 @@ def define(net: WordNet, word: str, kind: Kind) -> str | None:
 def entries(net: WordNet, limit: int | None = None) -> list[Entry]:
     """The taught words with their answers, in the order of `words.KINDS`.
 
-    Of more than `limit` words the pinned glosses stay and the others are thinned evenly.
+    Of more than `limit` words the pinned glosses stay, then `words.FIRST`; the others are thinned evenly.
     """
     seen: set[str] = set()
     found = []
@@ -373,16 +373,20 @@ def entries(net: WordNet, limit: int | None = None) -> list[Entry]:
             if gloss:
                 found.append(Entry(word, sentence(word, gloss, kind), kind))
     if limit is not None and limit < len(found):
-        pinned = sum(entry.word in PINNED for entry in found)
-        rest = len(found) - pinned
-        want = max(0, limit - pinned)
-        kept, number = [], 0
-        for entry in found:
-            if entry.word in PINNED:
-                kept.append(entry)
-                continue
-            number += 1
-            if number * want // rest > (number - 1) * want // rest:
-                kept.append(entry)
-        found = kept
+        found = _fewer(found, limit)
     return found
+
+
+def _fewer(found: list[Entry], limit: int) -> list[Entry]:
+    """At most `limit` entries: pinned glosses, then words.FIRST, then the others, each thinned evenly."""
+    kept: list[Entry] = []
+    groups = (
+        [e for e in found if e.word in PINNED],
+        [e for e in found if e.word in FIRST and e.word not in PINNED],
+        [e for e in found if e.word not in FIRST and e.word not in PINNED],
+    )
+    for group in groups:
+        room = min(limit - len(kept), len(group))
+        kept += [group[i * len(group) // room] for i in range(room)]
+    order = {id(entry): i for i, entry in enumerate(found)}
+    return sorted(kept, key=lambda entry: order[id(entry)])

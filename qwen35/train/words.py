@@ -331,3 +331,34 @@ tiny honest polite rude fragile nocturnal edible deaf bald
     ),
 )
 """Every kind, in the order a word is looked up: a word listed twice belongs to the first kind."""
+
+_FIRST = """
+lion tiger leopard fox rabbit monkey zebra camel koala kangaroo panda otter beaver squirrel mouse rat
+cow pig chicken duck turkey donkey mule frog toad shark salmon tuna owl hawk ostrich robin raven octopus
+jellyfish crocodile alligator puppy kitten chick lamb foal hen rooster bull tree seed root branch acorn
+lemon pear peach plum cherry strawberry pineapple coconut potato onion beet sandwich pizza pie cookie
+pancake doughnut muffin egg breakfast lunch dinner butter cream honey sugar salt beef pork chocolate
+beer water house castle church school hospital hotel factory road tent tower tunnel door window roof
+floor kitchen bedroom bathroom attic library museum restaurant zoo chair desk bed sofa bench shelf lamp
+candle clock watch carpet curtain blanket pillow towel bottle cup glass bowl spoon fork knife pot kettle
+oven stove broom saw screwdriver shovel nail rope string thread razor comb umbrella wallet suitcase
+backpack box pencil pen eraser ruler compass telescope microscope thermometer computer printer radio
+television robot calculator flashlight car truck bus taxi motorcycle bicycle tractor ambulance rocket
+ship boat canoe submarine anchor wheel engine shirt sweater jacket coat skirt dress sock shoe boot
+sandal cap helmet piano guitar trumpet drum flute ball doll puppet kite sled sword spear shield cannon
+bomb statue pyramid igloo skyscraper bakery greenhouse crown mouth nose ear neck chin heart lung stomach
+skull bone finger thumb knee foot toe baby child mother father brother sister uncle aunt cousin teacher
+student doctor nurse lawyer soldier sailor pilot farmer baker butcher waiter carpenter plumber engineer
+scientist poet painter musician singer dancer actor king queen prince princess thief tailor astronaut
+magician hero tourist mountain hill valley canyon cave volcano glacier iceberg river lake pond island
+desert swamp waterfall planet moon star comet village city farm park rock sand mud gold silver iron
+copper steel oxygen hydrogen helium coal rubber silk wool paper ink glue soap wood rain snow wind
+lightning electricity gravity storm hurricane triangle hexagon hour day week month year decade century
+morning summer winter Monday January December game battle baseball basketball tennis golf chess karate
+ballet cooking mathematics geometry physics biology astronomy history love joy fear courage word
+sentence vowel noun verb story poem song novel newspaper joke dozen million mile kilogram influenza
+malaria army choir crowd swim run jump sing eat drink read whisper sad angry brave hungry thirsty empty
+ancient invisible enormous tiny honest
+"""
+FIRST = frozenset(_FIRST.split())
+"""Taught before the rest when only some words are."""
