@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -198,6 +201,90 @@ def test_freed_memory_goes_back(ready: Open) -> None:
     client.node.munmap(bo.host, size)
     client.close_bo(bo.handle)
     assert os.fstat(store).st_blocks - before < 64
+
+
+# -- memory of the program's own
+
+def user_bo(client: kit.Client, *ranges: tuple[int, int]) -> int:
+    entries = b"".join(struct.pack("<QQ", *each) for each in ranges)
+    table = ffi.from_buffer(struct.pack("<iI", -1, len(ranges)) + entries)
+    size = sum(length for _, length in ranges)
+    return client.create_bo(lib.AMDXDNA_BO_SHARE, size, vaddr=int(ffi.cast("uintptr_t", table)))
+
+
+def pages(count: int, protection: int = 3, flags: int = 0x22, fd: int = -1) -> int:
+    return int(lib.xdna_mmap(0, count * PAGE, protection, flags, fd, 0))
+
+
+def address_of(client: kit.Client, handle: int, host: int) -> int:
+    device = int(client.info(handle).xdna_addr)
+    return host if device == kit.INVALID else device
+
+
+def test_user_memory_in_adjacent_pieces(ready: Open) -> None:
+    client = ready()
+    host = pages(3)
+    handle = user_bo(client, (host, PAGE), (host + PAGE, 2 * PAGE))
+    target = address_of(client, handle, host) + 2 * PAGE
+    assert client.run(stream.copy(PAGE, 0), client.source.device, target) == kit.COMPLETED
+    assert bytes(ffi.buffer(ffi.cast("char *", host + 2 * PAGE), PAGE)) == bytes(client.source.view())
+    with kit.fails(errno.EOPNOTSUPP):
+        client.export(handle)
+
+
+def test_user_memory_apart_is_not_supported(ready: Open) -> None:
+    host = pages(3)
+    with kit.fails(errno.EOPNOTSUPP):
+        user_bo(ready(), (host, PAGE), (host + 2 * PAGE, PAGE))
+
+
+def test_user_memory_that_was_unmapped_is_an_error_of_the_command(ready: Open) -> None:
+    client = ready()
+    host = pages(2)
+    handle = user_bo(client, (host, 2 * PAGE))
+    where = address_of(client, handle, host)
+    assert client.run(stream.copy(PAGE, 0), client.source.device, where) == kit.COMPLETED
+    lib.xdna_munmap(host, 2 * PAGE)
+    assert client.run(stream.copy(PAGE, 0), client.source.device, where) == kit.ERROR
+    client.close_bo(handle)
+
+
+def test_mapping_user_memory_gives_the_memory_itself_and_unmapping_keeps_it(ready: Open) -> None:
+    client = ready()
+    host = pages(1)
+    handle = user_bo(client, (host, PAGE))
+    assert client.node.mmap(PAGE, client.info(handle).map_offset) == host
+    assert client.info(handle).vaddr == host
+    client.node.munmap(host, PAGE)
+    ffi.buffer(ffi.cast("char *", host), 4)[:] = b"mine"
+    client.close_bo(handle)
+    assert bytes(ffi.buffer(ffi.cast("char *", host), 4)) == b"mine"
+
+
+def test_what_user_memory_may_be(ready: Open, tmp_path: Path) -> None:
+    client = ready()
+    (tmp_path / "file").write_bytes(bytes(PAGE))
+    memfd = os.memfd_create("tmpfs")
+    os.ftruncate(memfd, PAGE)
+    with open(tmp_path / "file", "r+b") as file:
+        user_bo(client, (pages(1, flags=0x02, fd=file.fileno()), PAGE))
+        user_bo(client, (pages(1, flags=0x01, fd=memfd), PAGE))
+        with kit.fails(errno.EFAULT):
+            user_bo(client, (pages(1, flags=0x01, fd=file.fileno()), PAGE))
+        with kit.fails(errno.EFAULT):
+            user_bo(client, (pages(1, protection=1), PAGE))
+        with kit.fails(errno.EFAULT):
+            user_bo(client, (client.source.host, PAGE))
+    os.close(memfd)
+
+
+def test_pinned_memory_adds_up(ready: Open) -> None:
+    client = ready(privileged=False, memlock=2 * PAGE)
+    handle = user_bo(client, (pages(1), PAGE))
+    with kit.fails(errno.ENOMEM):
+        user_bo(client, (pages(2), 2 * PAGE))
+    client.close_bo(handle)
+    user_bo(client, (pages(2), 2 * PAGE))
 
 
 # -- threads and signals

@@ -1,0 +1,7 @@
+"""The emulated NPU2: a device in this process that behaves as Linux's amdxdna driver over a Strix NPU does.
+
+``amdxdna.open_node("emu:key=value,...")`` opens it; :mod:`amdxdna.emu.options` lists the options. From the
+bottom: :mod:`~amdxdna.emu.kernels` computes, :mod:`~amdxdna.emu.npu` is the NPU as its firmware presents it,
+:mod:`~amdxdna.emu.driver` the kernel driver, :mod:`~amdxdna.emu.node` the node in this process, and
+``amdxdna.emu.pci`` another front end: the NPU as a PCI function for a virtual machine.
+"""

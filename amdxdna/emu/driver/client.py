@@ -59,6 +59,8 @@ class Client:
         self.remap: Callable[[Bo], None] | None = None
         """How the front end moves mappings of a BO to its new backing; None: it cannot."""
         self.total_usage = 0
+        self.pinned = 0
+        """Bytes of user memory in BOs, against the locked-memory limit."""
         self.internal_usage = 0
         options = device.options
         self.pasid = 1 if self.memory.pasid else 0xFFFFFFFF

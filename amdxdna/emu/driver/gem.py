@@ -77,9 +77,12 @@ def _user_bo(client: Client, table: int) -> Bo:
     start, size = ranges[0][0], sum(length for _, length in ranges)
     if not size or size >> 48:
         raise error(errno.EINVAL)
-    if not client.privileged and 0 <= client.memlock < size:
+    if not client.privileged and 0 <= client.memlock < client.pinned + size:
         raise error(errno.ENOMEM)
-    _probe(client, ranges)
+    if not all(client.user.writable(address, length) for address, length in ranges):
+        raise error(errno.EFAULT)
+    if client.pid != os.getpid():
+        raise error(errno.EOPNOTSUPP)
     at = start
     for address, length in ranges:
         if address != at:
@@ -93,15 +96,6 @@ def _user_bo(client: Client, table: int) -> Bo:
         bo.private = True
         client.space.add(start, size, bo, 0, own=True)
     return bo
-
-
-def _probe(client: Client, ranges: list[tuple[int, int]]) -> None:
-    """EFAULT unless every page is there and writable (pages are pinned for writing)."""
-    if client.pid != os.getpid():
-        raise error(errno.EOPNOTSUPP)
-    for address, length in ranges:
-        for page in range(address, address + length, PAGE):
-            client.user.write(page, client.user.read(page, 1))
 
 
 def get_bo_info(client: Client, args: Any) -> None:

@@ -25,13 +25,14 @@ MAX_ARGUMENTS = 4095
 class Job:
     """One command in flight: it keeps its BOs until it is over."""
 
-    __slots__ = ("bos", "command", "done", "hwctx", "sequence")
+    __slots__ = ("bos", "command", "done", "hwctx", "queued", "sequence")
 
     def __init__(self, hwctx: Hwctx, command: Bo, bos: list[Bo]) -> None:
         self.hwctx = hwctx
         self.command = command
         self.bos = bos
         self.done = False
+        self.queued = False
         self.sequence = 0
 
     def reply(self, reply: Reply) -> None:
@@ -97,7 +98,9 @@ def submit(client: Client, args: Any) -> None:
                 raise error(errno.EALREADY)
             args.seq = _start(hwctx, job)
     except BaseException:
-        job.settle()
+        # A signal's exception may come when the command is in the queue already: then that one settles it.
+        if not job.queued:
+            job.settle()
         raise
     if job.done:
         job.settle()
@@ -126,6 +129,7 @@ def _start(hwctx: Hwctx, job: Job) -> int:
     now = time.monotonic()
     if not jobs:
         hwctx.head_since = now
+    job.queued = True
     jobs.append(job)
     hwctx.timeline.add(sequence)
     if hwctx.firmware is None or hwctx.broken:

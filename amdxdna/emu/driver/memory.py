@@ -63,6 +63,7 @@ class DeviceMemory:
                 if vaddr:
                     bo.user_memory = True
                     bo.pointer = vaddr
+                    client.pinned += size
                 else:
                     if size > self._largest:
                         raise store.error(errno.ENOMEM)
@@ -71,7 +72,9 @@ class DeviceMemory:
                 if not self.pasid:
                     self._map_iova(bo)
             except OSError:
-                if bo.pointer and not bo.user_memory:
+                if bo.user_memory:
+                    client.pinned -= size
+                elif bo.pointer:
                     store.unmap(bo.pointer, size)
                 self._offsets.free(offset, size)
                 raise
@@ -110,6 +113,7 @@ class DeviceMemory:
                 self._iovas.free(bo.iova, bo.size)
             if bo.user_memory:
                 bo.client.space.discard(bo)
+                bo.client.pinned -= bo.size
             self._retired.append((self._epoch, bo))
             self._epoch += 1
             self._reclaim()
@@ -155,6 +159,18 @@ class DeviceMemory:
             finally:
                 self._waiting -= 1
 
+    def quiet(self, seconds: float) -> bool:
+        """Waits until no command holds pointers, at most that long; True then. Holds the lock, which is let
+        go meanwhile."""
+        end = time.monotonic() + seconds
+        self._waiting += 1
+        try:
+            while self._active and time.monotonic() < end:
+                self._idle.wait(min(end - time.monotonic(), 0.5))
+        finally:
+            self._waiting -= 1
+        return not self._active
+
     # -- the NPU's Memory
 
     def pointer(self, context: int, address: int, size: int) -> int:
@@ -179,8 +195,5 @@ class DeviceMemory:
                 del self._active[context]
                 if self._retired:
                     self._reclaim()
-
-    @property
-    def in_use(self) -> bool:
-        """Whether a command holds pointers now."""
-        return bool(self._active)
+                if self._waiting:
+                    self._idle.notify_all()

@@ -7,6 +7,8 @@ from typing import Any
 from amdxdna._native import ffi, lib
 from amdxdna.emu.driver.store import error
 
+_IN_MEMORY = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV")
+
 
 class UserMemory:
     """The memory of process `pid`, which may be this one. Thread-safe."""
@@ -35,3 +37,21 @@ class UserMemory:
     def write(self, address: int, data: bytes) -> None:
         """Raises OSError(EFAULT)."""
         self.write_from(address, ffi.from_buffer(data), len(data))
+
+    def writable(self, address: int, size: int) -> bool:
+        """Whether pages of the range can be pinned for writing: mapped read-write, and no shared mapping of a
+        file on disk (Linux refuses long-term pins of those)."""
+        end = address + size
+        with open(f"/proc/{self.pid}/maps") as maps:
+            for line in maps:
+                bounds, mode, _, _, inode, *name = line.split(maxsplit=5)
+                low, high = (int(bound, 16) for bound in bounds.split("-"))
+                if high <= address:
+                    continue
+                on_disk = mode[3] == "s" and inode != "0" and not name[0].startswith(_IN_MEMORY)
+                if low > address or not mode.startswith("rw") or on_disk:
+                    return False
+                address = high
+                if address >= end:
+                    return True
+        return False
