@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -74,6 +76,22 @@ def test_buffers_that_are_too_short(npu):
     a, c = (npu.alloc(size * 2) for size in npu.spans("o", 3))
     with pytest.raises(ModelError, match="gemm o over 2 chunks spans"):
         npu.gemm("o", 4, a, w, c)
+
+
+def test_spans_follow_the_records(npu):
+    # a stream may stop at the last row's last element, or read on behind it
+    spec = npu.gemm_spec("o")
+    tight = [
+        replace(s, a_elems=(s.chunks * spec.m - 1) * spec.lda + spec.k, c_elems=s.c_elems + 100 * s.chunks)
+        for s in spec.streams
+    ]
+    npu.bundle.gemms["o"] = replace(spec, streams=tuple(tight))
+    row_a, row_c = spec.m * spec.lda, spec.m * spec.c_stride
+    short = spec.lda - spec.k
+    assert npu.spans("o", 1) == (row_a - short, row_c + 100)
+    assert npu.spans("o", 2) == (2 * row_a - short, 2 * row_c + 200)
+    assert npu.spans("o", 3) == (3 * row_a - short, 3 * row_c + 100)
+    assert npu.spans("o", 4) == (4 * row_a - short, 4 * row_c + 200)
 
 
 @pytest.mark.parametrize("limit", [2, 32])

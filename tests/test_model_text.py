@@ -243,6 +243,39 @@ def test_an_interrupted_prompt_leaves_the_state_before_it(monkeypatch, after):
             assert np.array_equal(text.prefill(ids[30:]), want)
 
 
+@pytest.mark.parametrize("call", ["prefill", "decode"])
+def test_nothing_is_in_flight_after_an_interruption(monkeypatch, call):
+    from amdxdna.run import Run
+
+    with model("tied") as text:
+        text.prefill(tokens("tied", 20))
+        drained, drain, wait = [], text.npu.drain, Run.wait
+        monkeypatch.setattr(text.npu, "drain", lambda: drained.append(drain()))
+        waits = iter(range(1000))
+
+        def interrupted(run, *arguments, **keywords):
+            if next(waits) == 4:
+                raise KeyboardInterrupt
+            return wait(run, *arguments, **keywords)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                text.prefill([1, 2, 3]) if call == "prefill" else text.decode(1)
+        assert drained == [None]
+        contexts = {id(k.shared): k.shared.context for k in text.npu._kernels.values()}
+        assert all(context is None or context.idle() for context in contexts.values())
+
+
+def test_rows_that_fill_a_chunk_are_zero():
+    # the kernels may skip rows of zeros, and no old row can turn into a NaN
+    with model("tied") as text:
+        text.prefill(tokens("tied", 64))
+        text.prefill(tokens("tied", 19))
+        rows = text._prompt._a_rows[: 32 * 128].reshape(32, 128)  # the last mixer's output, two chunks of 16
+        assert rows[:19].any(axis=1).all() and not rows[19:].any()
+
+
 def test_a_device_error_passes_through_and_the_model_goes_on(monkeypatch):
     from amdxdna.errors import CommandFailed
 

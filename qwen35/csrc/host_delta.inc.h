@@ -102,8 +102,9 @@ INLINE void pad(float *x, int rows, int padded, int width)
     memset(x + (int64_t)rows * width, 0, sizeof(float) * (size_t)(padded - rows) * (size_t)width);
 }
 
-/* From k k^T and q k^T and the decays between two tokens (differences of log sums, each <= 0): the strictly
-   lower system[i][j] = -beta_i (k_i . k_j) decay_ij and the lower mix[i][j] = (q_i . k_j) decay_ij. */
+/* From k k^T and q k^T and the decays between two tokens (differences of log sums, each <= 0), below the
+   diagonal: system[i][j] = -beta_i (k_i . k_j) decay_ij, and with the diagonal, zero above it,
+   mix[i][j] = (q_i . k_j) decay_ij. */
 INLINE void decayed_products(struct delta_scratch *s, int padded)
 {
     float gap[CHUNK];
@@ -118,8 +119,6 @@ INLINE void decayed_products(struct delta_scratch *s, int padded)
             v_store(s->system + i * CHUNK + j, v_mul(v_mul(beta, v_load(kk + j)), decay));
             v_store(s->mix + i * CHUNK + j, v_mul(v_load(qk + j), decay));
         }
-        for (int j = i; j < upto; j++)
-            s->system[i * CHUNK + j] = 0.0f;
     }
 }
 
