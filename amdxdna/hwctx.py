@@ -246,19 +246,32 @@ class HwContext:
         A command that hangs is given :data:`DRAIN_SECONDS`; destroying its context then takes the driver two
         seconds more. Ctrl-C leaves the context open.
         """
-        if self.handle and not self.client.closed and self.client.pid == os.getpid():
-            self.drain()
-            request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": self.handle})
-            ioctl.call(self.client.node, "DESTROY_HWCTX", request)
-            self._open.clear()
-            # Destroying ends every command, so this no longer blocks for long.
-            if not self.drain():
-                for command in list(self._pending):
-                    if command.state is None:
-                        command.state = State.ABORT
+        usable = not self.client.closed and self.client.pid == os.getpid()
+        try:
+            if self.handle and usable:
+                self._destroy()
+        except XdnaError:
+            self._forget(usable)
+            raise
+        self._forget(usable)
+
+    def _destroy(self) -> None:
+        self.drain()
+        request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": self.handle})
+        ioctl.call(self.client.node, "DESTROY_HWCTX", request)
+        # Destroying ends every command, so this no longer blocks for long.
+        self.drain()
+
+    def _forget(self, usable: bool) -> None:
+        """What close() does on this side, also when the driver could not destroy the context."""
         with self.lock:
+            if self.handle:
+                self._open.clear()
             self.handle = 0
-            if not self.client.closed:
+            for command in list(self._pending):
+                if command.state is None:
+                    command.state = State.ABORT
+            if usable:
                 self._collect()
             for command in self._free:
                 command.close()

@@ -11,7 +11,7 @@ from itertools import count
 from amdxdna.buffer import Buffer, allocate
 from amdxdna.chain import Call, start_chain
 from amdxdna.client import Client
-from amdxdna.errors import BadArgument, NoFreeContext, closed
+from amdxdna.errors import BadArgument, NoFreeContext, XdnaError, closed
 from amdxdna.hwctx import HwContext, QoS, load_pdis
 from amdxdna.kernel import Kernel
 from amdxdna.run import Run
@@ -157,15 +157,24 @@ class ContextPool:
         return freed
 
     def close(self) -> None:
-        """Waits for the runs in flight and closes every context and PDI. Kernels are unusable then."""
+        """Waits for the runs in flight and closes every context and PDI. Kernels are unusable then.
+
+        Every context is tried; the first failure is raised at the end.
+        """
         with self._lock:
             self._closed = True
             entries = list(self._entries.values())
             self._entries.clear()
             self._closing += len(entries)
+        failed: XdnaError | None = None
         for entry in entries:
             with entry.lock:
-                self.forget(entry)
+                try:
+                    self.forget(entry)
+                except XdnaError as error:
+                    failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _listed(self) -> list[SharedContext]:
         with self._lock:

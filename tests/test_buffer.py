@@ -6,6 +6,8 @@ import errno
 import gc
 import mmap
 import os
+import random
+import threading
 
 import numpy as np
 import pytest
@@ -215,6 +217,40 @@ def test_a_dropped_buffer_is_given_back_at_the_next_allocation(device):
     keep.close()
     assert device.bo_usage().total == before
     view[0] = 1
+
+
+def test_buffers_from_many_threads(device):
+    before = device.bo_usage()
+    problems = []
+
+    def work(number):
+        rng = random.Random(number)
+        held = []
+        try:
+            for turn in range(60):
+                kind = rng.choice(("share", "dev", "cmd"))
+                buffer = device.alloc(rng.randrange(1, 20000), kind)
+                buffer.view()[:] = number * 60 + turn & 0xFF
+                held.append((buffer, number * 60 + turn & 0xFF))
+                if len(held) > 5:
+                    old, value = held.pop(rng.randrange(len(held)))
+                    if set(old.read()) != {value}:
+                        problems.append((number, turn))
+                    if rng.random() < 0.7:
+                        old.close()
+        except Exception as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert problems == []
+    gc.collect()
+    reap()
+    after = device.bo_usage()
+    assert (after.total - (64 << 20), after.heap) == (before.total, before.heap)
 
 
 def test_mappings_end_with_the_last_view(device):

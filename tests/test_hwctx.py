@@ -18,7 +18,7 @@ from amdxdna.hwctx import QoS
 from amdxdna.node import open_node
 from amdxdna.packet import State
 from amdxdna.xclbin import Xclbin, writer
-from tests.binding import COPY, ProxyNode, copy_xclbin
+from tests.binding import COPY, ProxyNode, adder, copy_xclbin
 
 
 def test_create_and_close(device):
@@ -236,6 +236,27 @@ def test_close_ends_a_hung_command(open_emu):
     with pytest.raises(errors.CommandFailed):
         run.wait()
     assert opened.contexts() == ()
+
+
+def test_a_context_the_driver_cannot_destroy_is_closed_all_the_same():
+    refusing = []
+
+    def refuse(request, address):
+        if request == lib.DRM_IOCTL_AMDXDNA_DESTROY_HWCTX and refusing:
+            raise OSError(errno.EIO, "gone")
+
+    with Device.open(ProxyNode(open_node("emu:quiet"), refuse)) as opened:
+        first, second = adder(opened, 64, 1), adder(opened, 64, 2, variant=1)
+        a, b = opened.alloc(64), opened.alloc(64)
+        first.run(a, b)
+        second.run(a, b)
+        contexts = [first.shared.context, second.shared.context]
+        refusing.append(True)
+        with pytest.raises(errors.DeviceLost):
+            opened.pool.close()
+        assert [context.handle for context in contexts] == [0, 0]
+        for context in contexts:
+            context.close()
 
 
 def test_a_packet_longer_than_its_buffer(device):
