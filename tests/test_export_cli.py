@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from qwen35.bundle import Bundle
@@ -152,3 +153,35 @@ def test_short_writes_say_nothing_in_a_log() -> None:
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (9.6, "0:10"), (61, "1:01"), (3725, "1:02:05")])
 def test_clock(seconds: float, text: str) -> None:
     assert clock(seconds) == text
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("name", ["tied", "vision"])
+def test_references_are_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    torch.set_num_threads(1)
+    write_checkpoint(tmp_path / "hf", SHAPES[name])
+    assert export_main([str(tmp_path / "hf"), "--out", str(tmp_path / "b"), *QUICK, "--refs"]) == 0
+    bundle = Bundle.open(tmp_path / "b")
+    wanted = [("plain", False, False), ("thinking", True, False), ("picture", False, True)]
+    told = [(one.name, one.thinking, one.image) for one in bundle.references]
+    assert told == (wanted if name == "vision" else wanted[:2])
+    for one in bundle.references:
+        steps = bundle.tensors.info(f"ref.{one.name}.tokens").elements
+        assert 1 <= steps <= 64
+        assert bundle.tensors.expect(f"ref.{one.name}.top_logits", "f32", steps, 16)[0, 0] > 0
+        tokens = bundle.tensors.get(f"ref.{one.name}.tokens")
+        np.testing.assert_array_equal(bundle.tensors.get(f"ref.{one.name}.top_ids")[:, 0], tokens)
+    assert bundle.verify() == len(bundle.sums) and len(bundle.tokcases) >= 10
+    assert "reference runs in float32" in capsys.readouterr().err
+
+
+def test_references_without_the_peers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_checkpoint(tmp_path / "hf", SHAPES["tied"])
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert export_main([str(tmp_path / "hf"), "--out", str(tmp_path / "b"), "--refs"]) == 2
+    assert "--refs needs torch" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()

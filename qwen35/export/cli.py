@@ -8,17 +8,23 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from qwen35.cli.args import Parser
 from qwen35.errors import UsageError, explain
 from qwen35.export.plan import SIZES, Options
+
+if TYPE_CHECKING:
+    from qwen35.export.checkpoint import Checkpoint
+    from qwen35.export.refs import Reference
 
 __all__ = ["export_main"]
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """The options of `export`."""
-    p = argparse.ArgumentParser(
-        prog="python -m qwen35 export",
+    p = Parser(
+        prog="qwen35 export",
         description="Export a Qwen3.5 checkpoint (a Hugging Face directory of safetensors) to a bundle for "
         "the emulated NPU. A run that is stopped leaves no bundle behind.",
     )
@@ -36,7 +42,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--chunk", type=int, default=256, help="rows of one prompt GEMM (default 256)")
     p.add_argument("--max-prompt", type=int, default=2048, help="rows of one prefill pass (default 2048)")
     p.add_argument("--head-rows", type=int, default=0, help="rows of one head dispatch (default: chosen)")
-    p.add_argument("--quiet", action="store_true", help="no progress")
+    p.add_argument("--kernels", type=Path, metavar="BUNDLE", help="pack for the kernels of this bundle; it "
+                   "decides format, tower, chunks and head rows")
+    p.add_argument("--refs", action="store_true", help="also record what transformers answers in float32, "
+                   "for qwen35 check (needs torch and transformers)")
+    p.add_argument("--quiet", "-q", action="store_true", help="no progress")
     return p
 
 
@@ -45,14 +55,13 @@ def export_main(argv: Sequence[str]) -> int:
 
     0 done, 1 failed (one line on stderr says why), 2 wrong usage, 130 stopped by Ctrl-C or SIGTERM.
     """
-    options = parser().parse_args(argv)
     previous = signal.getsignal(signal.SIGTERM)
     try:
         signal.signal(signal.SIGTERM, _stop)
     except ValueError:
         previous = None  # not the main thread
     try:
-        return _export(options)
+        return _export(parser().parse_args(list(argv)))
     except KeyboardInterrupt:
         print("\nexport: stopped; nothing was written", file=sys.stderr)
         return 130
@@ -68,11 +77,14 @@ def export_main(argv: Sequence[str]) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> int:
+    from qwen35.bundle import Bundle
     from qwen35.export.checkpoint import Checkpoint
     from qwen35.export.exporter import export_checkpoint, export_random
 
     if (arguments.checkpoint is None) == (arguments.random is None):
         raise UsageError("give a checkpoint directory or --random SIZE, one of the two")
+    if arguments.random is not None and (arguments.kernels is not None or arguments.refs):
+        raise UsageError("--kernels and --refs take a checkpoint, not --random")
     options = Options(
         chunk=arguments.chunk, max_prompt=arguments.max_prompt, head_rows=arguments.head_rows,
         gemv_format=arguments.format, vision=arguments.vision, max_pixels=arguments.max_pixels,
@@ -85,14 +97,36 @@ def _export(arguments: argparse.Namespace) -> int:
             force=arguments.force, quiet=arguments.quiet,
         )
     else:
+        checkpoint = Checkpoint(arguments.checkpoint)
+        kernels = None if arguments.kernels is None else Bundle.open(arguments.kernels)
+        references = _references(checkpoint, arguments) if arguments.refs else []
         path = export_checkpoint(
-            Checkpoint(arguments.checkpoint), arguments.out, options,
-            force=arguments.force, quiet=arguments.quiet,
+            checkpoint, arguments.out, options, kernels=kernels, force=arguments.force, quiet=arguments.quiet,
         )
+        if references:
+            from qwen35.export.refs import attach
+
+            attach(path, references, {})
     if not arguments.quiet:
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         print(f"export: {path}, {size / 1e6:,.1f} MB in {time.monotonic() - start:.1f} s", file=sys.stderr)
     return 0
+
+
+def _references(checkpoint: Checkpoint, arguments: argparse.Namespace) -> list[Reference]:
+    """Reference runs of the standard requests, recorded before anything is written."""
+    from qwen35.export.standard import standard_requests
+
+    try:
+        from qwen35.export.refs import record
+
+        requests = standard_requests(checkpoint, with_picture=arguments.vision != "none")
+        if not arguments.quiet:
+            print(f"export: recording {len(requests)} reference runs in float32", file=sys.stderr)
+        return record(checkpoint.path, requests)
+    except ImportError as error:
+        remedy = "install torch and transformers (extra: peers)"
+        raise UsageError(f"--refs needs {error.name}", "", remedy) from None
 
 
 def _stop(signum: int, frame: object) -> None:

@@ -11,9 +11,11 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from qwen35.bundle.bundle import Bundle
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.writer import BundleWriter
 from qwen35.errors import ModelError, TokenizerError
+from qwen35.export.adopt import adopted_options, adopted_vision, check_items, copy_kernels
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.kernels import write_kernels
 from qwen35.export.plan import Item, Options, layout, plan_random, plan_text
@@ -50,19 +52,28 @@ class Source(Protocol):
 
 def export_checkpoint(
     checkpoint: Checkpoint, out: str | os.PathLike[str], options: Options, *,
-    force: bool = False, quiet: bool = False,
+    kernels: Bundle | None = None, force: bool = False, quiet: bool = False,
 ) -> Path:
     """Writes the bundle of a checkpoint to `out`; returns its path.
 
-    Raises CheckpointError, BundleError, FormatError (NaN or infinity in a weight), UsageError; on any
-    exception, KeyboardInterrupt included, nothing is left behind.
+    `kernels`: a bundle whose kernels are taken over; it then decides what `options` would. Raises
+    CheckpointError, BundleError, UsageError, ModelError (NaN or infinity in a weight); on any exception,
+    KeyboardInterrupt included, nothing is left behind.
     """
+    if kernels is not None:
+        options = adopted_options(kernels)
     options.check()
-    config = replace(plan_text(checkpoint, options), vision=plan_vision(checkpoint, options))
+    vision = plan_vision(checkpoint, options)
+    config = replace(
+        plan_text(checkpoint, options), vision=vision if kernels is None else adopted_vision(kernels, vision)
+    )
     parts = _parts(config, CheckpointText(checkpoint, config))
     if config.vision is not None:
         parts.append((CheckpointVision(checkpoint, config.vision), list(vision_layout(config.vision))))
-    job = _Job(f"checkpoint {checkpoint.path.resolve().name}", config, options.vision_chunk, parts)
+    if kernels is not None:
+        check_items(kernels, (item for _, items in parts for item in items), config.gemv_format)
+    origin = f"checkpoint {checkpoint.path.resolve().name}"
+    job = _Job(origin, config, options.vision_chunk, parts, kernels)
     return _write(job, Path(out), checkpoint.tokenizer_path.read_bytes(), force=force, quiet=quiet)
 
 
@@ -99,6 +110,7 @@ class _Job:
     config: ModelConfig
     vision_chunk: int
     parts: list[tuple[Source, list[Item]]]
+    kernels: Bundle | None = None
 
     @property
     def nbytes(self) -> int:
@@ -117,7 +129,11 @@ def _write(job: _Job, out: Path, tokenizer: bytes, *, force: bool, quiet: bool) 
         for name, text in config.params().items():
             writer.param(name, text)
         writer.file("tokenizer.json", tokenizer)
-        write_kernels(writer, config, vision_gemms(config.vision, job.vision_chunk) if config.vision else [])
+        if job.kernels is not None:
+            copy_kernels(writer, job.kernels)
+        else:
+            tower = vision_gemms(config.vision, job.vision_chunk) if config.vision else []
+            write_kernels(writer, config, tower)
         with Progress("export", job.nbytes, quiet=quiet) as progress:
             for source, items in job.parts:
                 for item in items:

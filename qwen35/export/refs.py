@@ -55,10 +55,12 @@ def record(checkpoint: Path, requests: Iterable[Request]) -> list[Reference]:
     """
     import torch
     from tokenizers import Tokenizer
-    from transformers import Qwen3_5ForConditionalGeneration
+    from transformers import AutoConfig, Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration
 
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-    model: Any = Qwen3_5ForConditionalGeneration.from_pretrained(checkpoint, dtype=torch.float32)
+    text_only = AutoConfig.from_pretrained(checkpoint).model_type == "qwen3_5_text"
+    kind = Qwen3_5ForCausalLM if text_only else Qwen3_5ForConditionalGeneration
+    model: Any = kind.from_pretrained(checkpoint, dtype=torch.float32)
     stop = model.generation_config.eos_token_id
     found = []
     with torch.no_grad():
