@@ -12,7 +12,6 @@ import pytest
 from qwen35.errors import ModelError
 from qwen35.model.cache import StateCache
 
-
 HUGE = 2 << 20
 """The pages of the cache's mapping may be of this size."""
 
