@@ -58,6 +58,9 @@ class Context:
         self.busy = False
         self.waiting = False
         """A command is in a wait (hang, delay, injected fault) rather than computing."""
+        self.queued = 0
+        self.finished = 0
+        """Chains handed to the worker, and those it is through with."""
         self.slot_index = 0
         self.stream: tuple[int, bytes] = (0, b"")
         """Device address and bytes of the stream being executed, for the health report."""
@@ -78,6 +81,7 @@ class Context:
             self._worker = threading.Thread(target=self._work, args=(run,), daemon=True,
                                             name=f"amdxdna-emu context {self.id}")
             self._worker.start()
+        self.queued += 1
         self._queue.put((slots, done))
 
     def stop(self) -> None:
@@ -104,6 +108,7 @@ class Context:
             self.busy = True
             reply = run(self, item[0])
             self.busy = False
+            self.finished += 1
             if reply is not None and not gone():
                 item[1](reply)
             del item

@@ -95,11 +95,11 @@ class Npu:
 
     @property
     def computing(self) -> bool:
-        """Whether some command is being computed now, as opposed to waiting or hanging.
+        """Whether some command is being computed, or about to be, as opposed to waiting or hanging.
 
         Kernels take longer here than on an array: a watchdog must not take that for a hang.
         """
-        return any(c.busy and not c.waiting for c in list(self._contexts.values()))
+        return any(c.queued != c.finished and not c.waiting for c in list(self._contexts.values()))
 
     def tile_info(self) -> TileInfo:
         """Shim row 0, memory row 1, four core rows from 2."""
