@@ -40,6 +40,7 @@ void host_bf16_to_f32(const uint16_t *src, float *dst, int64_t count);
 void host_f32_to_bf16(const float *src, uint16_t *dst, int64_t count);
 int64_t host_argmax(const float *values, int64_t count);
 void host_will_need(const int64_t *starts, int64_t count, int64_t bytes);
+int host_populate(void *start, int64_t bytes);
 void host_silu(float *values, int64_t count);
 void host_matmul(const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,
                  int m, int n, int k);

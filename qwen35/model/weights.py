@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from qwen35.bundle.errors import BundleError
 
+from .._host import ffi, lib
+
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
     from amdxdna.device import Device
@@ -119,6 +121,7 @@ def _read(
 
             def piece(job: tuple[memoryview, int]) -> int:
                 view, offset = job
+                lib.host_populate(ffi.cast("void *", ffi.from_buffer(view)), len(view))
                 _fill(file.fileno(), view, offset, str(store.path))
                 if release:
                     os.posix_fadvise(file.fileno(), offset, len(view), os.POSIX_FADV_DONTNEED)
