@@ -390,3 +390,46 @@ def test_the_numpy_reference_is_transformers(name):
     want = model_reference.logits(reference, ids, where, rows)
     got = forward(name, False)(ids, positions=where, embeddings=rows)
     assert np.abs(got - want).max() < 2e-4
+
+
+@pytest.fixture(scope="module")
+def pictured(tmp_path_factory):
+    """An exported bundle with a vision tower, and its tensors as the bundle holds them."""
+    from qwen35.export.checkpoint import Checkpoint
+    from qwen35.export.exporter import export_checkpoint
+    from qwen35.export.plan import Options
+
+    folder = tmp_path_factory.mktemp("pictured")
+    original = synthetic.write_checkpoint(folder / "checkpoint", synthetic.SHAPES["vision"])
+    options = Options(chunk=16, max_prompt=64)
+    path = export_checkpoint(Checkpoint(folder / "checkpoint"), folder / "bundle", options, quiet=True)
+    return path, synthetic.round_matrices(original)
+
+
+def test_rows_of_pictures_replace_the_image_tokens(pictured):
+    from amdxdna.device import Device
+    from qwen35.bundle import Bundle
+    from qwen35.model.rope import prompt_positions
+    from qwen35.model.text import TextModel
+    from tests.numpy_model import Forward
+
+    path, packed = pictured
+    shape = synthetic.SHAPES["vision"]
+    image = shape.image_token
+    ids = [*tokens("tied", 7), *[image] * 6, *tokens("tied", 70, seed=1), *[image] * 2, 9, 11]
+    grids = [(4, 6), (4, 2)]
+    rows = np.random.default_rng(5).standard_normal((8, shape.hidden)).astype(np.float32)
+    where = prompt_positions(ids, image, grids, 2)
+    at = np.flatnonzero(np.array(ids) == image)
+    replaced = dict(zip(at.tolist(), rows, strict=True))
+    exact = Forward(shape, packed).logits(ids, positions=where, embeddings=replaced)
+    with Device.open("emu:threads=1,quiet") as device, TextModel(Bundle.open(path), device, 256) as text:
+        got = text.prefill(ids, positions=where, embeddings=rows)  # the second picture is in the second pass
+        assert text.position == where.max() + 1 < text.length == len(ids)
+        assert np.abs(got - exact[-1]).max() < 0.3
+        for wrong in (rows[:7], np.concatenate([rows, rows[:1]]), rows[:, :10]):
+            text.reset()
+            with pytest.raises(ModelError, match="8 image tokens take"):
+                text.prefill(ids, positions=where, embeddings=wrong)
+        # without rows the tokens are their own embedding, which is another prompt
+        assert np.abs(text.prefill(ids, positions=where) - got).max() > 0.3
