@@ -433,3 +433,31 @@ def test_rows_of_pictures_replace_the_image_tokens(pictured):
                 text.prefill(ids, positions=where, embeddings=wrong)
         # without rows the tokens are their own embedding, which is another prompt
         assert np.abs(text.prefill(ids, positions=where) - got).max() > 0.3
+
+
+def test_bfp6s_weights(tmp_path):
+    from amdxdna.device import Device
+    from qwen35.bundle import Bundle
+    from qwen35.export.checkpoint import Checkpoint
+    from qwen35.export.exporter import export_checkpoint
+    from qwen35.export.plan import Options
+    from qwen35.formats import bfp6s
+    from qwen35.model.text import TextModel
+    from tests.numpy_model import Forward
+
+    shape = synthetic.smaller(synthetic.SHAPES["untied"], layers=4, tied=True)
+    original = synthetic.write_checkpoint(tmp_path / "checkpoint", shape)
+    options = Options(chunk=16, max_prompt=64, gemv_format="bfp6s")
+    path = export_checkpoint(Checkpoint(tmp_path / "checkpoint"), tmp_path / "bundle", options, quiet=True)
+    packed = {
+        name: bfp6s.decode(bfp6s.encode(value), *value.shape)
+        if name.endswith(("_proj.weight", "in_proj_qkv.weight", "in_proj_z.weight", "embed_tokens.weight"))
+        else value for name, value in original.items()
+    }
+    ids = tokens("tied", 40)
+    reference = Forward(shape, packed), Forward(shape, packed, npu=True)
+    exact, npu = (model.logits(ids, decode_from=30)[29:] for model in reference)
+    with Device.open("emu:threads=1,quiet") as device, TextModel(Bundle.open(path), device, 64) as text:
+        got = run(text, ids, 30)
+    assert np.abs(got - npu).max() < 6 * 2.0**-8 * np.abs(npu).max()
+    assert np.abs(got - exact).max() < 1.5 * np.abs(npu - exact).max() + 2.0**-8 * np.abs(npu).max()

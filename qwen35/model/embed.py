@@ -80,6 +80,10 @@ class Embedding:
         found = np.ascontiguousarray(starts, np.int64)
         lib.host_will_need(ffi.cast("int64_t *", found.__array_interface__["data"][0]), found.size, count)
 
+    def close(self) -> None:
+        """Lets go of streams and table, whose memory ends with the last reference."""
+        self._streams, self._table = [], None
+
     def _checked(self, ids: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
         tokens = np.asarray(ids, np.int64).reshape(-1)
         if tokens.size and not 0 <= int(tokens.min()) <= int(tokens.max()) < self.vocab:

@@ -199,6 +199,7 @@ class TextModel:
         """Gives kernels, buffers and weights back to the device. Idempotent."""
         self._prompt.close()
         self._step.close()
+        self.embedding.close()
         self.npu.close()
         self.weights.close()
 
