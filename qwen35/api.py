@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +28,7 @@ __all__ = ["DEFAULT_BUNDLE", "Info", "Qwen35", "find_bundle"]
 
 DEFAULT_BUNDLE = Path(__file__).parent / "data" / "default"
 REAL_BUNDLE = "brishen/iron-qwen3.5-2b-npu2"
+REAL_CHECKPOINT = "Qwen/Qwen3.5-2B"
 #: The model's context when trained; more would run, and answer badly.
 TRAINED_CTX = 262_144
 
@@ -80,9 +82,9 @@ class Info:
         """One line for a person: model, bundle, device, contexts."""
         device = "an emulated NPU" if self.emulated else f"the NPU {self.device}"
         size = f" ({self.layers} layers of {self.hidden}, {self.weights})" if self.layers else ""
-        where = "built-in" if self.builtin else str(self.bundle)
+        where = "" if self.builtin else f", bundle {self.bundle}"
         contexts = f", {self.contexts} hardware contexts" if self.contexts else ""
-        return f"{self.name}{size}, bundle {where}, on {device}{contexts}"
+        return f"{self.name}{size}{where}, on {device}{contexts}"
 
 
 class Qwen35:
@@ -141,13 +143,15 @@ class Qwen35:
 
         directory = find_bundle(path)
         bundle = Bundle.open(directory)
-        tokenizer = Tokenizer(bundle.tokenizer_path)
         from amdxdna import Device
         from qwen35.model.text import TextModel
 
         opened = Device.open(device)
         try:
-            model = TextModel(bundle, opened, max_ctx, progress=progress)
+            with ThreadPoolExecutor(1) as beside:
+                reading = beside.submit(Tokenizer, bundle.tokenizer_path)
+                model = TextModel(bundle, opened, max_ctx, progress=progress)
+                tokenizer = reading.result()
             pictures = None
             if bundle.config.vision is not None:
                 from qwen35.pictures import Pictures

@@ -108,14 +108,18 @@ def _read(path: str) -> str:
 
 
 def _introduce(model: Qwen35) -> None:
-    from qwen35.api import REAL_BUNDLE
+    from qwen35.api import REAL_BUNDLE, REAL_CHECKPOINT
 
-    notice(f"running {model.info.line()}")
-    if model.info.builtin:
-        notice(
-            f"this is the small built-in model; for the real one: hf download {REAL_BUNDLE} --local-dir DIR, "
-            "then python -m qwen35 DIR"
+    line = f"running {model.info.line()}"
+    if model.info.builtin and model.info.emulated:
+        # The published bundle's kernels are compiled for the NPU; the emulated one runs what export writes.
+        line += (
+            f"; for the real model: hf download {REAL_CHECKPOINT} --local-dir CHECKPOINT, "
+            "python -m qwen35 export CHECKPOINT --out DIR, python -m qwen35 DIR"
         )
+    elif model.info.builtin:
+        line += f"; for the real model: hf download {REAL_BUNDLE} --local-dir DIR, python -m qwen35 DIR"
+    notice(line)
 
 
 def sampling_of(options: argparse.Namespace, model: Qwen35, *, thinking: bool, images: bool) -> Sampling:
