@@ -1,0 +1,103 @@
+"""What the subcommands share: options, one-line errors, JSON documents. Imports no part of the binding.
+
+Every ``--json`` answer is one document ``{"schema": "amdxdna.NAME", "version": N, ...}`` on one line of
+stdout. Fields may be added within a version; a field that changes its meaning or goes raises it. A command
+that fails prints its line on stderr and, with ``--json``, an ``amdxdna.error`` document::
+
+    {"schema": "amdxdna.error", "version": 1, "call": "open", "errno": "ENOENT",
+     "meaning": "there is no NPU node ...", "remedy": "Load it ..."}
+
+``call``, ``errno`` and ``remedy`` are null where there is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import sys
+from typing import Any, NoReturn
+
+__all__ = ["CommandError", "FAILED", "INTERRUPTED", "Parser", "USAGE", "UsageError", "document", "one_line",
+           "print_json", "report"]
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+
+class CommandError(Exception):
+    """A command that cannot go on: the fault, and what to do about it (may be empty). Exit status 1."""
+
+    def __init__(self, meaning: str, remedy: str = "") -> None:
+        self.meaning = meaning
+        self.remedy = remedy
+        super().__init__(meaning, remedy)
+
+    def __str__(self) -> str:
+        return self.meaning + (f". {self.remedy}" if self.remedy else "")
+
+
+class UsageError(CommandError):
+    """A wrong option or argument. Exit status 2."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that says a mistake in one line, with exit status 2; no abbreviated options."""
+
+    def __init__(self, command: str, **settings: Any) -> None:
+        """`command` is the subcommand's name; `settings` are ArgumentParser's."""
+        settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(prog=f"amdxdna {command}", allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self.prog}: {message}", f"See {self.prog} --help")
+
+    def add_json(self) -> None:
+        """Adds ``--json``."""
+        self.add_argument("--json", action="store_true", help="print one JSON document for programs")
+
+
+def document(name: str, version: int = 1, **content: Any) -> dict[str, Any]:
+    """A JSON document with its schema's name and version first."""
+    return {"schema": f"amdxdna.{name}", "version": version, **content}
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One document on one line of stdout."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+def one_line(text: str) -> str:
+    """`text` with every run of white space and control characters made one space (safe for a terminal)."""
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
+
+
+def report(error: BaseException, as_json: bool = False) -> None:
+    """An error in one line on stderr, and as a document on stdout; with AMDXDNA_DEBUG=1 all of it first."""
+    if os.environ.get("AMDXDNA_DEBUG", "0") not in ("", "0"):
+        import traceback
+
+        traceback.print_exception(type(error), error, error.__traceback__)
+    text, call, number, meaning, remedy = _explain(error)
+    print(f"amdxdna: error: {one_line(text)}", file=sys.stderr, flush=True)
+    if as_json:
+        name = errno.errorcode.get(number, str(number)) if number is not None else None
+        print_json(document("error", call=call or None, errno=name, meaning=one_line(meaning),
+                            remedy=remedy or None))
+
+
+def _explain(error: BaseException) -> tuple[str, str, int | None, str, str]:
+    """(line, call, errno, meaning, remedy) of any exception that may reach a user."""
+    number = error.errno if isinstance(error, OSError) else None
+    meaning = getattr(error, "meaning", None)
+    if meaning is not None:  # CommandError and the binding's own
+        return str(error), getattr(error, "call", ""), number, meaning, getattr(error, "remedy", "")
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}", "", number, f"{where}{error.strerror}", ""
+    if isinstance(error, MemoryError):
+        return "out of memory", "", None, "out of memory", ""
+    text = f"unexpected {type(error).__name__}: {error or 'no details'} (a fault of this program)"
+    again = "Run again with AMDXDNA_DEBUG=1 for the full report"
+    return f"{text}. {again}", "", None, text, again
