@@ -8,6 +8,7 @@ instruction here (:meth:`Buffer.to_device`, :meth:`Buffer.from_device`).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import weakref
@@ -181,9 +182,11 @@ class Buffer:
     def write(self, data: Any, offset: int = 0) -> None:
         """Copies `data` (bytes, or any contiguous array) in at `offset` and flushes those bytes.
 
-        Raises BadArgument when they do not fit.
+        Raises BadArgument when they do not fit, or the buffer is wrapped read-only memory.
         """
         memory = self._alive()
+        if memory.readonly:
+            raise BadArgument("this memory is read-only", call="write", remedy="Wrap writable memory")
         source = memoryview(data).cast("B")
         if offset < 0 or offset + source.nbytes > self.nbytes:
             raise BadArgument(f"{source.nbytes} bytes at {offset} do not fit {self.nbytes}", call="write",
@@ -244,30 +247,35 @@ class _Unmap:
         self.node.munmap(self.address, self.length)
 
 
-def _map(client: Client, handle: int, nbytes: int) -> tuple[memoryview, int, int]:
-    """(memory, host address, address for packets) of a SHARE or CMD BO."""
+def _info(client: Client, handle: int) -> Any:
     info = ffi.new("struct amdxdna_drm_get_bo_info *", {"handle": handle})
     ioctl.call(client.node, "GET_BO_INFO", info)
+    return info
+
+
+def _map(client: Client, nbytes: int, offset: int) -> tuple[int, Any]:
+    """Maps a BO; returns the host address, and a pointer whose end (with every view of it) unmaps it."""
     length = -(-nbytes // PAGE) * PAGE
     try:
-        host = client.node.mmap(length, info.map_offset)
+        host = client.node.mmap(length, offset)
     except XdnaError:
         raise
     except OSError as error:
         raise from_errno("mmap", error.errno or 0, f"{length} bytes") from None
-    pointer = ffi.gc(ffi.cast("char *", host), _Unmap(client, host, length))
-    memory = memoryview(ffi.buffer(pointer, nbytes))
-    return memory, host, host if info.xdna_addr == _INVALID else int(info.xdna_addr)
+    return host, ffi.gc(ffi.cast("char *", host), _Unmap(client, host, length))
 
 
-def _finish(client: Client, handle: int, kind: str, nbytes: int, keep: object = None) -> Buffer:
+def _finish(client: Client, handle: int, kind: str, nbytes: int) -> Buffer:
+    """The buffer of a new SHARE or CMD BO."""
     client.retain(handle)
     try:
-        memory, host, address = _map(client, handle, nbytes)
+        info = _info(client, handle)
+        host, pointer = _map(client, nbytes, info.map_offset)
     except BaseException:
         client.release(handle)
         raise
-    return Buffer(client, handle, kind, nbytes, address, memory, host, keep)
+    address = host if info.xdna_addr == _INVALID else int(info.xdna_addr)
+    return Buffer(client, handle, kind, nbytes, address, memoryview(ffi.buffer(pointer, nbytes)), host)
 
 
 def allocate(client: Client, nbytes: int, kind: str = "share", flush: bool = True) -> Buffer:
@@ -314,8 +322,7 @@ def _allocate_dev(client: Client, nbytes: int) -> Buffer:
                 raise heap.full(nbytes, again.errno) from None
         client.retain(handle)
         try:
-            info = ffi.new("struct amdxdna_drm_get_bo_info *", {"handle": handle})
-            ioctl.call(client.node, "GET_BO_INFO", info)
+            info = _info(client, handle)
         except BaseException:
             client.release(handle)
             raise
@@ -326,8 +333,13 @@ def _allocate_dev(client: Client, nbytes: int) -> Buffer:
                   heap.host_address(address), heap_bytes=nbytes)
 
 
-def wrap(client: Client, address: int, nbytes: int, keep: object) -> Buffer:
-    """A buffer over the caller's own pages; :meth:`amdxdna.device.Device.wrap` documents it."""
+def wrap(client: Client, address: int, nbytes: int, keep: Any = None, read_only: bool = False) -> Buffer:
+    """A buffer over the caller's own pages; :meth:`amdxdna.device.Device.wrap` documents it.
+
+    `keep` is a cffi object over them, or None. Host views are of the caller's mapping, never of the BO's:
+    drivers from Linux 7.3.4 on refuse to map a user-pointer BO. Older ones want it mapped before the device
+    may use it in PASID mode, and packets then carry that mapping's address.
+    """
     client.check_open()
     reap()
     if nbytes <= 0 or address % PAGE or nbytes % PAGE:
@@ -339,7 +351,22 @@ def wrap(client: Client, address: int, nbytes: int, keep: object) -> Buffer:
     request = ffi.new("struct amdxdna_drm_create_bo *", {
         "vaddr": ioctl.address_of(table), "size": nbytes, "type": lib.AMDXDNA_BO_SHARE})
     ioctl.call(client.node, "CREATE_BO", request, "userptr", f"{nbytes} bytes at {address:#x}")
-    buffer = _finish(client, int(request.handle), "share", nbytes, keep)
+    handle = client.retain(int(request.handle))
+    device, pointer = address, None
+    try:
+        info = _info(client, handle)
+        if info.xdna_addr != _INVALID:
+            device = int(info.xdna_addr)
+        else:
+            with contextlib.suppress(BadArgument):
+                device, pointer = _map(client, nbytes, info.map_offset)
+    except BaseException:
+        client.release(handle)
+        raise
+    own = ffi.cast("char *", address) if keep is None else keep
+    memory = memoryview(ffi.buffer(own, nbytes))
+    buffer = Buffer(client, handle, "share", nbytes, device, memory.toreadonly() if read_only else memory,
+                    address, (keep, pointer))
     buffer.to_device()
     return buffer
 

@@ -131,7 +131,7 @@ class Device:
         if isinstance(source, int):
             if nbytes is None:
                 raise BadArgument("an address without a size", call="wrap", remedy="Pass nbytes too")
-            return wrap(self.client, source, nbytes, None)
+            return wrap(self.client, source, nbytes)
         from amdxdna._native import ffi
 
         try:
@@ -143,7 +143,8 @@ class Device:
         if not 0 < size <= len(inside):
             raise BadArgument(f"{size} bytes of an object of {len(inside)}", call="wrap",
                               remedy="Correct nbytes")
-        return wrap(self.client, int(ffi.cast("uintptr_t", inside)), size, inside)
+        return wrap(self.client, int(ffi.cast("uintptr_t", inside)), size, inside,
+                    memoryview(source).readonly)
 
     def import_fd(self, fd: int, nbytes: int | None = None) -> Buffer:
         """A buffer over a dma-buf from :meth:`Buffer.export_fd` or another driver; `nbytes` None: all of it.

@@ -18,6 +18,9 @@ import errno as _errno
 import os
 from typing import Any, NamedTuple
 
+# errno.errorcode calls this one ENOTSUP; the driver's sources and manuals do not.
+_NAMES = {**_errno.errorcode, _errno.EOPNOTSUPP: "EOPNOTSUPP"}
+
 
 class XdnaError(OSError):
     """Base of every error of the binding; an :class:`OSError` with ``errno`` and ``strerror``."""
@@ -43,7 +46,7 @@ class XdnaError(OSError):
         if self.call:
             parts.append(self.call)
         if self.errno is not None:
-            parts.append(f"{_errno.errorcode.get(self.errno, self.errno)}, {self.strerror}")
+            parts.append(f"{_NAMES.get(self.errno, self.errno)}, {self.strerror}")
         head = f"{parts[0]} failed ({parts[1]}): " if len(parts) == 2 else "".join(f"{p}: " for p in parts)
         return f"{head}{self.meaning}" + (f". {self.remedy}" if self.remedy else "")
 

@@ -39,6 +39,9 @@ class ProxyNode:
         self.hook = hook
         self.path = inner.path
         self.emulated = inner.emulated
+        self.refuse_maps = 0
+        """An errno every mmap fails with, when not 0."""
+        self.maps = 0
         self.closes = 0
         self.requests: list[int] = []
 
@@ -48,6 +51,9 @@ class ProxyNode:
         return self.inner.ioctl(request, address) if answer is None else answer
 
     def mmap(self, length: int, offset: int, *, address: int = 0) -> int:
+        self.maps += 1
+        if self.refuse_maps:
+            raise OSError(self.refuse_maps, "refused")
         return self.inner.mmap(length, offset, address=address)
 
     def munmap(self, address: int, length: int) -> None:

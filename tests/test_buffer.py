@@ -449,6 +449,46 @@ def test_wrapped_memory_outlives_buffer_and_views(device):
     assert block[:4] == b"Mine"
 
 
+@pytest.mark.parametrize("address", ["pasid", "iova"])
+def test_drivers_that_do_not_map_user_memory(address):
+    """Linux 7.3.4: mmap of a user-pointer BO is EINVAL. The caller's own mapping serves instead."""
+    with Device.open(ProxyNode(open_node(f"emu:quiet,address={address}"))) as opened:
+        block = mmap.mmap(-1, 4096)
+        source = opened.alloc(4096)
+        source.view("u4")[:] = np.arange(1024)
+        kernel = adder(opened, 4096, 2)
+        kernel.run(source, source)
+        opened.node.refuse_maps = errno.EINVAL
+        wrapped = opened.wrap(block)
+        opened.node.refuse_maps = 0
+        assert (wrapped.address == wrapped.host_address) == (address == "pasid")
+        kernel.run(source, wrapped, outputs=[wrapped])
+        np.testing.assert_array_equal(np.frombuffer(block, "u4"), np.arange(1024) + 4)
+        assert wrapped.read(4, 4) == (5).to_bytes(4, "little")
+
+
+def test_iova_mode_never_maps_user_memory():
+    with Device.open(ProxyNode(open_node("emu:quiet,address=iova"))) as opened:
+        before = opened.node.maps
+        opened.wrap(mmap.mmap(-1, 4096)).close()
+        assert opened.node.maps == before
+
+
+def test_wrapped_read_only_memory_is_not_written(device):
+    """As newer drivers allow it; views must not hand out what would fault."""
+    from amdxdna.buffer import wrap
+
+    block = mmap.mmap(-1, 4096)
+    keep = ffi.from_buffer(block)
+    buffer = wrap(device.client, int(ffi.cast("uintptr_t", keep)), 4096, keep, read_only=True)
+    assert not buffer.view("u4").flags.writeable
+    with pytest.raises(errors.BadArgument, match="read-only"):
+        buffer.write(b"x")
+    part = buffer.sub(64)
+    assert not part.view().flags.writeable
+    assert part.read(0, 4) == bytes(4)
+
+
 def test_wrap_takes_addresses_and_mmaps_and_keeps_them_alive(device):
     block = mmap.mmap(-1, 8192)
     block[:4] = b"left"
