@@ -416,11 +416,19 @@ def check_line(line: Line, bench: Any) -> str:
         f"{line.name}: {names.get(got, got)} instead of {names.get(line.expected, line.expected)}")
 
 
+# Lines that succeed without changing anything, and lines that fail after a step that succeeded.
+_ONLY_LOOKS = ("GET_", "TIMELINE_WAIT", "EXEC", "SYNC_BO", "PRIME")
+_SPOILS = {"CONFIG_HWCTX again", "DESTROY_HWCTX twice", "EXEC on destroyed ctx"}
+
+
 def _group(t: Target, group: str) -> None:
-    wrong = []
+    wrong, bench = [], GROUPS[group](t)
     for line in (each for each in LINES if each.group == group):
-        wrong.append(check_line(line, GROUPS[group](t)))
-        t.close()
+        wrong.append(check_line(line, bench))
+        # A heap takes a third of a second in the guest, so what a line left as it was serves the next.
+        if wrong[-1] or line.name in _SPOILS or (not line.expected and not line.name.startswith(_ONLY_LOOKS)):
+            t.close()
+            bench = GROUPS[group](t)
     assert not any(wrong), "\n".join(filter(None, wrong))
 
 

@@ -43,8 +43,8 @@ class Case:
     """One registered case.
 
     `options`: what the device must be (keys of both targets' options). `warns`: part of the kernel's
-    WARNING that the case provokes on purpose. `seconds`: longest it may take. `clean`: the device needs no
-    new probe afterwards.
+    WARNING that the case provokes on purpose. `seconds`: longest it may take. `settle`: seconds between the
+    case's end and the closing of what it opened.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Case:
     options: dict[str, Any]
     warns: str | None
     seconds: float
-    clean: bool
+    settle: float
 
     @property
     def module(self) -> str:
@@ -63,15 +63,15 @@ class Case:
 CASES: dict[str, Case] = {}
 
 
-def case(*, warns: str | None = None, seconds: float = 60.0, clean: bool = True,
+def case(*, warns: str | None = None, seconds: float = 60.0, settle: float = 0.0,
          **options: Any) -> Callable[[Callable[[Target], None]], Callable[[Target], None]]:
-    """Registers a case under `module.function`. `clean=False`: the device must be probed again afterwards."""
+    """Registers a case under `module.function`; see :class:`Case`."""
 
     def register(function: Callable[[Target], None]) -> Callable[[Target], None]:
         name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         if name in CASES:
             raise ValueError(f"two conformance cases are called {name}")
-        CASES[name] = Case(name, function, options, warns, seconds, clean)
+        CASES[name] = Case(name, function, options, warns, seconds, settle)
         return function
 
     return register
@@ -454,5 +454,6 @@ def run_case(name: str, target: Target) -> None:
     """Runs a registered case on `target` and closes what it opened."""
     try:
         CASES[name].function(target)
+        time.sleep(CASES[name].settle)
     finally:
         target.close()

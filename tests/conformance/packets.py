@@ -107,8 +107,7 @@ def check_packet(packet: Packet, on: Bench) -> str:
 @case(seconds=60)
 def packets(t: Target) -> None:
     """Packets of every kind: what state they end in."""
-    wrong = []
+    wrong, on = [], bench(t)
     for packet in PACKETS:
-        wrong.append(check_packet(packet, bench(t)))
-        t.close()
+        wrong.append(check_packet(packet, on))
     assert not any(wrong), "\n".join(filter(None, wrong))

@@ -21,7 +21,7 @@ def _suspend() -> None:
     until(lambda: (_device() / "runtime_status").read_text().strip() == "suspended", 10, "suspend")
 
 
-@case(clean=False)
+@case()
 def idle_with_a_context(t: Target) -> None:
     """A context survives a suspend: the driver makes it and its CUs anew on resume."""
     t.needs_kernel("power is the kernel's")
@@ -33,7 +33,7 @@ def idle_with_a_context(t: Target) -> None:
     assert len(ready.contexts()) == 1
 
 
-@case(clean=False)
+@case()
 def pdi_closed_before_suspend(t: Target) -> None:
     """The driver configures the CUs again on resume, from the handle: without it the device stays down for
     that client, and is there for the next."""
@@ -48,7 +48,7 @@ def pdi_closed_before_suspend(t: Target) -> None:
     assert t.ready().copy() == COMPLETED
 
 
-@case(clean=False)
+@case()
 def open_while_suspended(t: Target) -> None:
     """A suspended device is opened and queried as any other."""
     t.needs_kernel("power is the kernel's")
