@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -237,52 +237,75 @@ class Sampler:
         return int(ids[min(index, len(ids) - 1)])
 
 
+def _best(scores: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    """The ids of the `count` highest scores, highest first, the lower id first among equals."""
+    import numpy as np
+
+    if count < len(scores):
+        floor = np.partition(scores, len(scores) - count)[len(scores) - count]
+        ids = np.flatnonzero(scores >= floor)
+    else:
+        ids = np.arange(len(scores))
+    return ids[np.argsort(-scores[ids], kind="stable")][:count]
+
+
 def candidates(
     scores: NDArray[np.float32], sampling: Sampling
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Token ids that temperature, top-k, top-p and min-p leave, and their weights (not normalised).
 
-    Most probable first, the lower id first among equals.
+    Where top-k or top-p cut, the most probable come first (the lower id first among equals), else ids ascend.
     Raises ValueError when no score is a number.
     """
     import numpy as np
 
     if np.isnan(scores).any():
         scores = np.where(np.isnan(scores), np.float32(-np.inf), scores)
-    k = sampling.top_k or len(scores)
-    if k < len(scores):
-        floor = np.partition(scores, len(scores) - k)[len(scores) - k]
-        ids = np.flatnonzero(scores >= floor)
-    else:
-        ids = np.arange(len(scores))
-    ids = ids[np.argsort(-scores[ids], kind="stable")][:k]
-    top = float(scores[ids[0]])
+    top = float(scores.max())
     if top == -math.inf:
         raise ValueError("no logit is a number")
     if top == math.inf:
-        ids = ids[scores[ids] == np.inf]
+        ids = np.flatnonzero(scores == np.inf)
         return ids, np.ones(len(ids))
-    weights = np.exp((scores[ids].astype(np.float64) - top) / sampling.temperature)
+
+    def weigh(kept: NDArray[np.float32]) -> NDArray[np.float64]:
+        weights: NDArray[np.float64] = np.exp((kept.astype(np.float64) - top) / sampling.temperature)
+        return weights
+
+    if sampling.top_k and sampling.top_k < len(scores):
+        ids = _best(scores, sampling.top_k)
+        weights = weigh(scores[ids])
+        need = sampling.top_p * float(weights.sum())
+    else:
+        ids, weights = np.arange(len(scores)), weigh(scores)
+        need = sampling.top_p * float(weights.sum())
+        if sampling.top_p < 1:
+            # Sorting a whole vocabulary is slow, and the mass is nearly always in its first few tokens.
+            ids = _best(scores, _FEW)
+            if float(weights[ids].sum()) < need:
+                ids = _best(scores, len(scores))
+            weights = weights[ids]
     if sampling.top_p < 1:
-        sums = weights.cumsum()
-        keep = int(sums.searchsorted(sampling.top_p * sums[-1])) + 1
+        keep = int(weights.cumsum().searchsorted(need)) + 1
         ids, weights = ids[:keep], weights[:keep]
     if sampling.min_p > 0:
-        keep = int((weights >= sampling.min_p * weights[0]).sum())
-        ids, weights = ids[:keep], weights[:keep]
+        probable = weights >= sampling.min_p * weights.max()
+        ids, weights = ids[probable], weights[probable]
     return ids, weights
+
+
+_FEW = 16_384
 
 
 def _logprob(logits: NDArray[np.float32], token: int, top: int) -> TokenLogprob:
     import numpy as np
 
+    if np.isnan(logits).any():
+        logits = np.where(np.isnan(logits), np.float32(-np.inf), logits)
     wide = logits.astype(np.float64)
-    highest = np.nanmax(wide)
-    total = float(highest + np.log(np.nansum(np.exp(wide - highest))))
-    best: Sequence[int] = []
-    if top:
-        best = np.argpartition(-wide, min(top, len(wide) - 1))[:top].tolist()
-        best = sorted(best, key=lambda i: (-wide[i], i))
+    highest = float(wide.max())
+    total = highest + math.log(float(np.exp(wide - highest).sum()))
+    best = _best(logits, top).tolist() if top else []
     return TokenLogprob(token, float(wide[token]) - total, tuple((i, float(wide[i]) - total) for i in best))
 
 
