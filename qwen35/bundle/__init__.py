@@ -1,7 +1,14 @@
 """Bundles: a directory of manifest, tensors, kernels and tokenizer that one model runs from.
 
-What our export adds to the published vocabulary (other readers skip or default all of it): params
-`lin_kheads` and `tied` (see qwen35.model.config), tensor `embed`, record `sum FILE HEX bytes=N`.
+What our export adds to the published vocabulary (other readers skip or default all of it):
+
+- params `lin_kheads` and `tied`, tensor `embed` (see qwen35.model.config);
+- record `sum FILE HEX bytes=N`, the SHA-256 of each file but the manifest;
+- contexts `gemm`, `gemv` and `vision` whose streams are the emulated NPU's: every packed tensor, the
+  head's included, has the layout the format documents for the head (qwen35.formats), so that one tensor
+  serves a GEMM and a GEMV; the tower's end with a float32 bias an output (qwen35.export.vision);
+- param `I` is the MLP width after padding to a multiple of 32; C of `gu` has rows of n_down*D elements,
+  v_fc1 writes n_fc2*D columns, so that no K slice reads past its row.
 """
 
 from __future__ import annotations
