@@ -228,11 +228,12 @@ INLINE void piece_heads(const int heads, const struct attn_job *j, int head, int
         int count = end - at < STEP_TILE ? (int)(end - at) : STEP_TILE;
         const uint16_t *key = j->keys + at * wide + kv_head * hd, *value = j->values + at * wide + kv_head * hd;
         for (int r = 0; r < count; r += 2) {
-            /* this tile's values are needed next, and then the next tile's keys */
-            for (int ahead = r; ahead < r + 2; ahead++)
+            /* the next tile, into the second-level cache: hints to the first stall once its few dozen line
+               buffers are taken */
+            for (int ahead = r + STEP_TILE; ahead < r + STEP_TILE + 2; ahead++)
                 for (int i = 0; i < hd; i += 32) {
-                    __builtin_prefetch(value + ahead * wide + i);
-                    __builtin_prefetch(key + (ahead + STEP_TILE) * wide + i);
+                    __builtin_prefetch(key + ahead * wide + i, 0, 2);
+                    __builtin_prefetch(value + ahead * wide + i, 0, 2);
                 }
             score_pair(heads, j->query + head * hd, key + r * wide, r + 1 < count ? wide : 0, hd, scores + r);
         }

@@ -253,7 +253,7 @@ INLINE void delta_update(int dk, int dv, const float *q, const float *k, const f
         partial = v_fma(v_load(q + i), v_load(k + i), partial);
     dot = v_sum(partial);
     vf g = v_set(decay), strength = v_set(beta), overlap = v_set(dot);
-    enum { WIDE = HOST_ISA == 512 ? 8 : 4, AHEAD = 8 };
+    enum { WIDE = HOST_ISA == 512 ? 8 : 4 };
     int c = 0;
     for (; c + WIDE * VL <= dv; c += WIDE * VL) {
         vf by_k[WIDE], by_q[WIDE];
@@ -262,9 +262,6 @@ INLINE void delta_update(int dk, int dv, const float *q, const float *k, const f
             by_k[l] = by_q[l] = v_set(0.0f);
         for (int i = 0; i < dk; i++) {
             vf ki = v_set(k[i]), qi = v_set(q[i]);
-            if (c == 0 && i + AHEAD < dk) /* whole rows, in the order of memory */
-                for (int l = 0; l < dv; l += 16)
-                    __builtin_prefetch(state_in + (i + AHEAD) * (int64_t)dv + l);
 #pragma GCC unroll 8
             for (int l = 0; l < WIDE; l++) {
                 vf s = v_load(state_in + i * (int64_t)dv + c + l * VL);
