@@ -15,6 +15,13 @@
 #define TARGET_INLINE TARGET INLINE
 #endif
 
+/* Asks for the weights PREFETCH bytes on. Blocks are longer than a cache line: two lines each. */
+INLINE void prefetch_block(const uint8_t *p)
+{
+    __builtin_prefetch(p + PREFETCH);
+    __builtin_prefetch(p + PREFETCH + 64);
+}
+
 typedef struct {
     uint32_t m[16]; /* magnitudes, 8 bits */
     int e[16];      /* biased exponents, 1 for denormals */

@@ -107,7 +107,7 @@ TARGET void avx2_gemv_bfp16(const gemv_job *job, size_t begin, size_t end)
         const entry8 *e = entries;
         const uint8_t *p = base;
         for (; e < entries + blocks; e++, p += BFP16_BLOCK) {
-            _mm_prefetch((const char *)p + PREFETCH, _MM_HINT_T0);
+            prefetch_block(p);
             __m256i x = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)e->q));
             bfp16_block(p, x, _mm256_broadcast_ss(&e->unit), sum);
         }
@@ -153,8 +153,7 @@ TARGET void avx2_gemv_bfp6s(const gemv_job *job, size_t begin, size_t end)
         const uint8_t *segment = base;
         for (size_t t = 0; t < tiles; segment += BFP6S_SEGMENT)
             for (int i = 0; i < 8; i++, t++) {
-                _mm_prefetch((const char *)segment + i * 104 + PREFETCH, _MM_HINT_T0);
-                _mm_prefetch((const char *)segment + i * 104 + PREFETCH + 64, _MM_HINT_T0);
+                prefetch_block(segment + i * 104);
                 bfp6s_tile(segment + i * BFP6S_TILE, segment + BFP6S_SCALES + i * 8, entries + t, sum);
             }
         for (size_t t = tiles; t < job->entries; t++) {

@@ -80,23 +80,16 @@ TARGET_INLINE __m512 bfp16_block(const uint8_t *p, const entry8 *e, __m512 sum)
     return _mm512_fmadd_ps(combine(high, low, e->unit), bfp16_scales(raw), sum);
 }
 
-/* One tile of each of `count` groups, stage by stage so that their chains of dependence overlap. */
-TARGET_INLINE void bfp6s_tiles(const bfp6s_segment *shared, const uint8_t *tile, size_t stride, __m512i rows,
-                               __m512i scales, const entry16 *e, size_t count, __m512 *sum)
+TARGET_INLINE __m512 bfp6s_tile(const bfp6s_segment *g, const uint8_t *tile, __m512i rows, __m512i scales,
+                                const entry16 *e, __m512 sum)
 {
-    __m512i m[4][2], high[4], low[4];
-    for (size_t g = 0; g < count; g++)
-        bfp6s_mantissas(shared + g, tile + g * stride, rows, m[g]);
-    for (size_t g = 0; g < count; g++) {
-        high[g] = _mm512_dpbusd_epi32(_mm512_setzero_si512(), m[g][0], broadcast8(e->high));
-        low[g] = _mm512_dpbusd_epi32(broadcast8(e->offset), m[g][0], broadcast8(e->low));
-    }
-    for (size_t g = 0; g < count; g++) {
-        high[g] = _mm512_dpbusd_epi32(high[g], m[g][1], broadcast8(e->high + 8));
-        low[g] = _mm512_dpbusd_epi32(low[g], m[g][1], broadcast8(e->low + 8));
-    }
-    for (size_t g = 0; g < count; g++)
-        sum[g] = _mm512_fmadd_ps(combine(high[g], low[g], e->unit), bfp6s_scales(shared + g, scales), sum[g]);
+    __m512i m[2];
+    bfp6s_mantissas(g, tile, rows, m);
+    __m512i high = _mm512_dpbusd_epi32(_mm512_setzero_si512(), m[0], broadcast8(e->high));
+    __m512i low = _mm512_dpbusd_epi32(broadcast8(e->offset), m[0], broadcast8(e->low));
+    high = _mm512_dpbusd_epi32(high, m[1], broadcast8(e->high + 8));
+    low = _mm512_dpbusd_epi32(low, m[1], broadcast8(e->low + 8));
+    return _mm512_fmadd_ps(combine(high, low, e->unit), bfp6s_scales(g, scales), sum);
 }
 
 TARGET_INLINE void store_group(const gemv_job *job, size_t group, __m512 sum)
@@ -110,75 +103,50 @@ TARGET_INLINE void store_group(const gemv_job *job, size_t group, __m512 sum)
     }
 }
 
-TARGET_INLINE void bfp16_groups(const gemv_job *job, size_t group, size_t count)
-{
-    size_t blocks = job->k / 8;
-    const entry8 *e = job->x, *end = e + blocks, *last = e + job->entries;
-    const uint8_t *base = job->w + group * job->stride, *p = base;
-    __m512 sum[4];
-    for (size_t g = 0; g < count; g++)
-        sum[g] = _mm512_setzero_ps();
-    for (; e < end; e++, p += BFP16_BLOCK)
-        for (size_t g = 0; g < count; g++) {
-            _mm_prefetch((const char *)(p + g * job->stride) + PREFETCH, _MM_HINT_T0);
-            sum[g] = bfp16_block(p + g * job->stride, e, sum[g]);
-        }
-    for (; e < last; e++)
-        for (size_t g = 0; g < count; g++)
-            sum[g] = bfp16_block(base + g * job->stride + (size_t)e->block * BFP16_BLOCK, e, sum[g]);
-    for (size_t g = 0; g < count; g++)
-        store_group(job, group + g, sum[g]);
-}
-
 TARGET void avx512_gemv_bfp16(const gemv_job *job, size_t begin, size_t end)
 {
-    for (; begin + 2 <= end; begin += 2)
-        bfp16_groups(job, begin, 2);
-    if (begin < end)
-        bfp16_groups(job, begin, 1);
-}
-
-TARGET_INLINE void bfp6s_groups(const gemv_job *job, size_t group, size_t count)
-{
-    size_t tiles = job->k / 16;
-    const entry16 *e = job->x, *end = e + tiles, *last = e + job->entries;
-    const uint8_t *base = job->w + group * job->stride, *p = base;
-    const __m512i rows0 = bfp6s_row_index(), scales0 = bfp6s_scale_index();
-    __m512 sum[4];
-    for (size_t g = 0; g < count; g++)
-        sum[g] = _mm512_setzero_ps();
-    for (; e < end; p += BFP6S_SEGMENT) {
-        bfp6s_segment shared[4];
-        for (size_t g = 0; g < count; g++)
-            shared[g] = bfp6s_open(p + g * job->stride + BFP6S_SCALES);
-        __m512i rows = rows0, scales = scales0;
-        for (size_t i = 0; i < 8; i++, e++) {
-            for (size_t g = 0; g < count; g++) {
-                _mm_prefetch((const char *)p + g * job->stride + i * 104 + PREFETCH, _MM_HINT_T0);
-                _mm_prefetch((const char *)p + g * job->stride + i * 104 + PREFETCH + 64, _MM_HINT_T0);
-            }
-            bfp6s_tiles(shared, p + i * BFP6S_TILE, job->stride, rows, scales, e, count, sum);
-            rows = _mm512_add_epi8(rows, _mm512_set1_epi8(8));
-            scales = _mm512_add_epi8(scales, _mm512_set1_epi8(8));
+    const entry8 *first = job->x, *end_of_blocks = first + job->k / 8, *last = first + job->entries;
+    for (size_t group = begin; group < end; group++) {
+        const uint8_t *base = job->w + group * job->stride, *p = base;
+        __m512 sum = _mm512_setzero_ps();
+        const entry8 *e = first;
+        for (; e < end_of_blocks; e++, p += BFP16_BLOCK) {
+            prefetch_block(p);
+            sum = bfp16_block(p, e, sum);
         }
+        for (; e < last; e++)
+            sum = bfp16_block(base + (size_t)e->block * BFP16_BLOCK, e, sum);
+        store_group(job, group, sum);
     }
-    for (; e < last; e++)
-        for (size_t g = 0; g < count; g++) {
-            const uint8_t *at = base + g * job->stride + e->block / 8 * BFP6S_SEGMENT;
-            size_t i = e->block % 8;
-            __m512i step = _mm512_set1_epi8((char)(8 * i));
-            bfp6s_segment shared = bfp6s_open(at + BFP6S_SCALES);
-            bfp6s_tiles(&shared, at + i * BFP6S_TILE, 0, _mm512_add_epi8(rows0, step),
-                        _mm512_add_epi8(scales0, step), e, 1, sum + g);
-        }
-    for (size_t g = 0; g < count; g++)
-        store_group(job, group + g, sum[g]);
 }
 
 TARGET void avx512_gemv_bfp6s(const gemv_job *job, size_t begin, size_t end)
 {
-    for (; begin + 2 <= end; begin += 2)
-        bfp6s_groups(job, begin, 2);
-    if (begin < end)
-        bfp6s_groups(job, begin, 1);
+    size_t tiles = job->k / 16;
+    const entry16 *first = job->x, *end_of_tiles = first + tiles, *last = first + job->entries;
+    const __m512i rows0 = bfp6s_row_index(), scales0 = bfp6s_scale_index(), eight = _mm512_set1_epi8(8);
+    for (size_t group = begin; group < end; group++) {
+        const uint8_t *base = job->w + group * job->stride, *p = base;
+        __m512 sum = _mm512_setzero_ps();
+        const entry16 *e = first;
+        for (; e < end_of_tiles; p += BFP6S_SEGMENT) {
+            bfp6s_segment shared = bfp6s_open(p + BFP6S_SCALES);
+            __m512i rows = rows0, scales = scales0;
+            for (size_t i = 0; i < 8; i++, e++) {
+                prefetch_block(p + i * 104);
+                sum = bfp6s_tile(&shared, p + i * BFP6S_TILE, rows, scales, e, sum);
+                rows = _mm512_add_epi8(rows, eight);
+                scales = _mm512_add_epi8(scales, eight);
+            }
+        }
+        for (; e < last; e++) {
+            const uint8_t *at = base + e->block / 8 * BFP6S_SEGMENT;
+            size_t i = e->block % 8;
+            __m512i step = _mm512_set1_epi8((char)(8 * i));
+            bfp6s_segment shared = bfp6s_open(at + BFP6S_SCALES);
+            sum = bfp6s_tile(&shared, at + i * BFP6S_TILE, _mm512_add_epi8(rows0, step),
+                             _mm512_add_epi8(scales0, step), e, sum);
+        }
+        store_group(job, group, sum);
+    }
 }
