@@ -72,10 +72,13 @@ class Encoder:
 
 
 class Batches:
-    """Draws text, picture and tower-only batches by number."""
+    """Draws text, picture and tower-only batches by number; of `workers` each takes its share of a batch."""
 
-    def __init__(self, encoder: Encoder, generator: Generator, size: int, seed: int) -> None:
+    def __init__(
+        self, encoder: Encoder, generator: Generator, size: int, seed: int, worker: int = 0, workers: int = 1
+    ) -> None:
         self.encoder, self.generator, self.size, self.seed = encoder, generator, size, seed
+        self._share = slice(worker, None, workers)
         self._pool: tuple[int, list[list[Sample]]] = (-1, [])
 
     def text(self, number: int, exponent: float) -> Batch:
@@ -88,7 +91,7 @@ class Batches:
             groups = [drawn[i : i + self.size] for i in range(0, len(drawn), self.size)]
             rng.shuffle(groups)
             self._pool = (pool, groups)
-        return self.encoder.collate(self._pool[1][place])
+        return self.encoder.collate(self._pool[1][place][self._share])
 
     def scenes(self, number: int, tag: str, size: int) -> tuple[random.Random, list[pictures.Scene], Tensor]:
         """Scenes of one size, and their pixels [B, H, W, 3] uint8."""
@@ -98,6 +101,7 @@ class Batches:
             found = pictures.scene(rng)
             if not scenes or (found.width, found.height) == (scenes[0].width, scenes[0].height):
                 scenes.append(found)
+        scenes = scenes[self._share]
         pixels = np.stack([np.asarray(pictures.draw(s)) for s in scenes])
         return rng, scenes, torch.from_numpy(pixels)
 

@@ -26,13 +26,13 @@ MIN_PIXELS, MAX_PIXELS = 48 * 64, 64 * 64
 """Every picture becomes 12 to 16 image tokens."""
 
 
-def config(vocab: int, token: Any) -> Qwen3_5Config:
+def config(vocab: int, token: Any, layers: int = 4) -> Qwen3_5Config:
     """The shape of the default model. `token(name)` gives a special token's id."""
     text = Qwen3_5TextConfig(
         vocab_size=vocab,
         hidden_size=256,
         intermediate_size=768,
-        num_hidden_layers=8,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=64,

@@ -10,11 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed
+import torch.multiprocessing
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch.nn import Parameter
@@ -63,7 +66,7 @@ class Trainer:
         self.tokenizer = Tokenizer.from_file(str(path))
         from transformers import Qwen3_5ForConditionalGeneration
 
-        shape = config(self.tokenizer.get_vocab_size(), self.tokenizer.token_to_id)
+        shape = config(self.tokenizer.get_vocab_size(), self.tokenizer.token_to_id, args.layers)
         model = Qwen3_5ForConditionalGeneration(shape)
         initialise(model, args.seed)
         self.net = Network(model, *vocabulary.families(self.tokenizer), args.seed)
@@ -90,18 +93,27 @@ class Trainer:
             fused=True,
         )
         self.batches = Batches(
-            Encoder(self.tokenizer), Generator(self.corpus, args.seed), args.batch, args.seed
+            Encoder(self.tokenizer),
+            Generator(self.corpus, args.seed),
+            args.batch,
+            args.seed,
+            args.worker,
+            args.workers,
         )
         self.step = 0
+        self._steps = 0
         self.seconds = 0.0
         if (self.out / "state.pt").exists():
             state = torch.load(self.out / "state.pt", weights_only=True)
             self.net.load_state_dict(state["net"])
-            self.optimizer.load_state_dict(state["optimizer"])
+            if "optimizer" in state:
+                self.optimizer.load_state_dict(state["optimizer"])
             self.step, self.seconds = state["step"], state["seconds"]
             self.say(f"resumed at step {self.step}")
 
     def say(self, text: str) -> None:
+        if self.args.worker:
+            return
         line = f"{time.strftime('%H:%M:%S')} {text}"
         print(line, flush=True)
         with (self.out / "log.txt").open("a") as log:
@@ -149,6 +161,16 @@ class Trainer:
             parts["picture" if seen is not None else "text"] = answer.item()
             total = total + answer
         return total, parts
+
+    def share_gradients(self) -> None:
+        """Averages the gradients over the workers."""
+        gradients = [p.grad for p in self.net.parameters() if p.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        torch.distributed.all_reduce(flat)
+        flat /= self.args.workers
+        parts = flat.split([gradient.numel() for gradient in gradients])  # type: ignore[no-untyped-call]
+        for gradient, mean in zip(gradients, parts, strict=True):
+            gradient.copy_(mean.view_as(gradient))
 
     def exact(self, samples: list[Sample]) -> float:
         """Share of samples whose whole answer is given greedily (teacher-forced argmax is the same)."""
@@ -202,10 +224,10 @@ class Trainer:
     @property
     def steps(self) -> int:
         """Planned steps; `plan.json` in the folder changes them while a run goes on."""
-        plan = self.out / "plan.json"
-        if plan.exists():
-            return int(json.loads(plan.read_text())["steps"])
-        return int(self.args.steps)
+        if self._steps == 0 or self.step % 20 == 0:
+            plan = self.out / "plan.json"
+            self._steps = int(json.loads(plan.read_text())["steps"] if plan.exists() else self.args.steps)
+        return self._steps
 
     def plan(self, minutes: float, a_step: float) -> None:
         """Sets the planned steps so that the run ends in `minutes`."""
@@ -234,6 +256,8 @@ class Trainer:
             began = time.time()
             total, parts = self.loss(self.batch())
             total.backward()  # type: ignore[no-untyped-call]
+            if self.args.workers > 1:
+                self.share_gradients()
             torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
             self.optimizer.step()
             self.optimizer.zero_grad()
@@ -245,22 +269,25 @@ class Trainer:
                 now = time.time()
                 a_step = (now - marked) / (self.step - mark_step)
                 marked, mark_step = now, self.step
-                if deadline and self.step > tower and (self.step // 100) % 5 == 0:
+                if deadline and not self.args.worker and self.step > tower and (self.step // 100) % 5 == 0:
                     self.plan((deadline - now) / 60, a_step)
                 means = " ".join(f"{n} {sum(v) / len(v):.3f}" for n, v in sums.items())
                 left = (self.steps - self.step) * a_step / 60
                 speed = f"lr {rate:.1e} {a_step:.2f} s/step, {left:.0f} min left"
                 self.say(f"step {self.step}/{self.steps} {means} {speed}")
                 sums = {}
+            if self.args.worker:
+                continue
             if time.time() - saved > 120:
                 self.save()
                 saved = time.time()
             if self.step > self.args.tower_steps and time.time() - looked > 400:
                 self.say("exact: " + self.progress())
                 looked = time.time()
-        self.save()
-        self.say("exact: " + self.progress())
-        self.finish()
+        if self.args.worker == 0:
+            self.save()
+            self.say("exact: " + self.progress())
+            self.finish()
 
 
 def parser() -> argparse.ArgumentParser:
@@ -278,17 +305,36 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--tower-steps", type=int, default=2500, help="first steps that train the vision tower alone"
     )
+    made.add_argument("--layers", type=int, default=4, help="layers, every fourth with softmax attention")
     made.add_argument("--batch", type=int, default=16)
     made.add_argument("--lr", type=float, default=2e-3)
     made.add_argument("--seed", type=int, default=1)
-    made.add_argument("--threads", type=int, default=2)
+    made.add_argument("--threads", type=int, default=1, help="threads of each worker (default 1)")
+    made.add_argument("--workers", type=int, default=2, help="processes that share each batch (default 2)")
     return made
 
 
 def main(argv: list[str] | None = None) -> None:
     args: Any = parser().parse_args(argv)
+    if args.save_only:
+        args.workers = 1
+    if args.workers > 1:
+        with tempfile.TemporaryDirectory() as folder:
+            spawn: Any = torch.multiprocessing.spawn  # type: ignore[attr-defined]
+            spawn(work, (args, folder), nprocs=args.workers)
+    else:
+        work(0, args, "")
+
+
+def work(worker: int, args: Any, folder: str) -> None:
+    """One worker; `folder` is where several find each other."""
+    args.worker = worker
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
+    if args.workers > 1:
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{folder}/meet", rank=worker, world_size=args.workers
+        )
     trainer = Trainer(args)
     if args.save_only:
         trainer.finish()
