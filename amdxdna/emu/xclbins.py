@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import uuid
 from functools import cache
 
 from amdxdna.emu.kernels.families import Family, pdi
@@ -11,10 +13,11 @@ COLUMNS = 8
 
 
 @cache
-def xclbin_bytes(family: Family | str) -> bytes:
-    """The xclbin of `family` (a Family, or its name: "gemm", "gemv", "copy"): 1 PDI, 1 CU, 8 columns.
+def xclbin_bytes(family: Family | str, key: str = "") -> bytes:
+    """The xclbin of `family` (a Family, or its name: "gemm", "gemv", "copy"); 1 PDI, 1 CU, 8 columns.
 
-    The same family always gives the same bytes. Raises ValueError for a name that is no family.
+    The same arguments always give the same bytes. Files of one family with different keys differ in their
+    UUID alone, so that they get hardware contexts of their own. Raises ValueError for a name that is no family.
     """
     from amdxdna.xclbin.writer import KernelSpec, PdiSpec, build
 
@@ -24,4 +27,8 @@ def xclbin_bytes(family: Family | str) -> bytes:
         except KeyError:
             known = ", ".join(f.label for f in Family)
             raise ValueError(f"kernel family {family!r} is unknown; known: {known}") from None
-    return build([PdiSpec(pdi(family))], [KernelSpec(KERNEL_NAME)], columns=COLUMNS)
+    own = None
+    if key:
+        digest = hashlib.blake2b(f"{family.label} {key}".encode(), digest_size=16).digest()
+        own = uuid.UUID(bytes=digest, version=4)
+    return build([PdiSpec(pdi(family))], [KernelSpec(KERNEL_NAME)], columns=COLUMNS, uuid=own)

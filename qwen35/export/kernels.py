@@ -82,7 +82,7 @@ def write_kernels(writer: BundleWriter, config: ModelConfig, vision: list[Gemm])
 
     for ctx, family in (("gemm", "gemm"), ("gemv", "gemv"), *([("vision", "gemm")] if vision else [])):
         file = f"kernels/{ctx}.xclbin"
-        writer.file(file, xclbin_bytes(family))
+        writer.file(file, xclbin_bytes(family, "vision" if ctx == "vision" else ""))
         writer.record("xclbin", ctx, file, KERNEL_NAME)
     for gemm in text_gemms(config):
         _write_gemm(writer, gemm, config.gemv_format)
