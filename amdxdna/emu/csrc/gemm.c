@@ -18,7 +18,7 @@ typedef struct {
     const uint8_t *bias;
     uint16_t *c;
     size_t rows, k, n, lda, c_stride, stride, first;
-    int swiglu, gelu;
+    epilogue kind;
     size_t second;                /* bytes from a stream to the one it is summed with, or 0 */
     uint32_t format;
     uint8_t busy[MAX_ROWS];       /* the row has a value other than zero */
@@ -77,36 +77,9 @@ static void panel_bias(const gemm_job *job, size_t column, size_t count, float *
         memcpy(bias, job->bias + 4 * column, 4 * count);
 }
 
-/* The epilogue of a row's `width` columns. GELU in its tanh form is x sigmoid(t), t = 2 sqrt(2 / pi)
-   (x + 0.044715 x^3): the SwiGLU of t and x / t, which is finite. */
-static void epilogue(const gemm_job *job, const float *sums, const float *bias, unsigned width, uint16_t *out)
-{
-    if (!job->gelu) {
-        job->variant->finish(sums, bias, job->swiglu, width, out);
-        return;
-    }
-    static const float zero[PANEL];
-    for (unsigned at = 0; at < width; at += HALF) {
-        float pair[PANEL] __attribute__((aligned(64)));
-        uint16_t half[HALF];
-        for (unsigned j = 0; j < HALF; j++) {
-            float x = at + j < width ? sums[at + j] + bias[at + j] : 0;
-            float slope = 1.5957691216f * (1 + 0.044715f * x * x), t = x * slope, ratio = 1 / slope;
-            if (x > 16)
-                t = x, ratio = 1;
-            if (x < -16)
-                t = 0, ratio = 0;
-            pair[j] = t;
-            pair[HALF + j] = ratio;
-        }
-        job->variant->finish(pair, zero, 1, PANEL, half);
-        memcpy(out + at, half, 2 * (width - at < HALF ? width - at : HALF));
-    }
-}
-
 static uint16_t *output(const gemm_job *job, uint16_t *row, size_t column)
 {
-    return row + (job->swiglu ? column / 2 : column);
+    return row + (job->kind == SWIGLU ? column / 2 : column);
 }
 
 static void panel_task(void *context, size_t begin, size_t end, unsigned worker)
@@ -145,8 +118,8 @@ static void panel_task(void *context, size_t begin, size_t end, unsigned worker)
                         sums[i * PANEL + j] += rest[i * PANEL + j];
             }
             for (size_t i = 0; i < count; i++)
-                epilogue(job, sums + i * PANEL, bias, (unsigned)width,
-                         output(job, job->c + (job->first + job->list[from + i]) * job->c_stride, column));
+                variant->finish(sums + i * PANEL, bias, job->kind, (unsigned)width,
+                                output(job, job->c + (job->first + job->list[from + i]) * job->c_stride, column));
         }
     }
 }
@@ -159,7 +132,7 @@ static void idle_row(gemm_job *job)
     for (size_t column = 0; column < job->n; column += PANEL) {
         size_t width = job->n - column < PANEL ? job->n - column : PANEL;
         panel_bias(job, column, width, bias);
-        epilogue(job, zero, bias, (unsigned)width, output(job, job->idle, column));
+        job->variant->finish(zero, bias, job->kind, (unsigned)width, output(job, job->idle, column));
     }
 }
 
@@ -167,7 +140,7 @@ static void idle_task(void *context, size_t begin, size_t end, unsigned worker)
 {
     (void)worker;
     const gemm_job *job = context;
-    size_t nbytes = 2 * (job->swiglu ? job->n / 2 : job->n);
+    size_t nbytes = 2 * (job->kind == SWIGLU ? job->n / 2 : job->n);
     for (size_t r = begin; r < end; r++)
         if (!job->busy[r])
             memcpy(job->c + (job->first + r) * job->c_stride, job->idle, nbytes);
@@ -216,8 +189,7 @@ int emu_gemm(uintptr_t a, uintptr_t b, uintptr_t c, size_t rows, size_t k, size_
     job->stride = group_bytes(k, format);
     job->second = flags & EMU_PAIR ? n / 8 * job->stride : 0;
     job->bias = flags & EMU_BIAS ? job->b + job->second + n / 8 * job->stride : NULL;
-    job->swiglu = !!(flags & EMU_SWIGLU);
-    job->gelu = !!(flags & EMU_GELU);
+    job->kind = flags & EMU_SWIGLU ? SWIGLU : flags & EMU_GELU ? GELU : PLAIN;
     job->format = format;
     job->idle = (uint16_t *)(job + 1);
     idle_row(job);

@@ -165,16 +165,26 @@ TARGET_INLINE __m256 exponential(__m256 v)
     return _mm256_mul_ps(p, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(rest, bias), 23)));
 }
 
-TARGET void avx2_finish(const float *sums, const float *bias, int swiglu, unsigned columns, uint16_t *out)
+/* v sigmoid(t) */
+TARGET_INLINE __m256 gated(__m256 v, __m256 t)
 {
-    unsigned count = swiglu ? HALF : columns;
+    __m256 one = _mm256_set1_ps(1), e = exponential(_mm256_xor_ps(t, _mm256_set1_ps(-0.0f)));
+    return _mm256_div_ps(v, _mm256_add_ps(one, e));
+}
+
+TARGET void avx2_finish(const float *sums, const float *bias, epilogue kind, unsigned columns, uint16_t *out)
+{
+    unsigned count = kind == SWIGLU ? HALF : columns;
     for (unsigned j = 0; j < count; j += 8) {
         __m256 v = _mm256_add_ps(_mm256_loadu_ps(sums + j), _mm256_loadu_ps(bias + j));
-        if (swiglu) {
+        if (kind == SWIGLU) {
             __m256 up = _mm256_add_ps(_mm256_loadu_ps(sums + HALF + j), _mm256_loadu_ps(bias + HALF + j));
-            __m256 one = _mm256_set1_ps(1), minus = _mm256_set1_ps(-0.0f);
-            __m256 sigmoid = _mm256_add_ps(one, exponential(_mm256_xor_ps(v, minus)));
-            v = _mm256_mul_ps(_mm256_div_ps(v, sigmoid), up);
+            v = _mm256_mul_ps(gated(v, v), up);
+        } else if (kind == GELU) {
+            /* The result is zero from -15 on; -infinity would make a NaN. A NaN passes. */
+            v = _mm256_max_ps(_mm256_set1_ps(-64.0f), v);
+            __m256 slope = _mm256_fmadd_ps(_mm256_mul_ps(v, v), _mm256_set1_ps(GELU_X3), _mm256_set1_ps(GELU_X));
+            v = gated(v, _mm256_mul_ps(v, slope));
         }
         _mm_storeu_si128((__m128i *)(out + j), round_bf16(v));
     }

@@ -69,6 +69,11 @@ typedef struct {
     size_t entries;
 } gemv_job;
 
+/* SwiGLU: silu(gate) * up of a panel's 32 | 32 columns. GELU: the tanh form, x sigmoid(GELU_X x + GELU_X3 x^3). */
+typedef enum { PLAIN, SWIGLU, GELU } epilogue;
+#define GELU_X 1.5957691216f /* 2 sqrt(2 / pi) */
+#define GELU_X3 0.0713548163f /* 0.044715 times that */
+
 typedef struct {
     const char *name;
     int (*supported)(void);
@@ -82,16 +87,16 @@ typedef struct {
     /* GEMM. A is packed in tiles of up to `tile_rows` rows; a packed element of A and B takes `element`
        bytes. `pack` packs `count` rows, `decode` up to four groups as a half panel [k][HALF], `tile`
        multiplies count x k by k x HALF into float32 out[count][PANEL] (the half's columns). `finish`
-       turns `columns` of out's row into bf16: plain, or the SwiGLU of 32 | 32. */
+       adds the bias to `columns` (a multiple of 8) of out's row and turns them into bf16. */
     unsigned tile_rows, element;
     void (*pack)(const uint16_t *const *rows, unsigned count, size_t k, void *out);
     void (*decode[2])(const uint8_t *groups, size_t count, size_t k, void *out);
     void (*tile)(const void *a, const void *b, unsigned count, size_t k, float *out);
-    void (*finish)(const float *sums, const float *bias, int swiglu, unsigned columns, uint16_t *out);
+    void (*finish)(const float *sums, const float *bias, epilogue kind, unsigned columns, uint16_t *out);
 } isa_variant;
 
 /* `finish` of every vector variant. */
-void avx2_finish(const float *sums, const float *bias, int swiglu, unsigned columns, uint16_t *out);
+void avx2_finish(const float *sums, const float *bias, epilogue kind, unsigned columns, uint16_t *out);
 
 extern const isa_variant isa_portable, isa_avx2, isa_avx512, isa_avx512_bf16;
 

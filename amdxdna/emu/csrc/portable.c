@@ -123,16 +123,17 @@ static void tile(const void *a, const void *b, unsigned count, size_t k, float *
     }
 }
 
-static void finish(const float *sums, const float *bias, int swiglu, unsigned columns, uint16_t *out)
+static void finish(const float *sums, const float *bias, epilogue kind, unsigned columns, uint16_t *out)
 {
-    if (!swiglu) {
-        for (unsigned j = 0; j < columns; j++)
-            out[j] = to_bf16(sums[j] + bias[j]);
-        return;
-    }
-    for (unsigned j = 0; j < HALF; j++) {
-        float gate = sums[j] + bias[j], up = sums[HALF + j] + bias[HALF + j];
-        out[j] = to_bf16(gate / (1.0f + expf(-gate)) * up);
+    for (unsigned j = 0; j < (kind == SWIGLU ? HALF : columns); j++) {
+        float v = sums[j] + bias[j];
+        if (kind == SWIGLU) {
+            v = v / (1.0f + expf(-v)) * (sums[HALF + j] + bias[HALF + j]);
+        } else if (kind == GELU) {
+            v = v < -64.0f ? -64.0f : v; /* the result is zero from -15 on; -infinity would make a NaN */
+            v = v / (1.0f + expf(-v * (GELU_X + GELU_X3 * v * v)));
+        }
+        out[j] = to_bf16(v);
     }
 }
 
