@@ -17,7 +17,8 @@ def xclbin_bytes(family: Family | str, key: str = "") -> bytes:
     """The xclbin of `family` (a Family, or its name: "gemm", "gemv", "copy"); 1 PDI, 1 CU, 8 columns.
 
     The same arguments always give the same bytes. Files of one family with different keys differ in their
-    UUID alone, so that they get hardware contexts of their own. Raises ValueError for a name that is no family.
+    UUID alone, so that they get hardware contexts of their own. Raises ValueError for a name that is no
+    family.
     """
     from amdxdna.xclbin.writer import KernelSpec, PdiSpec, build
 
