@@ -35,8 +35,9 @@ def _c_files(folder: str) -> tuple[str, ...]:
 
 
 MODULES = (
-    Module("amdxdna._native", ("amdxdna/csrc/uapi.h", "amdxdna/csrc/native.cdef.h"),
-           ("amdxdna/csrc/native.h",), _c_files("amdxdna/csrc")),
+    Module("amdxdna._native",
+           ("amdxdna/csrc/uapi.h", "amdxdna/csrc/native.cdef.h", "amdxdna/csrc/process.cdef.h"),
+           ("amdxdna/csrc/native.h", "amdxdna/csrc/process.h"), _c_files("amdxdna/csrc")),
     Module("amdxdna.emu._kernels", ("amdxdna/emu/csrc/kernels.cdef.h",),
            ("amdxdna/emu/csrc/kernels.h",), _c_files("amdxdna/emu/csrc")),
     Module("qwen35._host", ("qwen35/csrc/host.cdef.h", "qwen35/csrc/formats.cdef.h", "qwen35/csrc/resize.cdef.h", "qwen35/csrc/host_vision.cdef.h"),

@@ -1,0 +1,289 @@
+/* System calls of a child that somebody else answers (seccomp user notifications) or watches (ptrace). */
+#include "process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <poll.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#ifndef SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+#define SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV (1UL << 5) /* Linux 5.19 */
+#endif
+#ifndef SECCOMP_ADDFD_FLAG_SEND
+#define SECCOMP_ADDFD_FLAG_SEND (1UL << 1) /* Linux 5.14 */
+#endif
+#define NOTIF_SET_FLAGS _IOW('!', 4, uint64_t) /* Linux 6.6 */
+enum { SYNC_WAKE_UP = 1, X32_BIT = 0x40000000, PAGE = 4096 };
+
+#define ARGUMENT(n) (offsetof(struct seccomp_data, args[n]))
+#define COUNT(list) ((int)(sizeof(list) / sizeof *(list)))
+
+/* Calls that name a file, and which argument does. */
+static const struct { short nr, path; } PATH_CALLS[] = {
+    {SYS_open, 0}, {SYS_openat, 1}, {SYS_openat2, 1}, {SYS_stat, 0}, {SYS_lstat, 0}, {SYS_newfstatat, 1},
+    {SYS_statx, 1}, {SYS_access, 0}, {SYS_faccessat, 1}, {SYS_faccessat2, 1}, {SYS_readlink, 0},
+    {SYS_readlinkat, 1}, {SYS_chmod, 0}, {SYS_fchmodat, 1},
+};
+enum { OPENS = 3 }; /* the first so many of them */
+
+struct program {
+    struct sock_filter code[128];
+    int length;
+};
+
+static void emit(struct program *p, struct sock_filter instruction)
+{
+    p->code[p->length++] = instruction;
+}
+
+static void load(struct program *p, size_t offset)
+{
+    emit(p, (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (uint32_t)offset));
+}
+
+static void give(struct program *p, uint32_t action)
+{
+    emit(p, (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action));
+}
+
+/* Returns `action` when the accumulator equals `value`. */
+static void give_if(struct program *p, uint32_t value, uint32_t action)
+{
+    emit(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1));
+    give(p, action);
+}
+
+/* Skips the instructions up to skip_end() unless the accumulator equals `value`. */
+static int skip_unless(struct program *p, uint32_t value)
+{
+    emit(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 0));
+    return p->length - 1;
+}
+
+static void skip_end(struct program *p, int at)
+{
+    p->code[at].jf = (uint8_t)(p->length - at - 1);
+}
+
+/* Only x86-64's own calls are looked at: a program in another mode finds no device. */
+static void build(struct program *p, int watch)
+{
+    const uint32_t action = watch ? SECCOMP_RET_TRACE : SECCOMP_RET_USER_NOTIF;
+    int at;
+
+    p->length = 0;
+    load(p, offsetof(struct seccomp_data, arch));
+    emit(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, AUDIT_ARCH_X86_64, 1, 0));
+    give(p, SECCOMP_RET_ALLOW);
+    load(p, offsetof(struct seccomp_data, nr));
+
+    at = skip_unless(p, SYS_ioctl);
+    load(p, ARGUMENT(1));
+    emit(p, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_AND | BPF_K, 0xFF00));
+    give_if(p, 'd' << 8, action);
+    give(p, SECCOMP_RET_ALLOW);
+    skip_end(p, at);
+
+    at = skip_unless(p, SYS_mmap);
+    load(p, ARGUMENT(4));
+    give_if(p, (uint32_t)-1, SECCOMP_RET_ALLOW);
+    load(p, ARGUMENT(5) + 4); /* no ordinary file is mapped from 4 GiB on: DRM's offsets start there */
+    emit(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0));
+    give(p, action);
+    load(p, ARGUMENT(3));
+    emit(p, (struct sock_filter)BPF_STMT(BPF_ALU | BPF_AND | BPF_K, MAP_TYPE));
+    give_if(p, MAP_SHARED, action);
+    give_if(p, MAP_SHARED_VALIDATE, action);
+    give(p, SECCOMP_RET_ALLOW);
+    skip_end(p, at);
+
+    for (int i = 0; i < (watch ? OPENS : COUNT(PATH_CALLS)); i++)
+        give_if(p, (uint32_t)PATH_CALLS[i].nr, action);
+    give_if(p, watch ? SYS_close : SYS_fstat, action);
+    give(p, SECCOMP_RET_ALLOW);
+}
+
+static int install(int watch, unsigned int flags)
+{
+    struct program p;
+    build(&p, watch);
+    struct sock_fprog filter = {(unsigned short)p.length, p.code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        return -errno;
+    long value = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &filter);
+    return value < 0 ? -errno : (int)value;
+}
+
+static int send_fd(int socket, int fd)
+{
+    char byte = 0, control[CMSG_SPACE(sizeof fd)] = {0};
+    struct iovec data = {&byte, 1};
+    struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = control,
+                             .msg_controllen = sizeof control};
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    return sendmsg(socket, &message, 0) < 0 ? -errno : 0;
+}
+
+/* In the child, before its exec: from here on its calls are answered by whoever holds the listener, which is
+ * sent through `socket`. */
+int xdna_confine(int socket)
+{
+    int listener = install(0, SECCOMP_FILTER_FLAG_NEW_LISTENER | SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV);
+    if (listener == -EINVAL)
+        listener = install(0, SECCOMP_FILTER_FLAG_NEW_LISTENER);
+    if (listener < 0)
+        return listener;
+    int sent = send_fd(socket, listener);
+    close(listener);
+    return sent;
+}
+
+/* In the child, before its exec and with a tracer attached: its calls stop for the tracer. */
+int xdna_watch(void)
+{
+    return install(1, 0);
+}
+
+/* A NUL-terminated string of another process, cut to `size`; its length or -errno. */
+int xdna_read_string(int pid, uint64_t address, char *text, size_t size)
+{
+    size_t done = 0;
+    while (done < size) {
+        size_t part = PAGE - (address + done) % PAGE;
+        if (part > size - done)
+            part = size - done;
+        struct iovec here = {text + done, part}, there = {(void *)(uintptr_t)(address + done), part};
+        ssize_t got = process_vm_readv(pid, &here, 1, &there, 1, 0);
+        if (got <= 0)
+            return got ? -errno : -EFAULT;
+        char *end = memchr(text + done, 0, (size_t)got);
+        if (end)
+            return (int)(end - text);
+        done += (size_t)got;
+    }
+    return -ENAMETOOLONG;
+}
+
+/* Device and inode of another process's descriptor; -errno when it has none. */
+int xdna_identify(int pid, int fd, uint64_t *device, uint64_t *inode)
+{
+    char name[64];
+    struct stat status;
+    snprintf(name, sizeof name, "/proc/%d/fd/%d", pid, fd);
+    if (stat(name, &status))
+        return -errno;
+    *device = status.st_dev;
+    *inode = status.st_ino;
+    return 0;
+}
+
+/* Whether `path` holds one of the NUL-separated `tokens`, which end with an empty one. */
+int xdna_mentions(const char *path, const char *tokens)
+{
+    for (; *tokens; tokens += strlen(tokens) + 1)
+        if (strstr(path, tokens))
+            return 1;
+    return 0;
+}
+
+int xdna_notice_start(int listener)
+{
+    /* Wakes the other side on the same core; kernels without it do without. */
+    return ioctl(listener, NOTIF_SET_FLAGS, (uint64_t)SYNC_WAKE_UP) ? -errno : 0;
+}
+
+int xdna_notice_answer(int listener, uint64_t id, int64_t value, int error, int go_on)
+{
+    struct seccomp_notif_resp answer = {
+        .id = id, .val = value, .error = error, .flags = go_on ? SECCOMP_USER_NOTIF_FLAG_CONTINUE : 0};
+    return ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer) ? -errno : 0;
+}
+
+/* Gives the caller a copy of `fd`; with `answer` its number is the call's result. The number or -errno. */
+int xdna_notice_give(int listener, uint64_t id, int fd, int close_on_exec, int answer)
+{
+    struct seccomp_notif_addfd add = {
+        .id = id, .srcfd = (uint32_t)fd, .newfd_flags = close_on_exec ? O_CLOEXEC : 0,
+        .flags = answer ? SECCOMP_ADDFD_FLAG_SEND : 0};
+    int value = ioctl(listener, SECCOMP_IOCTL_NOTIF_ADDFD, &add);
+    return value < 0 ? -errno : value;
+}
+
+/* 0 while the caller still waits for the answer, so that what was read of it was its own. */
+int xdna_notice_valid(int listener, uint64_t id)
+{
+    return ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &id) ? -errno : 0;
+}
+
+/* Whether Python must see it; fills in path, dev and ino. */
+static int concerns(struct xdna_notice *n, uint64_t device, const char *tokens)
+{
+    int fd = n->nr == SYS_mmap ? (int)n->args[4] : (int)n->args[0];
+    n->path[0] = 0;
+    n->dev = n->ino = 0;
+    for (int i = 0; i < COUNT(PATH_CALLS); i++)
+        if (n->nr == PATH_CALLS[i].nr) {
+            uint64_t path = n->args[PATH_CALLS[i].path];
+            int length = xdna_read_string((int)n->pid, path, n->path, sizeof n->path);
+            if (length < 0) {
+                n->path[0] = 0;
+                return length == -EPERM; /* no way into its memory: someone should be told */
+            }
+            if (n->path[0])
+                return xdna_mentions(n->path, tokens);
+            break; /* an empty path means the descriptor itself */
+        }
+    return xdna_identify((int)n->pid, fd, &n->dev, &n->ino) == 0 && n->dev == device;
+}
+
+/* The next call that concerns the device: 1, or 0 when every process has ended or `stop` is readable, or
+ * -errno. A call concerns it that names a path with one of the tokens in it, or a descriptor of a file on
+ * `device`; others go on here. `seen` counts them all. */
+int xdna_notice_next(int listener, int stop, uint64_t device, const char *tokens, struct xdna_notice *n,
+                     uint64_t *seen)
+{
+    for (;;) {
+        struct pollfd wait[2] = {{listener, POLLIN, 0}, {stop, POLLIN, 0}};
+        if (poll(wait, 2, -1) < 0)
+            return -errno;
+        if (wait[1].revents)
+            return 0;
+        if (!(wait[0].revents & POLLIN)) {
+            if (wait[0].revents & (POLLHUP | POLLERR | POLLNVAL))
+                return 0;
+            continue;
+        }
+        struct seccomp_notif notif;
+        memset(&notif, 0, sizeof notif);
+        if (ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &notif)) {
+            if (errno == ENOENT) /* its thread was killed meanwhile */
+                continue;
+            return -errno;
+        }
+        ++*seen;
+        n->id = notif.id;
+        n->pid = notif.pid;
+        n->nr = notif.data.nr;
+        memcpy(n->args, notif.data.args, sizeof n->args);
+        if (concerns(n, device, tokens))
+            return 1;
+        xdna_notice_answer(listener, n->id, 0, 0, 1);
+    }
+}

@@ -1,0 +1,25 @@
+/* Calls of another process, answered (seccomp, confine.c) or watched (ptrace, ptrace.c): for cffi's cdef and
+ * the C compiler. Unless said otherwise a function returns 0 or more, and -errno on failure. */
+
+/* One system call that waits for an answer. */
+struct xdna_notice {
+    uint64_t id;
+    uint32_t pid;  /* the calling thread */
+    int32_t nr;
+    uint64_t args[6];
+    uint64_t dev;  /* of its descriptor's file */
+    uint64_t ino;
+    char path[4096];
+};
+
+int xdna_confine(int socket);
+int xdna_watch(void);
+int xdna_read_string(int pid, uint64_t address, char *text, size_t size);
+int xdna_identify(int pid, int fd, uint64_t *device, uint64_t *inode);
+int xdna_mentions(const char *path, const char *tokens);
+int xdna_notice_start(int listener);
+int xdna_notice_next(int listener, int stop, uint64_t device, const char *tokens, struct xdna_notice *n,
+                     uint64_t *seen);
+int xdna_notice_answer(int listener, uint64_t id, int64_t value, int error, int go_on);
+int xdna_notice_give(int listener, uint64_t id, int fd, int close_on_exec, int answer);
+int xdna_notice_valid(int listener, uint64_t id);
