@@ -85,9 +85,14 @@ class BadArgument(XdnaError, ValueError):
 
 
 class NoFreeContext(XdnaError):
-    """Every hardware context is taken. ``holders``: (pid, contexts) pairs, where the driver tells them."""
+    """Every hardware context is taken. ``holders``: (pid, contexts) pairs, where the driver tells them.
+
+    ``certain`` is false where the driver cannot tell: it passes any refusal of the firmware on as EINVAL, and
+    the firmware may hold fewer contexts than the driver thinks.
+    """
 
     holders: tuple[tuple[int, int], ...] = ()
+    certain: bool = True
 
 
 class ContextRefused(XdnaError):

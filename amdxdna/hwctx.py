@@ -125,7 +125,8 @@ class HwContext:
                     raise
                 verdict = refused(self.client)
                 # Contexts that are free now may not have been a moment ago: ask again before blaming others.
-                if isinstance(verdict, NoFreeContext) or attempt + 1 == _ATTEMPTS:
+                certain = isinstance(verdict, NoFreeContext) and verdict.certain
+                if certain or attempt + 1 == _ATTEMPTS:
                     raise verdict from None
         self.handle = request.handle
         self.syncobj = request.syncobj_handle
@@ -294,8 +295,8 @@ def _abandon(client: Client, handles: list[int], syncobj: int, pending: dict[Com
 def refused(client: Client) -> NoFreeContext | ContextRefused:
     """What EINVAL from CREATE_HWCTX was: the driver passes every refusal of the firmware on as EINVAL.
 
-    Resource info (DRM minor 4) tells how many contexts there can be; without it any other context on the
-    device makes a full device the likely cause.
+    Resource info (DRM minor 4) tells how many contexts there can be and are. Below that number, or without
+    it, the firmware may still be full: it is the likely cause while other contexts work.
     """
     found: tuple[query.ContextInfo, ...] = ()
     limit: int | None = None
@@ -308,17 +309,18 @@ def refused(client: Client) -> NoFreeContext | ContextRefused:
     except XdnaError:
         pass
     holders = tuple(sorted(Counter(c.pid for c in found).items()))
-    if taken >= limit if limit is not None else taken > 0:
-        who = ", ".join(f"process {pid}: {count}" + (" (this one)" if pid == os.getpid() else "")
-                        for pid, count in holders) or "their holders are not reported"
-        total = f"all {limit}" if limit is not None else f"probably all ({taken} are open)"
+    who = ", ".join(f"process {pid}: {count}" + (" (this one)" if pid == os.getpid() else "")
+                    for pid, count in holders) or "their holders are not reported"
+    of = f"{taken} of {limit}" if limit is not None else f"{taken}"
+    full = limit is not None and taken >= limit
+    if full or (taken if limit is None else os.getpid() in dict(holders)):
+        cause = f"all {limit} hardware contexts of the device are taken" if full else \
+            f"the firmware gives no further hardware context; {of} are taken, which may be all it has"
         return NoFreeContext(
-            f"{total} hardware contexts of the device are taken ({who})", call="CREATE_HWCTX",
-            errno=errno.EINVAL, holders=holders,
+            f"{cause} ({who})", call="CREATE_HWCTX", errno=errno.EINVAL, holders=holders, certain=full,
             remedy="Close other programs that use the NPU, or wait for them to end")
-    open_ = f"{taken} of {limit}" if limit is not None else "none"
     return ContextRefused(
-        f"the firmware refused the context though contexts are free ({open_} taken)", call="CREATE_HWCTX",
+        f"the firmware refused the context though contexts are free ({of} are taken)", call="CREATE_HWCTX",
         errno=errno.EINVAL,
         remedy="Look at `dmesg | grep amdxdna` for the firmware's status; 0x4000003 means a parameter it "
                "does not accept")

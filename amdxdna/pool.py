@@ -77,8 +77,9 @@ class ContextPool:
 
     A context is made when a kernel of its xclbin first starts, and kept. When the device has none left, the
     least recently used idle one of this pool is given up, one at a time, only as many as needed; its buffers
-    (PDIs, instruction streams, data) stay, and it comes back at its next use. Contexts of other processes are
-    never touched. Should none of the pool's own be idle, the least recently used is waited for.
+    (PDIs, instruction streams, data) stay, and it comes back at its next use. Where the driver cannot tell a
+    full device from another refusal, one is given up to find out. Contexts of other processes are never
+    touched. Should none of the pool's own be idle, the least recently used is waited for.
 
     `max_contexts` limits how many this pool keeps open (None: what the device allows). Thread-safe.
     """
@@ -222,13 +223,19 @@ class ContextPool:
             while self.max_contexts is not None and self.resident >= self.max_contexts:
                 if not self._evict(entry):
                     break
+            tried = False
             while True:
                 closings = self._closings
                 try:
                     context = HwContext(self._client, entry.xclbin, QoS(gops=entry.gops), entry.pdis)
                     break
-                except NoFreeContext:
-                    if not self._evict(entry) and not self._await_closing(closings):
+                except NoFreeContext as error:
+                    # Where it is not certain that the device is full, giving up one context settles it.
+                    if tried and not error.certain:
+                        raise
+                    if self._evict(entry):
+                        tried = True
+                    elif not self._await_closing(closings):
                         raise
             self._loads += 1
             entry.context = context

@@ -175,6 +175,8 @@ class Run:
 def failure(command: Command) -> CommandFailed:
     """What the words of a command that is over, and not completed, mean."""
     state = command.state or 0
+    if state in State.__members__.values():
+        state = State(state)
     index: int | None = None
     report = command
     where = ""
@@ -200,7 +202,7 @@ def failure(command: Command) -> CommandFailed:
         return CommandAborted(
             f"the command was dropped{where}, since its context was reset or destroyed", call="EXEC_CMD",
             state=state, index=index, remedy="Start it again")
-    name = State(state).name if state in State.__members__.values() else str(state)
+    name = state.name if isinstance(state, State) else str(state)
     return CommandFailed(
         f"the firmware refused the command or failed in it{where} (state {name})", call="EXEC_CMD",
         state=state, index=index,

@@ -117,16 +117,55 @@ def test_eviction_on_old_drivers(open_emu, minor):
     assert opened.pool.stats == PoolStats(2, 1, 0, 1)
 
 
-def test_another_refusal_gives_nothing_up(open_emu):
-    opened = open_emu("slots=4,refuse=2-4:0x4000003")
-    a, b = adder(opened, 64, 1), adder(opened, 64, 2, variant=1)
+def test_another_refusal_gives_up_one_context_at_most(open_emu):
+    """The driver cannot tell it from a firmware with fewer contexts than it thinks."""
+    opened = open_emu("slots=8,refuse=4-10:0x4000003")
+    kernels = [adder(opened, 64, i, variant=i) for i in range(4)]
     pair = buffers(opened)
-    check(a, pair, 1)
+    for addend, kernel in enumerate(kernels[:3]):
+        check(kernel, pair, addend)
+    with pytest.raises(errors.NoFreeContext) as caught:
+        kernels[3].run(*pair)
+    assert not caught.value.certain
+    assert opened.pool.stats == PoolStats(3, 1, 0, 2)
+
+
+def test_a_refusal_with_no_context_open_is_no_full_device(open_emu):
+    opened = open_emu("slots=8,refuse=1-3:0x4000003")
+    kernel, pair = adder(opened, 64, 1), buffers(opened)
     with pytest.raises(errors.ContextRefused):
-        b.run(*pair)
+        kernel.run(*pair)
+    check(kernel, pair, 1)
     assert opened.pool.stats == PoolStats(1, 0, 0, 1)
-    check(b, pair, 2)
-    assert opened.pool.stats == PoolStats(2, 0, 0, 2)
+
+
+def test_a_firmware_with_fewer_contexts_than_the_driver_thinks():
+    """Resource info promises 16; the firmware has two."""
+    def promise(request, address):
+        if request != lib.DRM_IOCTL_AMDXDNA_GET_INFO:
+            return None
+        info = ffi.cast("struct amdxdna_drm_get_info *", address)
+        if info.param != lib.DRM_AMDXDNA_QUERY_RESOURCE_INFO:
+            return None
+        node.inner.ioctl(request, address)
+        ffi.cast("struct amdxdna_drm_get_resource_info *", info.buffer).npu_task_max = 16
+        return 0
+
+    node = ProxyNode(open_node("emu:quiet,slots=2"), promise)
+    with Device.open(node) as opened:
+        kernels = [adder(opened, 64, i, variant=i) for i in range(5)]
+        pair = buffers(opened)
+        for _ in range(2):
+            for addend, kernel in enumerate(kernels):
+                check(kernel, pair, addend)
+        assert opened.pool.stats == PoolStats(10, 8, 0, 2)
+        opened.pool.unload()
+        held = [opened.context(copy_xclbin(i)) for i in range(2)]
+        with pytest.raises(errors.NoFreeContext, match="2 of 16") as caught:
+            opened.context(copy_xclbin(2))
+        assert not caught.value.certain
+        for context in held:
+            context.close()
 
 
 def test_a_running_context_is_waited_for_not_torn_down(open_emu):
