@@ -143,10 +143,10 @@ class Qwen35:
 
         directory = find_bundle(path)
         bundle = Bundle.open(directory)
-        from amdxdna import Device
+        from qwen35.device import open_device
         from qwen35.model.text import TextModel
 
-        opened = Device.open(device)
+        opened = open_device(bundle, device, note)
         try:
             with ThreadPoolExecutor(1) as beside:
                 reading = beside.submit(Tokenizer, bundle.tokenizer_path)

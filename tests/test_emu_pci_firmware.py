@@ -174,7 +174,7 @@ def test_probe_and_queries(probe: Probe) -> None:
     management = probe.start()
     assert management.ask(firmware.SET_RUNTIME_CONFIG, struct.pack("<IQ", 5, 1)) == bytes(4)
     assert management.ask(firmware.GET_RUNTIME_CONFIG, struct.pack("<I", 5)) == struct.pack("<IQ", 0, 1)
-    assert management.ask(firmware.GET_FIRMWARE_VERSION) == struct.pack("<5I", 0, 1, 1, 2, 64)
+    assert management.ask(firmware.GET_FIRMWARE_VERSION) == struct.pack("<5I", 0, 1, 1, 2, 58597)
     assert management.ask(firmware.QUERY_AIE_VERSION) == struct.pack("<IHH", 0, 2, 0)
     tiles = struct.unpack("<II20H", management.ask(firmware.QUERY_TILE_INFO))
     assert tiles[:9] == (0, 0x2000, 2, 0, 8, 6, 4, 1, 1)

@@ -39,7 +39,7 @@ def versions(t: Target) -> None:
     aie = client.get_info(lib.DRM_AMDXDNA_QUERY_AIE_VERSION, "amdxdna_drm_query_aie_version")
     assert (aie.major, aie.minor) == (2, 0)
     fw = client.get_info(lib.DRM_AMDXDNA_QUERY_FIRMWARE_VERSION, "amdxdna_drm_query_firmware_version")
-    assert (fw.major, fw.minor, fw.patch, fw.build) == (1, 1, 2, 64)
+    assert (fw.major, fw.minor, fw.patch, fw.build) == (1, 1, 2, 58597)
 
 
 @case()

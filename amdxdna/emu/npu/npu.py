@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from amdxdna._native import ffi
-from amdxdna.emu import kernels
+from amdxdna.emu import identity, kernels
 from amdxdna.emu.faults import Faults
 from amdxdna.emu.kernels import stream as streams
 from amdxdna.emu.kernels.families import PDI_BYTES
@@ -67,7 +67,7 @@ class Npu:
     """
 
     AIE_VERSION = (2, 0)
-    FIRMWARE_VERSION = (1, 1, 2, 64)
+    FIRMWARE_VERSION = identity.FIRMWARE_VERSION
     PROTOCOL_VERSION = (7, 0)
 
     def __init__(self, memory: Memory, *, slots: int = 16, columns: int = 8, threads: int = 0,

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from amdxdna.emu import identity
 from amdxdna.emu.faults import Faults
 from amdxdna.emu.npu import BadAddress, Npu, Reply, Slot, Status
 
@@ -48,7 +49,7 @@ class FirmwareOptions:
     """
 
     protocol: tuple[int, int] = (7, 0)
-    version: tuple[int, int, int, int] = (1, 1, 2, 64)
+    version: tuple[int, int, int, int] = identity.FIRMWARE_VERSION
     revision: int = 1
     slots: int = 16
     columns: int = 8

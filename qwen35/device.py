@@ -1,0 +1,59 @@
+"""Which device a bundle runs on: the emulator's kernels must never reach real firmware.
+
+A bundle that `export` wrote holds kernels of the emulated NPU. Their device images are markers, and what real
+firmware does with one is unknown, so the device is asked for its firmware version first
+(amdxdna.emu.identity).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from qwen35.errors import ModelError
+
+if TYPE_CHECKING:
+    from amdxdna import Device
+    from qwen35.bundle import Bundle
+
+__all__ = ["open_device"]
+
+_PUBLISHED = "for this NPU use a compiled bundle such as brishen/iron-qwen3.5-2b-npu2"
+
+
+def open_device(
+    bundle: Bundle, spec: str | int | None, note: Callable[[str], None] | None = None
+) -> Device:
+    """Opens the device `spec` names (as Device.open) for a bundle's kernels; the caller closes it.
+
+    "auto" with emulated kernels falls back to the emulated NPU, which `note` is told. Raises ModelError where
+    a named device cannot run the bundle's kernels, and the binding's XdnaError.
+    """
+    from amdxdna import Device
+
+    automatic = spec is None or spec == "auto"
+    device = Device.open(spec)
+    try:
+        if not bundle.emulated or _is_model(device):
+            return device
+    except BaseException:
+        device.close()
+        raise
+    where = device.node.path
+    device.close()
+    if not automatic:
+        raise ModelError(
+            f"the bundle's kernels are the emulated NPU's and {where} is a real one", str(bundle.path),
+            f"use --device emu, or {_PUBLISHED}",
+        )
+    if note is not None:
+        note(f"{where} is left alone: this bundle's kernels are the emulated NPU's; {_PUBLISHED}")
+    return Device.open("emu")
+
+
+def _is_model(device: Device) -> bool:
+    """Whether the NPU model answers, in process or behind a driver."""
+    from amdxdna import query
+    from amdxdna.emu.identity import FIRMWARE_BUILD
+
+    return query.firmware_version(device.client).build == FIRMWARE_BUILD
