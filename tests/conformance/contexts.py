@@ -54,6 +54,22 @@ def sixteen_slots(t: Target) -> None:
     _exhaust(t, 16)
 
 
+@case(slots=24)
+def more_slots_than_the_driver_knows(t: Target) -> None:
+    """The driver leaves the limit to the firmware, also where that has more slots than it reports."""
+    client = t.client()
+    client.heap()
+    assert len(_fill(client)) == 24
+
+
+@case(slots=4)
+def task_limit_is_the_drivers(t: Target) -> None:
+    """Resource info's task limit is the driver's number for the device, whatever the firmware has."""
+    t.needs_kernel("the emulated device's slots are those of a device that the driver knows")
+    info = t.client().get_info(lib.DRM_AMDXDNA_QUERY_RESOURCE_INFO, "amdxdna_drm_get_resource_info")
+    assert info.npu_task_max == 16
+
+
 @case(slots=2)
 def slots_are_shared_by_clients(t: Target) -> None:
     """Every open of the device draws from the same slots."""

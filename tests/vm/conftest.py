@@ -10,10 +10,15 @@ import pytest
 
 from amdxdna.emu.pci.firmware import FirmwareOptions
 
-from . import debs, guest
+from . import debs, guest, image
+from .python_root import APP, HOME
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SETTING = "AMDXDNA_VM"
+IMAGE_AGENT = f"""export PYTHONHOME={HOME}
+PYTHONPATH=/{APP} OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python3 -B -s -m {guest.AGENT}"""
+IMAGE_MODULES = ("tests.vm.token_ids", "tests.vm.binding_side")
+IMAGE_MEMORY = "1500M"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -78,6 +83,30 @@ def guests(rig: debs.Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     guests = Guests(rig, folder, archive)
     yield guests
     guests.lose()
+
+
+@pytest.fixture(scope="session")
+def image_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small synthetic bundle."""
+    pytest.importorskip("numpy")
+    from tests.synthetic import SHAPES
+    from tests.synthetic_bundle import write_bundle
+
+    return write_bundle(tmp_path_factory.mktemp("bundle"), SHAPES["tied"])
+
+
+@pytest.fixture(scope="session")
+def image_guest(rig: debs.Rig, image_bundle: Path,
+                tmp_path_factory: pytest.TempPathFactory) -> Iterator[guest.Machine]:
+    """A guest of the minimal image, with the bundle, the test agent and the binding's tests in it."""
+    folder = tmp_path_factory.mktemp("image")
+    archive, sizes = image.build(rig, IMAGE_AGENT, image_bundle, [guest.AGENT, *IMAGE_MODULES])
+    (folder / "sizes").write_text("\n".join(sizes.lines()))
+    initrd = folder / "initrd"
+    initrd.write_bytes(archive)
+    machine = guest.boot(lambda attempt: guest.Machine(rig, folder / attempt, initrd, IMAGE_MEMORY))
+    yield machine
+    machine.close()
 
 
 Probe = Callable[..., guest.Machine]

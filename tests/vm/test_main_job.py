@@ -7,49 +7,22 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from . import guest, image
+from .python_root import APP
 
-from tests.synthetic import SHAPES
-from tests.synthetic_bundle import write_bundle
-
-from . import debs, guest, image
-from .python_root import APP, HOME
-
-MEMORY = "1500M"
 PROMPT = "Once upon a time"
-AGENT = f"""export PYTHONHOME={HOME}
-PYTHONPATH=/{APP} python3 -B -s -m {guest.AGENT}"""
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small synthetic bundle."""
-    return write_bundle(tmp_path_factory.mktemp("bundle"), SHAPES["tied"])
-
-
-@pytest.fixture(scope="module")
-def machine(rig: debs.Rig, bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[guest.Machine]:
-    """A guest of the image, with the test agent beside it."""
-    folder = tmp_path_factory.mktemp("image")
-    archive, sizes = image.build(rig, AGENT, bundle, [guest.AGENT, "tests.vm.token_ids"])
-    print("\n".join(sizes.lines()))
-    (folder / "initrd").write_bytes(archive)
-    machine = guest.boot(lambda attempt: guest.Machine(rig, folder / attempt, folder / "initrd", MEMORY))
-    yield machine
-    machine.close()
-
-
-def in_guest(machine: guest.Machine, command: list[str], timeout: float = 240) -> tuple[str, str]:
+def in_guest(image_guest: guest.Machine, command: list[str], timeout: float = 240) -> tuple[str, str]:
     """Runs a program in the guest; its standard output and error."""
     settings = " ".join(f"{key}={value}" for key, value in ENVIRONMENT.items())
-    answer = machine.request("shell", timeout=timeout,
+    answer = image_guest.request("shell", timeout=timeout,
                              command=f"cd /root; {settings} {shlex.join(command)} 2>/tmp/errors")
     assert "error" not in answer.value, answer.value
-    errors = machine.request("shell", command="cat /tmp/errors").value["output"]
+    errors = image_guest.request("shell", command="cat /tmp/errors").value["output"]
     assert answer.value["status"] == 0, answer.value["output"] + errors
     guest.check_log(answer.log)
     return answer.value["output"], errors
@@ -62,29 +35,29 @@ def on_host(command: list[str]) -> str:
     return done.stdout
 
 
-def test_same_token_ids(machine: guest.Machine, bundle: Path) -> None:
+def test_same_token_ids(image_guest: guest.Machine, image_bundle: Path) -> None:
     """Through the kernel's driver the model gives the token ids that the emulated device in process gives."""
     program = f"/{APP}/tests/vm/token_ids.py"
-    out, _ = in_guest(machine, ["python3", program, f"/{image.BUNDLE}", "auto", PROMPT, "16"])
+    out, _ = in_guest(image_guest, ["python3", program, f"/{image.BUNDLE}", "auto", PROMPT, "16"])
     kernel = json.loads(out)
-    here = json.loads(on_host(["-m", "tests.vm.token_ids", str(bundle), "emu", PROMPT, "16"]))
+    here = json.loads(on_host(["-m", "tests.vm.token_ids", str(image_bundle), "emu", PROMPT, "16"]))
     assert (here["emulated"], kernel["emulated"]) == (True, False)
     assert len(kernel["ids"]) == 16
     assert kernel["ids"] == here["ids"]
 
 
-def test_command_line(machine: guest.Machine, bundle: Path) -> None:
+def test_command_line(image_guest: guest.Machine, image_bundle: Path) -> None:
     """`python3 -m qwen35 --prompt` answers, on the kernel's node, as it does on the emulated device."""
     options = ["--prompt", PROMPT, "--greedy", "--max-new", "12", "--no-loop-check"]
-    out, errors = in_guest(machine, ["python3", "-m", "qwen35", f"/{image.BUNDLE}", *options])
-    assert out == on_host(["-m", "qwen35", str(bundle), *options, "--device", "emu", "--quiet"])
+    out, errors = in_guest(image_guest, ["python3", "-m", "qwen35", f"/{image.BUNDLE}", *options])
+    assert out == on_host(["-m", "qwen35", str(image_bundle), *options, "--device", "emu", "--quiet"])
     assert "emulated" not in errors
-    assert machine.function.firmware.contexts == 0, "the program left contexts behind"
+    assert image_guest.function.firmware.contexts == 0, "the program left contexts behind"
 
 
-def test_nothing_else_is_needed(machine: guest.Machine) -> None:
+def test_nothing_else_is_needed(image_guest: guest.Machine) -> None:
     """The image holds no XRT and no compiler."""
-    answer = machine.request("call", target="tests.vm.agent:names", arguments={})
+    answer = image_guest.request("call", target="tests.vm.agent:names", arguments={})
     assert "error" not in answer.value, answer.value["error"]
     found = answer.value["result"]
     assert any(name.startswith("tokenizers") for name in found)
