@@ -55,15 +55,18 @@ def logits(model, ids, positions=None, embeddings=None):
         return model(inputs_embeds=rows, position_ids=where, use_cache=False).logits[0].numpy()
 
 
+PACKED = ("_proj", "in_proj_qkv", "in_proj_z", "lm_head")
+"""Linears of the text model that the NPU runs, by the ends of their names."""
+
+
 @contextmanager
-def bf16_activations(model) -> Iterator[None]:
-    """Rounds inputs and outputs of the packed matrices to bf16 while it lasts."""
+def bf16_activations(model, packed=PACKED) -> Iterator[None]:
+    """Rounds inputs and outputs of the linears named by `packed` to bf16 while it lasts."""
     import torch
 
     def rounded(x):
         return x.to(torch.bfloat16).float()
 
-    packed = ("_proj", "in_proj_qkv", "in_proj_z", "lm_head")
     handles = []
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and name.endswith(packed):

@@ -114,13 +114,20 @@ def test_positions_are_transformers_positions():
     )
     with torch.device("meta"):
         model = transformers.models.qwen3_5.Qwen3_5Model(config)
-    image = config.image_token_id
-    grids = [(4, 6), (8, 4)]
-    start = config.vision_start_token_id
-    ids = [1, 2, start, *[image] * 6, 3, start, *[image] * 8, 5, 6]
-    tokens = torch.tensor([ids])
-    want, _ = model.get_rope_index(
-        tokens, mm_token_type_ids=(tokens == image).int(),
-        image_grid_thw=torch.tensor([[1, *grid] for grid in grids]), attention_mask=torch.ones_like(tokens),
-    )
-    assert np.array_equal(prompt_positions(ids, image, grids, 2), want[-3:, 0].numpy())
+    image, start, end = config.image_token_id, config.vision_start_token_id, config.vision_end_token_id
+    rng = np.random.default_rng(11)
+    for case in range(50):
+        grids = [(int(2 * rng.integers(1, 9)), int(2 * rng.integers(1, 9))) for _ in range(case % 6)]
+        ids: list[int] = rng.integers(0, 320, rng.integers(1, 30)).tolist()
+        for rows, columns in grids:
+            ids += [start, *[image] * (rows * columns // 4), end]
+            ids += rng.integers(0, 320, rng.integers(0, 12)).tolist()  # none: the next image is beside it
+        tokens = torch.tensor([ids])
+        want, delta = model.get_rope_index(
+            tokens, mm_token_type_ids=(tokens == image).int(), attention_mask=torch.ones_like(tokens),
+            image_grid_thw=torch.tensor([[1, *grid] for grid in grids]) if grids else None,
+        )
+        got = prompt_positions(ids, image, grids, 2)
+        assert np.array_equal(got, want[-3:, 0].numpy())
+        # where decoding goes on: transformers adds this to the count of cached tokens
+        assert got.max() + 1 == len(ids) + int(delta)
