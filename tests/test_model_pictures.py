@@ -96,7 +96,7 @@ def test_logits_are_transformers(
     activation, error = np.abs(rough - want).max(), np.abs(np.stack(got) - want).max()
     record_property("largest logit error", float(error))
     record_property("bf16 activation error", float(activation))
-    print(f"{count} pictures, {prompt} tokens: largest logit error {error:.3f}, rounding alone {activation:.3f}")
+    print(f"{count} pictures, {prompt} tokens: largest logit error {error:.3f}, bf16 alone {activation:.3f}")
     assert error < 1.5 * activation + 2.0**-8 * np.abs(want).max()
     sure = margins(want) > 2 * activation
     assert sure.any() and (np.stack(got).argmax(-1) == want.argmax(-1))[sure].all()
