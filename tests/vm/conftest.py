@@ -18,7 +18,7 @@ SETTING = "AMDXDNA_VM"
 IMAGE_AGENT = f"""export PYTHONHOME={HOME}
 PYTHONPATH=/{APP} OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python3 -B -s -m {guest.AGENT}"""
 IMAGE_MODULES = ("tests.vm.token_ids", "tests.vm.binding_side")
-IMAGE_MEMORY = "1500M"
+IMAGE_MEMORY = "2G"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -99,7 +99,8 @@ class ImageWriter:
             parts = path.relative_to(source).parts
             if left_out & set(parts) or not path.is_file() or path.suffix in _SUFFIXES_LEFT_OUT:
                 continue
-            self.add(kind, path, f"{target}/{'/'.join(parts)}")
+            # The built-in model is data of the package.
+            self.add("bundle" if parts[0] == "data" else kind, path, f"{target}/{'/'.join(parts)}")
 
 
 def _stdlib_wanted(root: PythonRoot, writer: ImageWriter) -> None:

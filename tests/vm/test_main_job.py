@@ -9,10 +9,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from . import guest, image
 from .python_root import APP
 
 PROMPT = "Once upon a time"
+QUESTION = "What is a penguin?"
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
@@ -44,6 +47,32 @@ def test_same_token_ids(image_guest: guest.Machine, image_bundle: Path) -> None:
     assert (here["emulated"], kernel["emulated"]) == (True, False)
     assert len(kernel["ids"]) == 16
     assert kernel["ids"] == here["ids"]
+
+
+@pytest.fixture
+def built_in() -> None:
+    """Skips where the installation has no built-in model."""
+    from qwen35.api import find_bundle
+    from qwen35.errors import ModelError
+
+    try:
+        find_bundle()
+    except ModelError as reason:
+        pytest.skip(str(reason))
+
+
+def test_built_in_model(built_in: None, image_guest: guest.Machine) -> None:
+    """The built-in model, with nothing but a question: the same answer, token for token."""
+    program = f"/{APP}/tests/vm/token_ids.py"
+    out, _ = in_guest(image_guest, ["python3", program, "", "auto", QUESTION, "12"])
+    kernel = json.loads(out)
+    here = json.loads(on_host(["-m", "tests.vm.token_ids", "", "emu", QUESTION, "12"]))
+    assert (here["emulated"], kernel["emulated"]) == (True, False)
+    assert kernel["ids"] == here["ids"]
+    options = ["--prompt", QUESTION, "--greedy", "--max-new", "16", "--quiet"]
+    out, _ = in_guest(image_guest, ["python3", "-m", "qwen35", *options])
+    assert out == on_host(["-m", "qwen35", *options, "--device", "emu"])
+    assert out.strip()
 
 
 def test_command_line(image_guest: guest.Machine, image_bundle: Path) -> None:

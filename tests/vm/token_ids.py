@@ -7,10 +7,10 @@ import sys
 
 
 def main(bundle: str, device: str, prompt: str, count: int) -> None:
-    """Continues `prompt` by `count` tokens."""
+    """Continues `prompt` by `count` tokens; no `bundle` is the built-in model."""
     from qwen35.api import Qwen35
 
-    with Qwen35.load(bundle, max_ctx=256, device=device) as model:
+    with Qwen35.load(bundle or None, max_ctx=256, device=device) as model:
         ids = list(model.generate(model.tokenizer.encode(prompt), count, stop=False))
         print(json.dumps({"emulated": model.info.emulated, "ids": ids}))
 
