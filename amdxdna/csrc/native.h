@@ -5,13 +5,6 @@
 #include <stdint.h>
 
 #include "uapi.h"
-
-int xdna_ioctl(int fd, unsigned long request, uintptr_t arg);
-intptr_t xdna_mmap(uintptr_t address, size_t length, int prot, int flags, int fd, uint64_t offset);
-int xdna_munmap(uintptr_t address, size_t length);
-void xdna_flush(uintptr_t address, size_t length);
-int xdna_has_clflushopt(void);
-int xdna_vm_read(int pid, uintptr_t remote, void *local, size_t length);
-int xdna_vm_write(int pid, uintptr_t remote, const void *local, size_t length);
+#include "native.cdef.h"
 
 #endif
