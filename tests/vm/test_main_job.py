@@ -20,10 +20,11 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def in_guest(image_guest: guest.Machine, command: list[str], timeout: float = 240) -> tuple[str, str]:
-    """Runs a program in the guest; its standard output and error."""
+    """Runs a program in the guest, on a freshly probed device; its standard output and error."""
+    guest.check_log(image_guest.rebind().log)
     settings = " ".join(f"{key}={value}" for key, value in ENVIRONMENT.items())
     answer = image_guest.request("shell", timeout=timeout,
-                             command=f"cd /root; {settings} {shlex.join(command)} 2>/tmp/errors")
+                                 command=f"cd /root; {settings} {shlex.join(command)} 2>/tmp/errors")
     assert "error" not in answer.value, answer.value
     errors = image_guest.request("shell", command="cat /tmp/errors").value["output"]
     assert answer.value["status"] == 0, answer.value["output"] + errors
