@@ -23,3 +23,16 @@ int xdna_notice_next(int listener, int stop, uint64_t device, const char *tokens
 int xdna_notice_answer(int listener, uint64_t id, int64_t value, int error, int go_on);
 int xdna_notice_give(int listener, uint64_t id, int fd, int close_on_exec, int answer);
 int xdna_notice_valid(int listener, uint64_t id);
+
+/* A thread that is made to issue calls. */
+struct xdna_injection {
+    int tid;
+    uint64_t mask;
+    uint64_t registers[32];
+};
+
+int xdna_inject_attach(struct xdna_injection *in, int tid);
+int xdna_inject_wait(struct xdna_injection *in);
+int64_t xdna_inject_call(struct xdna_injection *in, int nr, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
+                         uint64_t e, uint64_t f);
+int xdna_inject_end(struct xdna_injection *in, int64_t value);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+from contextlib import AbstractContextManager, nullcontext
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +13,7 @@ from amdxdna._native import ffi
 from amdxdna.emu.driver.bo import DEV, INVALID_ADDR, SHARE, Bo
 from amdxdna.emu.driver.heap import DeviceHeap
 from amdxdna.emu.driver.ranges import AddressMap
-from amdxdna.emu.driver.store import BackingStore, error
+from amdxdna.emu.driver.store import Backing, BackingStore, error
 from amdxdna.emu.driver.usermem import UserMemory
 
 if TYPE_CHECKING:
@@ -143,6 +144,23 @@ class Client:
         handle = next(h for h in range(1, len(self.syncobjs) + 2) if h not in self.syncobjs)
         self.syncobjs[handle] = timeline
         return handle
+
+    # -- what belongs to the client's process; a front end for another process overrides these
+
+    def give(self, fd: int, close_on_exec: bool) -> int:
+        """Hands a descriptor to the client; its number there."""
+        if not close_on_exec:
+            os.set_inheritable(fd, True)
+        return fd
+
+    def take(self, fd: int) -> AbstractContextManager[int]:
+        """A client's descriptor, as a number in this process."""
+        return nullcontext(fd)
+
+    def shared(self, ranges: list[tuple[int, int]]) -> Backing | None:
+        """A file through which the client's memory ranges, (address, size), are shared with the model; None:
+        the model is in the same process and needs none."""
+        return None
 
     # -- what the front end maps
 

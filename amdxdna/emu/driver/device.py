@@ -69,12 +69,12 @@ class EmuDriver:
 
     # -- clients
 
-    def open(self, pid: int) -> Client:
+    def open(self, pid: int, kind: type[Client] = Client) -> Client:
         """A new open of the device by process `pid`. Raises the OSError of an injected fault."""
         refused = self.faults.event("open", errno.EACCES) if self.faults.active else 0
         if refused:
             raise error(refused)
-        client = Client(self, pid)
+        client = kind(self, pid)
         with self.lock:
             self.clients.append(client)
         return client

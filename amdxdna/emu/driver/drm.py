@@ -69,24 +69,27 @@ def handle_to_fd(client: Client, args: Any) -> None:
             # A command may use a BO that it does not list; what it writes while the bytes move is lost.
             memory.quiet(client.device.idle_wait)
             old, bo.backing = bo.backing, store.dmabuf_of(bo.backing)
-            client.remap(bo)
+            try:
+                client.remap(bo)
+            except OSError:
+                bo.backing.release()
+                bo.backing = old
+                raise
             old.release()
         fd = fcntl.fcntl(bo.backing.file.fd, fcntl.F_DUPFD_CLOEXEC, 3)
-        if not args.flags & os.O_CLOEXEC:
-            os.set_inheritable(fd, True)
         key = store.identity(fd)
         if key is not None:
             client.dmabufs[key] = args.handle
-    args.fd = fd
+    args.fd = client.give(fd, bool(args.flags & os.O_CLOEXEC))
 
 
 def fd_to_handle(client: Client, args: Any) -> None:
     """PRIME_FD_TO_HANDLE: a SHARE BO over a dma-buf; the handle it has, if this open knows it."""
-    key = store.identity(args.fd)
-    with client.memory.lock:
+    with client.take(args.fd) as fd, client.memory.lock:
+        key = store.identity(fd)
         known = client.dmabufs.get(key) if key is not None else None
         if known is None:
-            backing = store.import_dmabuf(args.fd)
+            backing = store.import_dmabuf(fd)
             try:
                 bo = client.memory.create(client, SHARE, backing.size, backing)
             except OSError:

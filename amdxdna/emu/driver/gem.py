@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from amdxdna._native import lib
 from amdxdna.emu.driver import hwctx as contexts
 from amdxdna.emu.driver.bo import CMD, DEV, DEV_HEAP, INVALID_ADDR, SHARE, Bo
 from amdxdna.emu.driver.memory import PAGE, page_align
-from amdxdna.emu.driver.store import error, import_dmabuf
+from amdxdna.emu.driver.store import Backing, error, import_dmabuf
 
 if TYPE_CHECKING:
     from amdxdna.emu.driver.client import Client
@@ -55,14 +54,8 @@ def _user_bo(client: Client, table: int) -> Bo:
     except OSError:
         raise error(errno.EINVAL) from None
     if not entries:
-        backing = import_dmabuf(dmabuf)
-        try:
-            bo = client.memory.create(client, SHARE, backing.size, backing)
-        except OSError:
-            backing.release()
-            raise
-        bo.private = True
-        return bo
+        with client.take(dmabuf) as fd:
+            return _over(client, import_dmabuf(fd))
     if entries > MAX_VA_ENTRIES:
         raise error(errno.ENOMEM)
     if client.memlock == 0 and not client.privileged:
@@ -81,8 +74,11 @@ def _user_bo(client: Client, table: int) -> Bo:
         raise error(errno.ENOMEM)
     if not all(client.user.writable(address, length) for address, length in ranges):
         raise error(errno.EFAULT)
-    if client.pid != os.getpid():
-        raise error(errno.EOPNOTSUPP)
+    shared = client.shared(ranges)
+    if shared is not None:
+        bo = _over(client, shared)
+        bo.user_address = start
+        return bo
     at = start
     for address, length in ranges:
         if address != at:
@@ -95,6 +91,17 @@ def _user_bo(client: Client, table: int) -> Bo:
         bo = client.memory.create(client, SHARE, size, vaddr=start)
         bo.private = True
         client.space.add(start, size, bo, 0, own=True)
+    return bo
+
+
+def _over(client: Client, backing: Backing) -> Bo:
+    """A private BO over pages that exist already."""
+    try:
+        bo = client.memory.create(client, SHARE, backing.size, backing)
+    except OSError:
+        backing.release()
+        raise
+    bo.private = True
     return bo
 
 

@@ -6,6 +6,8 @@ import errno
 import struct
 import threading
 import time
+from itertools import takewhile
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from amdxdna._native import lib
@@ -17,7 +19,7 @@ from amdxdna.emu.driver.store import error
 
 if TYPE_CHECKING:
     from amdxdna.emu.driver.client import Client
-    from amdxdna.emu.npu import Reply
+    from amdxdna.emu.npu import Reply, Slot
 
 MAX_ARGUMENTS = 4095
 
@@ -37,19 +39,21 @@ class Job:
 
     def reply(self, reply: Reply) -> None:
         """The firmware's answer, on the context's worker."""
-        hwctx = self.hwctx
-        with hwctx.lock:
-            if self.done:
-                return
-            hwctx.device.progressed = time.monotonic()
-            if not reply.status:
-                packet.set_state(self.command, State.COMPLETED)
-            else:
-                _fail(self, State.ERROR if reply.slot_status else State.ABORT, reply.failed)
-            hwctx.completions += 1
-            over = finish(hwctx, self)
+        with self.hwctx.lock:
+            over = [] if self.done else self.answer(reply)
         for job in over:
             job.settle()
+
+    def answer(self, reply: Reply) -> list[Job]:
+        """Writes the answer into the packet; what :func:`finish` returns. Holds the context's lock."""
+        hwctx = self.hwctx
+        hwctx.device.progressed = time.monotonic()
+        if not reply.status:
+            packet.set_state(self.command, State.COMPLETED)
+        else:
+            _fail(self, State.ERROR if reply.slot_status else State.ABORT, reply.failed)
+        hwctx.completions += 1
+        return finish(hwctx, self)
 
     def settle(self) -> None:
         """Gives the BOs back, once."""
@@ -57,6 +61,9 @@ class Job:
         with memory.lock:
             bos, self.bos = self.bos, []
             memory.end(bos)
+
+
+_is_done = attrgetter("done")
 
 
 def _fail(job: Job, state: State, failed: int = 0, data: bytes = b"") -> None:
@@ -96,10 +103,10 @@ def submit(client: Client, args: Any) -> None:
                 raise error(errno.EINVAL)
             if len(set(handles)) != count:
                 raise error(errno.EALREADY)
-            args.seq = _start(hwctx, job)
+            _start(hwctx, job, args)
     except BaseException:
-        # A signal's exception may come when the command is in the queue already: then that one settles it.
-        if not job.queued:
+        # A signal's exception may come when the command is in the queue already: then its end settles it.
+        if job.done or not job.queued:
             job.settle()
         raise
     if job.done:
@@ -120,7 +127,7 @@ def _wait_for_room(hwctx: Hwctx) -> None:
             hwctx.room.remove(gate)
 
 
-def _start(hwctx: Hwctx, job: Job) -> int:
+def _start(hwctx: Hwctx, job: Job, args: Any) -> None:
     """Gives the command its place and number and sends it. Holds the context's lock."""
     device = hwctx.device
     sequence = job.sequence = hwctx.sequence
@@ -131,10 +138,11 @@ def _start(hwctx: Hwctx, job: Job) -> int:
         hwctx.head_since = now
     job.queued = True
     jobs.append(job)
+    args.seq = sequence
     hwctx.timeline.add(sequence)
     if hwctx.firmware is None or hwctx.broken:
         finish(hwctx, job)
-        return sequence
+        return
     try:
         packet.set_state(job.command, State.NEW)
         with device.memory.lock:
@@ -142,15 +150,33 @@ def _start(hwctx: Hwctx, job: Job) -> int:
     except Rejected:
         device.log("packet rejected")
         finish(hwctx, job)
-        return sequence
+        return
     if hwctx.configure_at:
         # It meets a context whose CUs are not configured yet; the context does not recover from that.
         hwctx.broken = True
     device.progressed = now
     device.watch()
+    if len(jobs) == 1 and _at_once(hwctx, job, slots):
+        return
     if device.npu.submit(hwctx.firmware, slots, job.reply):
         finish(hwctx, job)
-    return sequence
+
+
+def _at_once(hwctx: Hwctx, job: Job, slots: list[Slot]) -> bool:
+    """Runs a short command before EXEC_CMD returns; false when it is none. Holds the context's lock."""
+    npu, firmware = hwctx.device.npu, hwctx.firmware
+    assert firmware is not None
+    try:
+        reply = npu.run_now(firmware, slots)
+        if reply is None:
+            return False
+        job.answer(reply)
+    except BaseException:
+        # Out of a signal handler: the worker runs it again, unless only the bookkeeping is left.
+        if job.done or npu.submit(firmware, slots, job.reply):
+            finish(hwctx, job)
+        raise
+    return True
 
 
 def finish(hwctx: Hwctx, job: Job) -> list[Job]:
@@ -158,14 +184,15 @@ def finish(hwctx: Hwctx, job: Job) -> list[Job]:
 
     The caller settles them with the lock released.
     """
+    # In an order that allows a second call after one that a signal's exception has left early.
     job.done = True
     jobs = hwctx.jobs
-    over = []
-    while jobs and jobs[0].done:
-        over.append(jobs.popleft())
+    over = list(takewhile(_is_done, jobs))
     if over:
         hwctx.head_since = time.monotonic()
         hwctx.timeline.signal(over[-1].sequence)
+        for _ in over:
+            jobs.popleft()
         make_room(hwctx)
     return over
 

@@ -80,8 +80,10 @@ class Timeline:
 
     def wait(self, point: int, seconds: float, available: bool = False) -> bool:
         """Waits for one point, at most that long. Interrupted by whatever a signal handler raises."""
+        if self.reached(point, available):
+            return True
         if seconds <= 0:
-            return self.reached(point, available)
+            return False
         gate = threading.Lock()
         gate.acquire()
         if self.subscribe(point, available, gate):
