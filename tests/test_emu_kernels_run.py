@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from amdxdna.emu import kernels, xclbins
-from amdxdna.emu.kernels import Family, isa, model, stream
+from amdxdna.emu.kernels import Family, isa, measure, model, stream
 from amdxdna.emu.kernels.stream import BFP6S, BFP16, Copy, Delay, Fail, Gemm, Gemv, Hang
 from tests.kernel_cases import ISAS, bf16, gemm_model, integer_stream
 
@@ -292,3 +292,13 @@ def test_a_key_makes_an_xclbin_of_its_own() -> None:
     assert plain.uuid != own.uuid
     assert [p.data for p in plain.pdis] == [p.data for p in own.pdis]
     assert xclbins.xclbin_bytes("gemm", "vision") == xclbins.xclbin_bytes("gemm", "vision")
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_read_probe_reads_everything(threads: int) -> None:
+    """The exclusive-or of all words, whatever the threads; the bandwidth it measures is a positive figure."""
+    words = np.random.default_rng(5).integers(0, 1 << 63, 8 * 6001, np.uint64)
+    lib = kernels.runner._kernels.lib
+    expected = int(np.bitwise_xor.reduce(words))
+    assert lib.emu_read(words.ctypes.data, words.nbytes, threads) == expected
+    assert measure.read_bandwidth(nbytes=1 << 21, threads=threads, seconds=0) > 1e6

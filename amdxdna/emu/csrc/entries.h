@@ -51,15 +51,15 @@ INLINE int split(const uint16_t *x, unsigned n, parts *p)
     return 1;
 }
 
-/* Takes one entry's q out of p and returns log2 of its unit; *more tells whether p has anything left. */
+/* Takes one entry's q out of p, which is not empty; returns log2 of its unit. *more: p is not empty yet. */
 INLINE int take(parts *p, unsigned n, int headroom, int32_t *q, int *more)
 {
     int top = largest_exponent(p, n), any = 0;
-    if (!top)
-        top = 1;
     for (unsigned i = 0; i < n; i++) {
         int shift = headroom - (top - p->e[i]);
-        if (shift >= 0) {
+        if (!p->m[i]) {
+            q[i] = 0;
+        } else if (shift >= 0) {
             q[i] = p->sign[i] * (int32_t)(p->m[i] << shift);
             p->m[i] = 0;
         } else {
@@ -72,6 +72,9 @@ INLINE int take(parts *p, unsigned n, int headroom, int32_t *q, int *more)
     *more = any;
     return top - 134 - headroom;
 }
+
+/* Products of greater units could leave float32's range before the weights' scale brings them back. */
+enum { MOST_UNIT = 100 };
 
 typedef void (*put_entry)(void *out, size_t at, size_t block, const int32_t *q, int unit);
 
@@ -106,9 +109,10 @@ TARGET_INLINE int take_exact(const uint16_t *x, unsigned n, int headroom, int mo
 }
 
 /* Fills `out` for `blocks` blocks of n values: first one entry a block in order, then the further ones.
-   `put` writes entry number `at` for block `block`. q of 32640 (headroom 7) is for the slow way alone: as two
-   signed bytes it does not exist. Returns the number of entries; 0 when x is not finite, or so small or
-   large that a unit or a product would leave float32's range. */
+   `put` writes entry number `at` for block `block`. With headroom 7 a q can be 32640, which is no pair of
+   signed bytes: such blocks, like those of more than one entry, are taken with the smaller `headroom`.
+   Returns the number of entries; 0 when x is not finite, or so small or large that a unit or a product
+   would leave float32's range. */
 TARGET_INLINE size_t fill_entries(const uint16_t *x, size_t blocks, unsigned n, int exact_headroom,
                                   int headroom, int least_unit, put_entry put, void *out)
 {
@@ -123,15 +127,20 @@ TARGET_INLINE size_t fill_entries(const uint16_t *x, size_t blocks, unsigned n, 
         parts p;
         if (!split(x + block * n, n, &p))
             return 0;
-        int nothing = !largest_exponent(&p, n);
-        int first = unit = take(&p, n, headroom, q, &more);
-        put(out, block, block, q, nothing ? 0 : unit);
-        while (more && unit >= least_unit) {
-            unit = take(&p, n, headroom, q, &more);
-            put(out, extra++, block, q, unit);
+        if (!largest_exponent(&p, n)) {
+            memset(q, 0, sizeof q);
+            put(out, block, block, q, 0);
+            continue;
         }
-        if (!nothing && (unit < least_unit || first > 100))
-            return 0;
+        size_t at = block;
+        do {
+            unit = take(&p, n, headroom, q, &more);
+            if (unit < least_unit || unit > MOST_UNIT)
+                return 0;
+            put(out, at, block, q, unit);
+            at = extra++;
+        } while (more);
+        extra--;
     }
     return extra;
 }

@@ -13,9 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long a worker watches for the next run before it sleeps: longer than the host's work between two
-   dispatches of one token, short enough to leave the core to others. */
-enum { SPIN_NS = 50000, SPIN_BURST = 64 };
+/* How long a worker watches for the next run before it sleeps: enough for runs submitted together, too short
+   to keep the core from the host between them. */
+enum { SPIN_NS = 20000, SPIN_BURST = 64 };
 
 typedef struct {
     void *memory;

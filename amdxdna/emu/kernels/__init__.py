@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from .families import Family, UnknownPdi, family_of, pdi
-from .runner import ABORTED, INVALID, OK, Operand, Result, Wait, execute
+from .runner import ABORTED, INVALID, OK, Operand, Result, Wait, execute, work
 from .stream import StreamError
 
 __all__ = [
@@ -22,4 +22,5 @@ __all__ = [
     "execute",
     "family_of",
     "pdi",
+    "work",
 ]

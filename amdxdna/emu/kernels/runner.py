@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -35,14 +36,17 @@ class Result(NamedTuple):
 
 _DONE = Result(OK, 0, "")
 
+Step = tuple[Op, tuple[int, ...]]
+"""An op and the bytes it touches of each argument."""
+
 
 def _name(op: Op) -> str:
     return type(op).__name__.upper()
 
 
 @lru_cache(maxsize=256)
-def _ops(program: bytes, family: int) -> tuple[Op, ...]:
-    ops = tuple(parse(program))
+def _steps(program: bytes, family: int) -> tuple[Step, ...]:
+    ops = parse(program)
     try:
         work = WORK[Family(family)]
     except ValueError:
@@ -52,7 +56,27 @@ def _ops(program: bytes, family: int) -> tuple[Op, ...]:
             raise StreamError(
                 f"op {index}: {_name(op)} does not run in a {Family(family).label} PDI"
             )
-    return ops
+    return tuple((op, op.spans()) for op in ops)
+
+
+@lru_cache(maxsize=256)
+def work(program: bytes, family: int) -> float:
+    """Multiply-adds (words, for COPY) of a stream: how long it takes.
+
+    Infinite for one that waits or fails by itself, or cannot run.
+    """
+    try:
+        return sum(_work(op) for op, _ in _steps(program, family))
+    except StreamError:
+        return math.inf
+
+
+def _work(op: Op) -> float:
+    if isinstance(op, Gemm):
+        return op.rows * op.k * op.n
+    if isinstance(op, Gemv):
+        return op.m * op.k
+    return op.nbytes // 4 if isinstance(op, Copy) else math.inf
 
 
 def _stalled(seconds: float | None) -> bool:
@@ -80,16 +104,15 @@ def execute(
     several threads take turns on the kernel threads; the GIL is released while C runs.
     """
     try:
-        ops = _ops(program, int(family))
+        steps = _steps(program, family)
     except StreamError as error:
         return Result(INVALID, 0, str(error))
     plan: list[tuple[Op, list[int]]] = []
-    for index, op in enumerate(ops):
-        spans = op.spans()
+    for index, (op, spans) in enumerate(steps):
         if len(spans) > len(args):
             why = f"op {index}: {_name(op)} takes {len(spans)} arguments, not {len(args)}"
             return Result(INVALID, index, why)
-        pointers = [resolve(nbytes) for resolve, nbytes in zip(args[: len(spans)], spans, strict=True)]
+        pointers = [args[place](nbytes) for place, nbytes in enumerate(spans)]
         if isinstance(op, (Gemm, Gemv)) and (pointers[0] | pointers[2]) & 1:
             return Result(INVALID, index, f"op {index}: a bf16 operand is not aligned to two bytes")
         plan.append((op, pointers))
