@@ -1,0 +1,9 @@
+"""Checks everything the NPU needs, names the cause of what fails, and says what to do."""
+
+from __future__ import annotations
+
+from amdxdna.doctor.examine import examine
+from amdxdna.doctor.finding import Finding, Report, Status
+from amdxdna.doctor.machine import Machine
+
+__all__ = ["Finding", "Machine", "Report", "Status", "examine"]

@@ -1,0 +1,50 @@
+"""Remedies that several checks give."""
+
+from __future__ import annotations
+
+from amdxdna.doctor.machine import Machine
+
+EMULATED = 'Or use the emulated device: --device emu (device "emu" in programs)'
+LOG = "Look at `sudo dmesg | grep amdxdna`"
+UPDATE_FIRMWARE = (
+    "Install or update your distribution's linux-firmware package (the folder amdnpu/), then "
+    "reboot: the NPU takes new firmware only from a fresh start"
+)
+
+
+def memlock(machine: Machine) -> tuple[str, ...]:
+    """Where to raise the locked-memory limit: what applies to this process first."""
+    shell = (
+        "In a login shell: put `* - memlock unlimited` into /etc/security/limits.d/99-npu.conf, log out "
+        "and in; check with `ulimit -l`"
+    )
+    service = (
+        "In a systemd service: `LimitMEMLOCK=infinity` in its [Service] section, then "
+        "`systemctl daemon-reload` and restart it"
+    )
+    container = "In a container: start it with `--ulimit memlock=-1:-1`"
+    if machine.container():
+        return container, service, shell
+    if machine.environ.get("INVOCATION_ID") and not machine.environ.get("XDG_SESSION_ID"):
+        return service, shell, container
+    return shell, service, container
+
+
+def iommu_off(machine: Machine) -> tuple[str, ...]:
+    """How to get an IOMMU with PASID."""
+    words = [
+        word
+        for word in machine.command_line
+        if word in ("amd_iommu=off", "iommu=off", "intel_iommu=off", "iommu=soft")
+    ]
+    if words:
+        return (
+            f"Remove {' and '.join(words)} from the kernel command line (the boot loader's "
+            "configuration) and reboot",
+        )
+    if machine.virtual():
+        return (
+            "Use the NPU on the host itself: virtual machines offer no PASID",
+            "For tests only, with a virtual IOMMU: load the driver with `modprobe amdxdna force_iova=1`",
+        )
+    return ("Enable IOMMU (AMD-Vi) in the firmware setup, next to SVM or under NBIO/AMD CBS, and reboot",)

@@ -1,0 +1,97 @@
+"""One examination: the machine, the NPU and node that are meant, and the device once it is open."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from amdxdna import sysfs
+from amdxdna.doctor.diagnosis import Diagnosis, diagnose
+from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.machine import Machine, PciNpu
+from amdxdna.errors import NoDevice, XdnaError
+
+if TYPE_CHECKING:
+    from amdxdna.device import Device
+
+
+class Case:
+    """What the checks share. Nothing is read, opened or found before it is asked for.
+
+    `spec` as for :meth:`amdxdna.device.Device.open`, but "auto" means the machine's NPU and never the
+    emulated one.
+    """
+
+    def __init__(self, machine: Machine, spec: str = "auto") -> None:
+        self.machine = machine
+        self.spec = spec or "auto"
+        self.emulated = self.spec == "emu" or self.spec.startswith("emu:")
+        self._tried = False
+        self._device: Device | None = None
+        self._error: XdnaError | None = None
+
+    @cached_property
+    def npus(self) -> list[PciNpu]:
+        """The NPUs on the PCI bus."""
+        return self.machine.npus()
+
+    @cached_property
+    def nodes(self) -> list[sysfs.FoundNode]:
+        """The driver's nodes, as sysfs has them."""
+        return sysfs.find_nodes(self.machine.sys, self.machine.dev)
+
+    @cached_property
+    def path(self) -> Path | None:
+        """The node that is meant, or None when there is none."""
+        if self.emulated:
+            return None
+        if self.spec != "auto" and not self.spec.isdecimal():
+            return Path(self.spec)
+        index = int(self.spec) if self.spec.isdecimal() else 0
+        return Path(self.nodes[index].path) if index < len(self.nodes) else None
+
+    @cached_property
+    def npu(self) -> PciNpu | None:
+        """The PCI function that is meant."""
+        address = next((node.pci for node in self.nodes if str(self.path) == node.path), None)
+        found = [npu for npu in self.npus if npu.address == address] or self.npus
+        return found[0] if found else None
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        """What the kernel log says went wrong."""
+        lines, unreadable = self.machine.kernel_log()
+        return diagnose(lines, unreadable)
+
+    @property
+    def device(self) -> Device | None:
+        """The device, opened at first use, or None: see :attr:`error`."""
+        if not self._tried:
+            self._tried = True
+            target = self.spec if self.emulated else str(self.path) if self.path else ""
+            if target:
+                try:
+                    self._device = self.machine.open(target)
+                except XdnaError as error:
+                    self._error = error
+            else:
+                self._error = NoDevice("there is no node to open", call="open")
+        return self._device
+
+    @property
+    def error(self) -> XdnaError | None:
+        """Why the device could not be opened."""
+        return None if self.device is not None else self._error
+
+    def not_open(self, check: str) -> Finding:
+        """The finding of a check that needs an open device when there is none."""
+        return Finding(check, Status.SKIP, "needs an open device")
+
+    def close(self) -> None:
+        """Closes the device, if it was opened."""
+        device, self._device = self._device, None
+        if device is not None:
+            with contextlib.suppress(XdnaError):
+                device.close()

@@ -1,0 +1,66 @@
+"""Are hardware contexts left, and who holds the others?"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from amdxdna.doctor.case import Case
+from amdxdna.doctor.finding import Finding, Status
+from amdxdna.errors import Unsupported, XdnaError
+
+_NEARLY = 0.75
+
+
+def contexts(case: Case) -> Finding:
+    """Contexts in use by process, against how many there can be."""
+    device = case.device
+    if device is None:
+        return case.not_open("contexts")
+    try:
+        found = device.contexts()
+        try:
+            resources = device.resources()
+            limit: int | None = resources.npu_task_max
+            taken = max(len(found), resources.npu_task_curr)
+        except Unsupported:
+            limit, taken = None, len(found)
+    except XdnaError as error:
+        return Finding("contexts", Status.FAIL, f"the driver does not tell: {error.meaning}", (error.remedy,))
+    holders = Counter(context.pid for context in found)
+    facts = {"limit": limit, "taken": taken, "holders": {str(pid): count for pid, count in holders.items()}}
+    who = ", ".join(f"{_name(case, pid)}: {count}" for pid, count in holders.most_common())
+    unseen = taken - len(found)
+    if unseen > 0:
+        who += f"{', ' if who else ''}not listed: {unseen}"
+    total = f"{taken} of {limit}" if limit is not None else f"{taken} of an unknown number"
+    text = f"{total} in use" + (f" ({who})" if who else "")
+    if limit is not None and taken >= limit:
+        pids = " ".join(str(pid) for pid in holders if pid > 0)
+        end = "End the programs that hold them" + (f" (`kill {pids}`)" if pids else "")
+        return Finding(
+            "contexts",
+            Status.FAIL,
+            f"all hardware contexts are taken: {text}. A new one fails with CREATE_HWCTX EINVAL",
+            (
+                f"{end}, or stop the NPU services (flm, lemonade)",
+                "`python -m amdxdna contexts --watch` shows them",
+            ),
+            facts=facts,
+        )
+    if limit and taken >= limit * _NEARLY:
+        return Finding(
+            "contexts",
+            Status.WARN,
+            f"few are left: {text}",
+            ("A program that needs more waits or swaps; end what is not needed",),
+            facts=facts,
+        )
+    return Finding("contexts", Status.OK, text, facts=facts)
+
+
+def _name(case: Case, pid: int) -> str:
+    # The driver's process ids are the host's, which mean nothing inside a container.
+    if case.machine.container() and not case.emulated:
+        return f"process {pid} of the host"
+    name = case.machine.process_name(pid)
+    return f"{name} ({pid})" if name else f"process {pid}"

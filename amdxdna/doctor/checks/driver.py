@@ -1,0 +1,70 @@
+"""How old is the driver, and what can it not do?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amdxdna.doctor.case import Case
+from amdxdna.doctor.checks.module import FIRST_KERNEL
+from amdxdna.doctor.finding import Finding, Status
+from amdxdna.errors import DeviceBusy, PermissionDenied
+
+FEATURES = {
+    1: "contexts of all processes",
+    2: "the last asynchronous error",
+    4: "how many contexts there can be",
+    5: "telemetry",
+    6: "preemption",
+    7: "sensors",
+    8: "memory of a process",
+}
+"""DRM minor -> what came with it (the ladder in amdxdna_pci_drv.c)."""
+_NEEDED = 4
+
+
+def driver(case: Case) -> Finding:
+    """The interface's version and the kernel's."""
+    machine = case.machine
+    kernel = f"Linux {machine.release}"
+    device = case.device
+    facts: dict[str, Any] = {"kernel": machine.release}
+    if device is None:
+        if (0, 0) < machine.kernel < FIRST_KERNEL and not machine.driver_loaded:
+            return Finding(
+                "driver",
+                Status.WARN,
+                f"{kernel}: the driver came with Linux 6.14",
+                ("Use a newer kernel",),
+                facts=facts,
+            )
+        error = case.error
+        if isinstance(error, DeviceBusy):
+            return Finding("driver", Status.FAIL, f"{kernel}; {error.meaning}", (error.remedy,), facts=facts)
+        closed = isinstance(error, PermissionDenied)
+        return Finding(
+            "driver",
+            Status.SKIP,
+            f"{kernel}; the driver's version is told once its node can be opened"
+            if closed or case.path
+            else f"{kernel}; no driver to ask",
+            facts=facts,
+        )
+    version = device.version
+    facts |= {"version": str(version), "name": version.name}
+    text = f"interface {version} on {kernel}"
+    if version.major > 0:
+        return Finding("driver", Status.OK, f"{text} (AMD's out-of-tree driver)", facts=facts)
+    missing = [what for minor, what in FEATURES.items() if minor > version.minor]
+    facts["missing"] = missing
+    if not missing:
+        return Finding("driver", Status.OK, text, facts=facts)
+    text += f"; too old to tell: {', '.join(missing)}"
+    if version.minor < _NEEDED:
+        return Finding(
+            "driver",
+            Status.WARN,
+            text,
+            ("Commands work. A newer kernel shows who holds the NPU's contexts and why a command failed",),
+            facts=facts,
+        )
+    return Finding("driver", Status.OK, text, facts=facts)

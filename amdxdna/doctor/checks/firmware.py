@@ -1,0 +1,155 @@
+"""Is the NPU's firmware there, and one that the driver understands?"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from amdxdna.doctor import advice
+from amdxdna.doctor.case import Case
+from amdxdna.doctor.diagnosis import Trouble
+from amdxdna.doctor.finding import Finding, Status
+
+# Drivers before Linux 7.0 speak protocol 6 and refuse 7; later ones speak 6 (from 6.12 on) and 7.
+_NEW_DRIVER = (7, 0)
+_CAUSES = (Trouble.FIRMWARE_MISSING, Trouble.PROTOCOL, Trouble.FIRMWARE_REFUSED, Trouble.NOT_ALIVE)
+
+
+def firmware(case: Case) -> Finding:
+    """Files, and what the driver said of them."""
+    if case.emulated:
+        return Finding("firmware", Status.SKIP, "the emulated device needs none")
+    npu = case.npu
+    if npu is None:
+        return Finding("firmware", Status.SKIP, "no NPU to load it into")
+    machine = case.machine
+    files = machine.firmware_files(npu.model)
+    facts: dict[str, object] = {"files": [machine.shown(path) for path in files]}
+    if npu.driver == "amdxdna":
+        running = machine.text(npu.path / "fw_version")
+        facts["running"] = running
+        return Finding(
+            "firmware",
+            Status.OK,
+            f"version {running} is running" if running else "it is running (the driver started the NPU)",
+            facts=facts,
+        )
+    wanted = " or ".join(f"amdnpu/{folder}/" for folder in npu.model.folders) or "amdnpu/"
+    found = case.diagnosis
+    if not machine.driver_loaded:
+        if files or not npu.model.folders:
+            return Finding(
+                "firmware",
+                Status.OK,
+                f"{_version(files[0])} is there; no driver has loaded it yet"
+                if files
+                else "not known where this NPU's firmware lies",
+                facts=facts,
+            )
+        return Finding(
+            "firmware",
+            Status.WARN,
+            f"there is no NPU firmware in /lib/firmware/{wanted}",
+            (advice.UPDATE_FIRMWARE,),
+            facts=facts,
+        )
+    if npu.driver:
+        return Finding("firmware", Status.SKIP, f"{npu.driver} has the NPU", facts=facts)
+    if not files and npu.model.folders:
+        return Finding(
+            "firmware",
+            Status.FAIL,
+            f"the NPU's firmware is missing: nothing in /lib/firmware/{wanted}",
+            (advice.UPDATE_FIRMWARE,),
+            facts=facts,
+        )
+    trouble = found.first if found.first in _CAUSES else None
+    if trouble is None:
+        return _guess(case, files, facts)
+    line = found.line(trouble)
+    if trouble is Trouble.FIRMWARE_MISSING:
+        return Finding(
+            "firmware",
+            Status.FAIL,
+            "the driver did not find the firmware when it started, though "
+            f"{files[0].name} is there now ({line})",
+            (
+                "If the file is new, or the driver started from the initramfs, reload it: `sudo modprobe -r "
+                "amdxdna; sudo modprobe amdxdna`",
+                "If that helps, rebuild the initramfs so that it has amdnpu/ too (`update-initramfs -u` or "
+                "`dracut -f`)",
+                "A .zst or .xz file needs a kernel that can unpack firmware: unpack it yourself if not",
+            ),
+            facts=facts,
+        )
+    if trouble is Trouble.PROTOCOL:
+        return _protocol(case, files, facts)
+    if trouble is Trouble.FIRMWARE_REFUSED:
+        return Finding(
+            "firmware",
+            Status.FAIL,
+            f"the NPU refuses this firmware file: damaged, or of another NPU ({line})",
+            ("Reinstall linux-firmware and remove files copied there by hand", advice.LOG),
+            facts=facts,
+        )
+    return Finding(
+        "firmware",
+        Status.FAIL,
+        f"the firmware was loaded but does not come to life ({line})",
+        ("Switch the machine off and on again", advice.UPDATE_FIRMWARE, advice.LOG),
+        facts=facts,
+    )
+
+
+def _version(path: Path) -> str:
+    """The file's name, and the version that is in the name it links to."""
+    match = re.search(r"\d+(\.\d+){3}", os.path.basename(os.path.realpath(path)))
+    return f"{path.name} ({match[0]})" if match else path.name
+
+
+def _protocol(case: Case, files: list[Path], facts: dict[str, object]) -> Finding:
+    speaks = case.diagnosis.protocol
+    named = f"protocol {speaks[0]}.{speaks[1]}" if speaks else "another protocol"
+    facts["protocol"] = list(speaks) if speaks else None
+    text = (
+        "driver and firmware do not understand each other: the firmware "
+        f"({', '.join(map(_version, files))}) speaks {named} (Linux {case.machine.release})"
+    )
+    if case.machine.kernel < _NEW_DRIVER:
+        return Finding(
+            "firmware",
+            Status.FAIL,
+            text,
+            (
+                "The firmware is newer than the driver: use Linux 7.0 or newer (or AMD's out-of-tree driver)",
+                "Or go back to the linux-firmware of this kernel's time, whose npu.sbin has version 1.0",
+                "Then reboot: the NPU stays off until it starts afresh",
+            ),
+            facts=facts,
+        )
+    return Finding(
+        "firmware",
+        Status.FAIL,
+        text,
+        (
+            "The firmware is older than the driver (which wants protocol 6.12 or newer, or 7) or much newer",
+            advice.UPDATE_FIRMWARE,
+        ),
+        facts=facts,
+    )
+
+
+def _guess(case: Case, files: list[Path], facts: dict[str, object]) -> Finding:
+    """The start failed and the log does not tell why: only a version that cannot fit is blamed."""
+    if files and case.machine.kernel < _NEW_DRIVER and "(1.1." in _version(files[0]):
+        return _protocol(case, files, facts)
+    names = ", ".join(map(_version, files))
+    return Finding(
+        "firmware",
+        Status.OK,
+        f"{names} is there; nothing says that it is the trouble"
+        if files
+        else "not known where this NPU's firmware lies",
+        facts=facts,
+    )

@@ -1,0 +1,144 @@
+"""How does the NPU reach memory, and does that work?"""
+
+from __future__ import annotations
+
+import errno
+
+from amdxdna.doctor import advice
+from amdxdna.doctor.case import Case
+from amdxdna.doctor.diagnosis import Trouble
+from amdxdna.doctor.finding import Finding, Status
+from amdxdna.errors import XdnaError
+
+_UNFORCED = "Load it without: `sudo modprobe -r amdxdna; sudo modprobe amdxdna`"
+_NO_ADDRESS = (errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC)
+
+
+def iommu(case: Case) -> Finding:
+    """The IOMMU, and the address mode that results."""
+    if case.emulated:
+        return _mode(case, {})
+    machine, npu = case.machine, case.npu
+    domain = machine.text(npu.path / "iommu_group" / "type") if npu else ""
+    facts = {
+        "units": machine.names("sys/class/iommu"),
+        "domain": domain,
+        "virtual": machine.virtual(),
+        "force_iova": machine.text("sys/module/amdxdna/parameters/force_iova") in ("Y", "1"),
+    }
+    found = case.diagnosis
+    if npu is not None and not npu.driver and machine.driver_loaded:
+        if line := found.line(Trouble.NO_DOMAIN):
+            return Finding(
+                "iommu",
+                Status.FAIL,
+                f"force_iova=1 is set and this IOMMU cannot do that ({line})",
+                (_UNFORCED, *advice.iommu_off(machine)),
+                facts=facts,
+            )
+        if (line := found.line(Trouble.NO_IOMMU)) or not facts["units"]:
+            return _off(case, facts, line)
+    if case.device is not None:
+        return _mode(case, facts)
+    error = case.error
+    if case.path is not None and error is not None and error.errno in _NO_ADDRESS:
+        if not facts["units"]:
+            return _off(case, facts, found.line(Trouble.NO_PASID))
+        return _no_pasid(case, facts, error)
+    if npu is None:
+        return Finding("iommu", Status.SKIP, "no NPU behind one", facts=facts)
+    if not facts["units"]:
+        return Finding(
+            "iommu",
+            Status.WARN,
+            "the IOMMU is off: the driver will not be able to start",
+            advice.iommu_off(machine),
+            facts=facts,
+        )
+    return Finding(
+        "iommu",
+        Status.OK,
+        f"it is on ({_units(facts)}, domain {domain or 'not shown'}); the "
+        "address mode is known once the node is open",
+        facts=facts,
+    )
+
+
+def _units(facts: dict[str, object]) -> str:
+    units = facts["units"]
+    return ", ".join(map(str, units)) if isinstance(units, list) else ""
+
+
+def _off(case: Case, facts: dict[str, object], line: str) -> Finding:
+    where = (
+        f"this virtual machine ({case.machine.virtual()}) has no IOMMU"
+        if case.machine.virtual()
+        else "the IOMMU is off"
+    )
+    return Finding(
+        "iommu",
+        Status.FAIL,
+        f"{where}, so the NPU cannot reach a program's memory" + (f" ({line})" if line else ""),
+        advice.iommu_off(case.machine),
+        facts=facts,
+    )
+
+
+def _no_pasid(case: Case, facts: dict[str, object], error: XdnaError) -> Finding:
+    machine = case.machine
+    number = errno.errorcode.get(error.errno or 0, str(error.errno)).replace("ENOTSUP", "EOPNOTSUPP")
+    text = f"the driver can give this process no address space on the NPU (open: {number})"
+    if machine.virtual():
+        return Finding(
+            "iommu",
+            Status.FAIL,
+            f"{text}: this is a virtual machine ({machine.virtual()}), whose IOMMU offers no PASID",
+            advice.iommu_off(machine),
+            facts=facts,
+        )
+    if facts["domain"] == "identity":
+        words = [w for w in machine.command_line if w in ("iommu=pt", "iommu.passthrough=1")]
+        return Finding(
+            "iommu",
+            Status.FAIL,
+            f"{text}: the IOMMU is in passthrough mode, in which drivers before June 2026 get no PASID",
+            (
+                f"Remove {words[0]} from the kernel command line and reboot"
+                if words
+                else "Boot with iommu.passthrough=0",
+                "Or use a newer kernel",
+            ),
+            facts=facts,
+        )
+    return Finding(
+        "iommu",
+        Status.FAIL,
+        f"{text}: the IOMMU is on, but without PASID for the NPU",
+        (
+            "Update the machine's BIOS and look for IOMMU, ATS and ACS settings in its setup",
+            "Check the command line for pci=noats and iommu options",
+            advice.LOG,
+        ),
+        facts=facts,
+    )
+
+
+def _mode(case: Case, facts: dict[str, object]) -> Finding:
+    device = case.device
+    if device is None:
+        return case.not_open("iommu")
+    try:
+        with device.alloc(4096) as buffer:
+            pasid = buffer.address == buffer.host_address
+    except XdnaError as error:
+        return Finding(
+            "iommu", Status.FAIL, f"no buffer could be made: {error.meaning}", (error.remedy,), facts=facts
+        )
+    facts["mode"] = "pasid" if pasid else "iova"
+    if pasid:
+        text = "PASID: the NPU uses the program's own addresses, which packets carry"
+    elif facts.get("force_iova"):
+        text = "IOVA (force_iova=1): the driver gives every buffer an address for packets"
+    else:
+        text = "the driver gives every buffer an address for packets (IOVA or carveout mode)"
+    return Finding("iommu", Status.OK, text, facts=facts)

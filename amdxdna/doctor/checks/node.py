@@ -1,0 +1,64 @@
+"""Is there a device node to open?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from amdxdna.doctor import advice
+from amdxdna.doctor.case import Case
+from amdxdna.doctor.finding import Finding, Status
+
+
+def node(case: Case) -> Finding:
+    """The accel node, in sysfs and in /dev."""
+    if case.emulated:
+        return Finding("node", Status.SKIP, "the emulated device has none")
+    machine, path = case.machine, case.path
+    if path is None:
+        if case.npu is None or not machine.driver_loaded or not case.npu.driver:
+            return Finding("node", Status.SKIP, "no driver has an NPU, so there is no node")
+        if case.spec.isdecimal():
+            return Finding(
+                "node",
+                Status.FAIL,
+                f"there is no NPU {case.spec}; there are {len(case.nodes)}, from 0",
+                ("Give a smaller index",),
+            )
+        return Finding("node", Status.FAIL, "the driver has the NPU but made no accel node", (advice.LOG,))
+    shown = machine.shown(path)
+    known = any(str(path) == each.path for each in case.nodes)
+    if path.exists():
+        facts = {"path": shown, "listed": known}
+        if not known and case.nodes:
+            others = ", ".join(machine.shown(Path(each.path)) for each in case.nodes)
+            return Finding(
+                "node",
+                Status.WARN,
+                f"{shown} is no node of the amdxdna driver, as /sys has it",
+                (f"The NPU's node is {others}",),
+                facts=facts,
+            )
+        return Finding("node", Status.OK, shown, facts=facts)
+    if not known:
+        return Finding(
+            "node",
+            Status.FAIL,
+            f"there is no {shown}",
+            tuple(f"The NPU's node is {machine.shown(Path(each.path))}" for each in case.nodes[:1]),
+        )
+    if kind := machine.container():
+        return Finding(
+            "node",
+            Status.FAIL,
+            f"the driver has {shown}, but this container ({kind}) was not given it",
+            (
+                f"Start the container with `--device {shown}` (a device, not a volume: a bind mount "
+                "alone does not allow opening it)",
+            ),
+        )
+    return Finding(
+        "node",
+        Status.FAIL,
+        f"the driver has {shown}, but the node is missing from the file system",
+        ("Restart udev (`sudo udevadm trigger -s accel`) or reboot",),
+    )

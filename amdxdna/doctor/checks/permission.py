@@ -1,0 +1,111 @@
+"""May this process open the node?"""
+
+from __future__ import annotations
+
+import errno
+
+from amdxdna.doctor.case import Case
+from amdxdna.doctor.finding import Finding, Status
+
+_OVERFLOW = 65534  # what ids outside a user namespace are shown as
+
+
+def permission(case: Case) -> Finding:
+    """Owner, group and mode of the node against this process's ids, by number."""
+    if case.emulated:
+        return Finding("permission", Status.SKIP, "the emulated device asks for none")
+    path, machine = case.path, case.machine
+    if path is None or not path.exists():
+        return Finding("permission", Status.SKIP, "there is no node")
+    try:
+        node = machine.stat(path)
+    except OSError as error:
+        return Finding(
+            "permission",
+            Status.FAIL,
+            f"{machine.shown(path)} cannot be looked at: {error.strerror}",
+            ("Allow this process to see /dev/accel",),
+        )
+    who = machine.who()
+    facts = {
+        "uid": who.uid,
+        "gids": sorted(who.gids),
+        "node_uid": node.uid,
+        "node_gid": node.gid,
+        "mode": f"{node.mode:03o}",
+        "container": machine.container(),
+    }
+    group = machine.group_name(node.gid)
+    owner = f"group {node.gid}" + (f" ({group})" if group else ", which has no name here")
+    if machine.may_open(path, node):
+        refused = case.error
+        if refused is not None and refused.errno == errno.EPERM:
+            return _sandboxed(case, facts)
+        if refused is None or refused.errno != errno.EACCES:
+            return Finding(
+                "permission",
+                Status.OK,
+                f"uid {who.uid} may open {machine.shown(path)} ({owner}, mode {node.mode:03o})",
+                facts=facts,
+            )
+    text = (
+        f"uid {who.uid} may not open {machine.shown(path)}: it belongs to uid {node.uid} and {owner}, "
+        f"mode {node.mode:03o}; this process is in the groups {', '.join(map(str, sorted(who.gids)))}"
+    )
+    return Finding("permission", Status.FAIL, text, _remedy(case, node.gid, node.mode, group), facts=facts)
+
+
+def _sandboxed(case: Case, facts: dict[str, object]) -> Finding:
+    allowed = "the file's permissions allow it, but"
+    if case.machine.container():
+        shown = case.machine.shown(case.path or case.machine.dev)
+        return Finding(
+            "permission",
+            Status.FAIL,
+            f"{allowed} the container's device rules refuse the node",
+            (f"Pass it as a device, not as a volume: `--device {shown}`",),
+            facts=facts,
+        )
+    return Finding(
+        "permission",
+        Status.FAIL,
+        f"{allowed} a sandbox refuses the node",
+        (
+            "In a systemd service: `DeviceAllow=char-accel rw` (and no PrivateDevices=yes)",
+            "Look at the audit log for SELinux or AppArmor (`sudo ausearch -m avc`)",
+        ),
+        facts=facts,
+    )
+
+
+def _remedy(case: Case, gid: int, mode: int, group: str) -> tuple[str, ...]:
+    machine = case.machine
+    in_container = machine.container()
+    if gid == _OVERFLOW:
+        return (
+            "The node's group is not mapped into this user namespace: with podman add `--group-add "
+            "keep-groups`, with LXC or Incus map the host's group id",
+            "Or run the container as root of the host",
+        )
+    if in_container:
+        return (
+            f"Start the container with `--group-add {gid}`: group ids count, not names, and the host's "
+            "differs from the container's",
+        )
+    if mode & 0o060 != 0o060 or gid == 0:
+        return (
+            'Let udev give it to a group: `SUBSYSTEM=="accel", GROUP="render", MODE="0660"` in '
+            "/etc/udev/rules.d/70-npu.rules, then `sudo udevadm control --reload; sudo udevadm trigger "
+            "-s accel`",
+            "Then join that group (`sudo usermod -aG render $USER`), log out and in",
+        )
+    name = group or str(gid)
+    if machine.listed_in(gid):
+        return (
+            f"You are in the group {name} already, but this session is older: log out and in (or try "
+            f"`newgrp {name}`)",
+        )
+    return (
+        f"Join the group: `sudo usermod -aG {name} $USER`, then log out and in",
+        f"A systemd service needs `SupplementaryGroups={name}`",
+    )

@@ -1,0 +1,274 @@
+"""The machine as the checks see it: files below one root, this process's identity and limits.
+
+Everything is read through a :class:`Machine`, so that a test (or a copy of somebody's /sys, /proc and /dev)
+can stand in for the real one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from amdxdna.doctor.models import AMD, DEVICES, Model, model_of
+
+if TYPE_CHECKING:
+    from amdxdna.device import Device
+
+UNLIMITED = (1 << 64) - 1
+_KMSG_LIMIT = 1 << 20
+_CONTAINER_FILES = {".dockerenv": "docker", "run/.containerenv": "podman"}
+_CGROUP = re.compile(r"\b(docker|lxc|kubepods|containerd|libpod|podman)\b")
+_FIRMWARE_FOLDERS = (
+    "lib/firmware/updates/{release}",
+    "lib/firmware/updates",
+    "lib/firmware/{release}",
+    "lib/firmware",
+)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who this process is, by number: effective user, all its groups."""
+
+    uid: int
+    gids: frozenset[int]
+
+
+@dataclass(frozen=True)
+class NodeStat:
+    """Owner and permission bits of a device node."""
+
+    mode: int
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True)
+class PciNpu:
+    """An NPU on the PCI bus. ``driver``: the kernel driver that has it, or empty."""
+
+    address: str
+    device: int
+    revision: int
+    driver: str
+    path: Path
+
+    @property
+    def model(self) -> Model:
+        """What kind of NPU it is."""
+        return model_of(self.device, self.revision)
+
+
+def _open(spec: str) -> Device:
+    from amdxdna.device import Device
+
+    return Device.open(spec)
+
+
+def _stat(path: Path) -> NodeStat:
+    found = os.stat(path)
+    return NodeStat(found.st_mode & 0o7777, found.st_uid, found.st_gid)
+
+
+@dataclass
+class Machine:
+    """The machine below `root`. Fields left None are this process's own; ``open`` opens a device by spec."""
+
+    root: Path = Path("/")
+    identity: Identity | None = None
+    memlock: tuple[int, int] | None = None
+    """RLIMIT_MEMLOCK, soft and hard, in bytes."""
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    open: Callable[[str], Device] = _open
+    stat: Callable[[Path], NodeStat] = _stat
+
+    @property
+    def sys(self) -> Path:
+        """The root of sysfs."""
+        return self.root / "sys"
+
+    @property
+    def dev(self) -> Path:
+        """The device folder."""
+        return self.root / "dev"
+
+    @property
+    def proc(self) -> Path:
+        """The root of procfs."""
+        return self.root / "proc"
+
+    def text(self, path: str | Path) -> str:
+        """A file's text, stripped; empty when it cannot be read."""
+        try:
+            return (self.root / path).read_text(errors="replace").strip()
+        except (OSError, ValueError):
+            return ""
+
+    def names(self, path: str | Path) -> list[str]:
+        """A folder's entries; none when it cannot be listed."""
+        try:
+            return sorted(os.listdir(self.root / path))
+        except OSError:
+            return []
+
+    def shown(self, path: Path) -> str:
+        """A path below the root as the machine itself would name it."""
+        try:
+            return "/" + str(path.relative_to(self.root))
+        except ValueError:
+            return str(path)
+
+    @property
+    def release(self) -> str:
+        """The kernel's release (`uname -r`)."""
+        return self.text("proc/sys/kernel/osrelease") or "unknown"
+
+    @property
+    def kernel(self) -> tuple[int, int]:
+        """The kernel's version, (0, 0) when it is not known."""
+        match = re.match(r"(\d+)\.(\d+)", self.release)
+        return (int(match[1]), int(match[2])) if match else (0, 0)
+
+    @property
+    def command_line(self) -> list[str]:
+        """The kernel's command line, word by word."""
+        return self.text("proc/cmdline").split()
+
+    def npus(self) -> list[PciNpu]:
+        """The NPUs on the PCI bus."""
+        found = []
+        folder = self.sys / "bus" / "pci" / "devices"
+        for name in self.names("sys/bus/pci/devices"):
+            path = folder / name
+            vendor, device = (self._hex(path / key) for key in ("vendor", "device"))
+            if vendor == AMD and device in DEVICES:
+                driver = path / "driver"
+                bound = driver.resolve().name if driver.exists() else ""
+                found.append(PciNpu(name, device, self._hex(path / "revision"), bound, path))
+        return found
+
+    def _hex(self, path: Path) -> int:
+        try:
+            return int(self.text(path), 16)
+        except ValueError:
+            return -1
+
+    @property
+    def driver_loaded(self) -> bool:
+        """Whether the amdxdna driver is in the kernel."""
+        return (self.sys / "bus" / "pci" / "drivers" / "amdxdna").exists()
+
+    def firmware_files(self, model: Model) -> list[Path]:
+        """The firmware files of `model`, in the order in which the kernel looks for them."""
+        own = self.text("sys/module/firmware_class/parameters/path").strip("/")
+        folders = [own] if own else []
+        folders += [folder.format(release=self.release) for folder in _FIRMWARE_FOLDERS]
+        found = []
+        for part in model.folders:
+            for name in ("npu_7.sbin", "npu.sbin"):
+                for folder in folders:
+                    for ending in ("", ".zst", ".xz"):
+                        path = self.root / folder / "amdnpu" / part / (name + ending)
+                        if path.is_file():
+                            found.append(path)
+        return found
+
+    def kernel_log(self) -> tuple[list[str], str]:
+        """(the kernel's messages about the NPU and IOMMU, why they cannot be read or empty)."""
+        try:
+            lines = self._kmsg(self.dev / "kmsg")
+        except PermissionError:
+            return [], "reading the kernel log needs root (kernel.dmesg_restrict)"
+        except OSError as error:
+            return [], f"there is no kernel log to read ({error.strerror})"
+        addresses = [npu.address for npu in self.npus()]
+        return [
+            line for line in lines if "xdna" in line or "amdnpu" in line or any(a in line for a in addresses)
+        ], ""
+
+    def _kmsg(self, path: Path) -> list[str]:
+        # A read of /dev/kmsg gives one record; of a copy of it, in a file, many.
+        lines: list[str] = []
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            size = 0
+            while size < _KMSG_LIMIT:
+                try:
+                    data = os.read(fd, 8192)
+                except BlockingIOError:
+                    break
+                except BrokenPipeError:  # records were overwritten meanwhile
+                    continue
+                if not data:
+                    break
+                size += len(data)
+                lines += data.decode(errors="replace").splitlines()
+        finally:
+            os.close(fd)
+        return [line.partition(";")[2] or line for line in lines if line and not line.startswith(" ")]
+
+    def container(self) -> str:
+        """The kind of container this is, or empty on a host."""
+        for name, kind in _CONTAINER_FILES.items():
+            if (self.root / name).exists():
+                return kind
+        match = _CGROUP.search(self.text("proc/self/cgroup"))
+        return (
+            self.text("run/systemd/container")
+            or self.environ.get("container", "")
+            or (match[1] if match else "")
+        )
+
+    def virtual(self) -> str:
+        """The virtual machine this is, or empty on bare metal."""
+        if not re.search(r"^flags\s*:.*\bhypervisor\b", self.text("proc/cpuinfo"), re.MULTILINE):
+            return ""
+        maker, product = (self.text(f"sys/class/dmi/id/{key}") for key in ("sys_vendor", "product_name"))
+        return " ".join(part for part in (maker, product) if part) or "of an unknown kind"
+
+    def who(self) -> Identity:
+        """Who this process is."""
+        return self.identity or Identity(os.geteuid(), frozenset({os.getegid(), *os.getgroups()}))
+
+    def may_open(self, path: Path, node: NodeStat) -> bool:
+        """Whether the file's permissions allow this process to read and write it."""
+        if self.identity is None:
+            return os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+        if self.identity.uid == 0:
+            return True
+        shift = 6 if node.uid == self.identity.uid else 3 if node.gid in self.identity.gids else 0
+        return node.mode >> shift & 6 == 6
+
+    def group_name(self, gid: int) -> str:
+        """The group's name in this machine's own list, or empty."""
+        return next((row[0] for row in self._rows("etc/group") if len(row) > 2 and row[2] == str(gid)), "")
+
+    def listed_in(self, gid: int) -> bool:
+        """Whether /etc/group has this user in the group (a login session may be older than that)."""
+        uid = str(self.who().uid)
+        user = next((row[0] for row in self._rows("etc/passwd") if len(row) > 2 and row[2] == uid), "")
+        return bool(user) and any(
+            user in row[3].split(",")
+            for row in self._rows("etc/group")
+            if len(row) > 3 and row[2] == str(gid)
+        )
+
+    def _rows(self, path: str) -> list[list[str]]:
+        return [line.split(":") for line in self.text(path).splitlines()]
+
+    def locked_memory(self) -> tuple[int, int]:
+        """RLIMIT_MEMLOCK (soft, hard) in bytes; :data:`UNLIMITED` for no limit."""
+        if self.memlock is not None:
+            return self.memlock
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        return tuple(UNLIMITED if v == resource.RLIM_INFINITY else v for v in (soft, hard))  # type: ignore[return-value]
+
+    def process_name(self, pid: int) -> str:
+        """A process's name, or empty when it is not to be seen from here."""
+        return self.text(f"proc/{pid}/comm") if pid > 0 else ""
