@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import uuid
 from functools import cache
 
 from amdxdna.emu.kernels.families import Family, pdi
@@ -16,9 +14,9 @@ COLUMNS = 8
 def xclbin_bytes(family: Family | str, key: str = "") -> bytes:
     """The xclbin of `family` (a Family, or its name: "gemm", "gemv", "copy"); 1 PDI, 1 CU, 8 columns.
 
-    The same arguments always give the same bytes. Files of one family with different keys differ in their
-    UUID alone, so that they get hardware contexts of their own. Raises ValueError for a name that is no
-    family.
+    The same arguments always give the same bytes. Files of one family with different keys differ in the name
+    of their CU's instance, so that they get hardware contexts of their own. Raises ValueError for a name that
+    is no family.
     """
     from amdxdna.xclbin.writer import KernelSpec, PdiSpec, build
 
@@ -28,8 +26,5 @@ def xclbin_bytes(family: Family | str, key: str = "") -> bytes:
         except KeyError:
             known = ", ".join(f.label for f in Family)
             raise ValueError(f"kernel family {family!r} is unknown; known: {known}") from None
-    own = None
-    if key:
-        digest = hashlib.blake2b(f"{family.label} {key}".encode(), digest_size=16).digest()
-        own = uuid.UUID(bytes=digest, version=4)
-    return build([PdiSpec(pdi(family))], [KernelSpec(KERNEL_NAME)], columns=COLUMNS, uuid=own)
+    kernel = KernelSpec(KERNEL_NAME, instance=key.upper()) if key else KernelSpec(KERNEL_NAME)
+    return build([PdiSpec(pdi(family))], [kernel], columns=COLUMNS)
