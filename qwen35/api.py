@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from qwen35.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from qwen35.bundle import Bundle
+    from qwen35.model.text import TextModel
     from qwen35.pictures import Pictures
     from qwen35.structured import JsonGrammars
 
@@ -104,10 +106,12 @@ class Qwen35:
         device: Any = None,
         pass_tokens: int = 0,
         cache_bytes: int = 512 << 20,
+        reopen: Callable[[], tuple[Any, TextModel]] | None = None,
     ) -> None:
         """From its parts; `load` is the usual way. `stop` are token ids that end an answer.
 
         `cache_bytes` bounds the states kept between turns; 0 keeps none (answers are the same, only later).
+        `reopen` makes device and model anew; it is called by the first use after the device was lost.
         """
         self.model = model
         self.tokenizer = tokenizer
@@ -116,6 +120,9 @@ class Qwen35:
         self.vision = vision
         self.device = device
         self.session = Session(model, PrefixCache(cache_bytes) if cache_bytes else None, pass_tokens)
+        self._reopen = reopen
+        self._run: Generation | None = None
+        self._error: Exception | None = None
         self._grammars: JsonGrammars | None = None
         self._closed = False
 
@@ -135,7 +142,9 @@ class Qwen35:
         `max_ctx` is how many tokens a conversation may hold, `progress(done, total)` is told of the weights'
         bytes as they load, `note(line)` of what a user should know (a picture that is made smaller).
 
-        Raises ModelError (BundleError among them), TokenizerError, UsageError, and the binding's XdnaError.
+        A device that is lost (removed, its driver reloaded) ends the answer with the binding's DeviceLost;
+        the next use opens it again. Raises ModelError (BundleError among them), TokenizerError, UsageError,
+        and the binding's XdnaError.
         """
         if not 1 <= max_ctx <= TRAINED_CTX:
             raise UsageError(f"a context of {max_ctx:,}", "--max-ctx", f"use 1 to {TRAINED_CTX:,}")
@@ -146,7 +155,19 @@ class Qwen35:
         from qwen35.device import open_device
         from qwen35.model.text import TextModel
 
+        def reopen() -> tuple[Any, TextModel]:
+            again = open_device(bundle, same)
+            try:
+                made = TextModel(bundle, again, max_ctx, progress=progress)
+            except BaseException:
+                again.close()
+                raise
+            if note is not None:
+                note("the device was lost; it is open again")
+            return again, made
+
         opened = open_device(bundle, device, note)
+        same = device if opened.emulated else opened.path
         try:
             with ThreadPoolExecutor(1) as beside:
                 reading = beside.submit(Tokenizer, bundle.tokenizer_path)
@@ -166,6 +187,7 @@ class Qwen35:
                 device=opened,
                 pass_tokens=bundle.config.max_prompt,
                 cache_bytes=cache_bytes,
+                reopen=reopen,
             )
         except BaseException:
             opened.close()
@@ -184,12 +206,36 @@ class Qwen35:
         if self._closed:
             return
         self._closed = True
+        self._close_parts()
+
+    def _close_parts(self) -> None:
         if self.session.cache is not None:
             self.session.cache.clear()
-        for part in (self.vision, self.model, self.device):
-            close = getattr(part, "close", None)
-            if close is not None:
-                close()
+        with contextlib.ExitStack() as all_of_them:
+            for part in (self.device, self.model, self.vision):
+                close = getattr(part, "close", None)
+                if close is not None:
+                    all_of_them.callback(close)
+
+    def _recover(self) -> None:
+        """Opens the device again. Kept states are gone; conversations and pictures' embeddings stay."""
+        assert self._reopen is not None
+        # A device that is gone refuses to take things back, which is not news.
+        with contextlib.suppress(Exception):
+            self._close_parts()
+        self.device, model = self._reopen()
+        self.model = self.session.model = model
+        if self.vision is not None:
+            self.vision.use(model)
+        self._run = self._error = None
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._error = error
+            raise
 
     def default_sampling(self, *, thinking: bool = False, images: bool = False) -> Sampling:
         """What `chat` uses when nothing is asked for: the bundle's own values, else the model card's."""
@@ -278,7 +324,7 @@ class Qwen35:
 
         if not keep:
             prompt.borders = ()
-        run = generate(
+        run = self._run = generate(
             self.session,
             prompt,
             sampler,
@@ -329,19 +375,23 @@ class Qwen35:
     ) -> Generation:
         """Token ids after `ids`, greedy by default; with `stop` the model's stop tokens end it."""
         self._require_open()
-        return generate(self.session, ids, Sampler(sampling, ids), self.stop if stop else (), max_new)
+        stops = self.stop if stop else ()
+        self._run = generate(self.session, ids, Sampler(sampling, ids), stops, max_new)
+        return self._run
 
     def prefill(self, ids: Sequence[int]) -> Any:
         """Logits (float32 [vocab]) after `ids` from an empty state; `decode` goes on from there."""
         self._require_open()
-        return self.session.prime(Input(ids))
+        with self._watched():
+            return self.session.prime(Input(ids))
 
     def decode(self, token: int) -> Any:
         """Logits (float32 [vocab]) after one more token. Raises PromptTooLong when the context is full."""
         self._require_open()
         if self.model.length >= self.model.max_ctx:
             raise PromptTooLong(self.model.length + 1, self.model.max_ctx)
-        return self.model.decode(token)
+        with self._watched():
+            return self.model.decode(token)
 
     def _json_grammars(self) -> JsonGrammars:
         if self._grammars is None:
@@ -358,6 +408,12 @@ class Qwen35:
     def _require_open(self) -> None:
         if self._closed:
             raise UsageError("this model is closed", "", "load it again")
+        error = self._error or (self._run.error if self._run is not None else None)
+        if error is not None and self._reopen is not None:
+            from amdxdna.errors import DeviceLost
+
+            if isinstance(error, DeviceLost):
+                self._recover()
 
 
 _SIZES = {1024: "Qwen3.5-0.8B", 2048: "Qwen3.5-2B", 2560: "Qwen3.5-4B", 4096: "Qwen3.5-9B"}

@@ -211,12 +211,13 @@ class Generation:
     """Iterates over the ids of an answer.
 
     `finish` is set when it ends: stop (a stop token, not yielded), length (`max_new` reached), context (the
-    state is full), loop (the last `period` tokens repeat), cancel.
+    state is full), loop (the last `period` tokens repeat), cancel. `error` is what the model raised.
     """
 
     def __init__(self, tokens: Callable[[Generation], Iterator[int]], stats: Stats) -> None:
         self.finish = ""
         self.period = 0
+        self.error: Exception | None = None
         self.stats = stats
         self._tokens = tokens(self)
 
@@ -255,6 +256,13 @@ def generate(
     choose = sampler if sampler is not None else Sampler()
 
     def tokens(run: Generation) -> Iterator[int]:
+        try:
+            yield from made(run)
+        except Exception as error:
+            run.error = error
+            raise
+
+    def made(run: Generation) -> Iterator[int]:
         began = time.perf_counter()
         logits = session.prime(prompt, stats, cancel=cancel, progress=progress)
         first = 0.0

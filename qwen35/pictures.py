@@ -81,9 +81,14 @@ class Pictures:
 
     def close(self) -> None:
         """Gives the tower back."""
-        if self._tower is not None:
-            self._tower.close()
-            self._tower = None
+        tower, self._tower = self._tower, None
+        if tower is not None:
+            tower.close()
+
+    def use(self, model: TextModel) -> None:
+        """Goes on with another model of the same bundle; embeddings stay, the tower is made anew."""
+        self._tower = None
+        self._make_tower = lambda: _tower(model)
 
     def look(self, image: Any) -> Seen:
         """Reads a picture (a path, a Pillow image, a uint8 array). Raises ImageError."""
