@@ -16,10 +16,12 @@ from amdxdna import ioctl
 from amdxdna._native import ffi, lib
 from amdxdna.client import Client, DrmVersion
 from amdxdna.errors import BadArgument, Unsupported, XdnaError
+from amdxdna.packet import Health
 
 _CONTEXT_ELEMENT = 256  # room for entries that grow; 144 bytes in Linux 7.3.4's header
 _CONTEXTS = 256
 _TELEMETRY_BYTES = 64 << 10
+_HEALTH_END = ffi.offsetof("struct amdxdna_drm_hwctx_entry", "fatal_error_app_module") + 4
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ class ContextInfo:
     gops: int = 0
     fps: int = 0
     latency: int = 0
+    health: Health | None = None
+    """Where the firmware says it stands; None where the driver does not tell (it came with DRM minor 9)."""
 
 
 @dataclass(frozen=True)
@@ -335,6 +339,11 @@ def contexts(client: Client) -> tuple[ContextInfo, ...]:
         return _contexts_info(client)
 
 
+def _health(entry: Any) -> Health:
+    return Health(1, entry.txn_op_idx, entry.ctx_pc, entry.fatal_error_type, entry.fatal_error_exception_type,
+                  entry.fatal_error_exception_pc, entry.fatal_error_app_module)
+
+
 def _contexts_array(client: Client) -> tuple[ContextInfo, ...]:
     block = ffi.new("uint8_t[]", _CONTEXTS * _CONTEXT_ELEMENT)
     count, stride = _array(client, lib.DRM_AMDXDNA_HW_CONTEXT_ALL, _CONTEXT_ELEMENT, _CONTEXTS, block)
@@ -349,7 +358,8 @@ def _contexts_array(client: Client) -> tuple[ContextInfo, ...]:
             entry.context_id, entry.pid, entry.start_col, entry.num_col, entry.command_submissions,
             entry.command_completions, entry.migrations, entry.preemptions, entry.errors, entry.hwctx_id,
             entry.priority, entry.heap_usage, entry.suspensions,
-            entry.state == lib.AMDXDNA_HWCTX_STATE_ACTIVE, entry.gops, entry.fps, entry.latency))
+            entry.state == lib.AMDXDNA_HWCTX_STATE_ACTIVE, entry.gops, entry.fps, entry.latency,
+            _health(entry) if stride >= _HEALTH_END else None))
     return tuple(found)
 
 
