@@ -1,4 +1,5 @@
 #include "native.h"
+#include "own.h"
 
 #include <cpuid.h>
 #include <errno.h>
@@ -7,6 +8,7 @@
 #include <sys/mman.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <unistd.h>
 
 enum { CACHE_LINE = 64 }; /* every x86-64 part that carries an NPU */
 
@@ -67,22 +69,30 @@ void xdna_flush(uintptr_t address, size_t length)
     _mm_mfence();
 }
 
-static int vm_result(ssize_t moved, size_t length)
+/* A kernel's copy_from_user and copy_to_user for the emulated driver: a bad address is EFAULT, never a fault. */
+static int vm_copy(int pid, uintptr_t remote, void *local, size_t length, int out)
 {
+    if (!length)
+        return 0;
+    if (length <= OWN_WINDOW && pid == getpid()) {
+        int result = own_copy(remote, local, length, out);
+        if (result != -ENOSYS)
+            return result;
+    }
+    struct iovec here = {local, length}, there = {(void *)remote, length};
+    ssize_t moved = out ? process_vm_writev(pid, &here, 1, &there, 1, 0)
+                        : process_vm_readv(pid, &here, 1, &there, 1, 0);
     if (moved < 0)
         return -errno;
     return (size_t)moved == length ? 0 : -EFAULT;
 }
 
-/* A kernel's copy_from_user for the emulated driver: a bad address is EFAULT, never a fault here. */
 int xdna_vm_read(int pid, uintptr_t remote, void *local, size_t length)
 {
-    struct iovec here = {local, length}, there = {(void *)remote, length};
-    return length ? vm_result(process_vm_readv(pid, &here, 1, &there, 1, 0), length) : 0;
+    return vm_copy(pid, remote, local, length, 0);
 }
 
 int xdna_vm_write(int pid, uintptr_t remote, const void *local, size_t length)
 {
-    struct iovec here = {(void *)local, length}, there = {(void *)remote, length};
-    return length ? vm_result(process_vm_writev(pid, &here, 1, &there, 1, 0), length) : 0;
+    return vm_copy(pid, remote, (void *)local, length, 1);
 }
