@@ -217,6 +217,9 @@ class Apt:
         with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", path], stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+                # apt has checked the package's hash; older Pythons have no filters.
+                if hasattr(tarfile, "fully_trusted_filter"):
+                    archive.extraction_filter = tarfile.fully_trusted_filter
                 for member in archive:
                     if wanted(member.name):
                         archive.extract(member, into)
