@@ -46,6 +46,7 @@ def parser() -> Parser:
                    "decides format, tower, chunks and head rows")
     p.add_argument("--refs", action="store_true", help="also record what transformers answers in float32, "
                    "for qwen35 check (needs torch and transformers)")
+    p.add_argument("--verbose", "-v", action="store_true", help="the weights' signal-to-noise ratio by layer")
     p.add_argument("--quiet", "-q", action="store_true", help="no progress")
     return p
 
@@ -80,6 +81,7 @@ def _export(arguments: argparse.Namespace) -> int:
     from qwen35.bundle import Bundle
     from qwen35.export.checkpoint import Checkpoint
     from qwen35.export.exporter import export_checkpoint, export_random
+    from qwen35.export.noise import Noise
 
     if (arguments.checkpoint is None) == (arguments.random is None):
         raise UsageError("give a checkpoint directory or --random SIZE, one of the two")
@@ -100,9 +102,14 @@ def _export(arguments: argparse.Namespace) -> int:
         checkpoint = Checkpoint(arguments.checkpoint)
         kernels = None if arguments.kernels is None else Bundle.open(arguments.kernels)
         references = _references(checkpoint, arguments) if arguments.refs else []
+        noise = Noise()
         path = export_checkpoint(
             checkpoint, arguments.out, options, kernels=kernels, force=arguments.force, quiet=arguments.quiet,
+            noise=noise,
         )
+        told = noise.lines() if arguments.verbose else []
+        for line in [*told, *([] if arguments.quiet else [noise.summary()])]:
+            print(f"export: {line}", file=sys.stderr)
         if references:
             from qwen35.export.refs import attach
 

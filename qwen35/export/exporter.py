@@ -18,6 +18,7 @@ from qwen35.errors import ModelError, TokenizerError
 from qwen35.export.adopt import adopted_options, adopted_vision, check_items, copy_kernels
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.kernels import write_kernels
+from qwen35.export.noise import Noise
 from qwen35.export.plan import Item, Options, layout, plan_random, plan_text
 from qwen35.export.progress import Progress
 from qwen35.export.random import RandomText, RandomVision
@@ -52,13 +53,13 @@ class Source(Protocol):
 
 def export_checkpoint(
     checkpoint: Checkpoint, out: str | os.PathLike[str], options: Options, *,
-    kernels: Bundle | None = None, force: bool = False, quiet: bool = False,
+    kernels: Bundle | None = None, force: bool = False, quiet: bool = False, noise: Noise | None = None,
 ) -> Path:
     """Writes the bundle of a checkpoint to `out`; returns its path.
 
-    `kernels`: a bundle whose kernels are taken over; it then decides what `options` would. Raises
-    CheckpointError, BundleError, UsageError, ModelError (NaN or infinity in a weight); on any exception,
-    KeyboardInterrupt included, nothing is left behind.
+    `kernels`: a bundle whose kernels are taken over; it then decides what `options` would. `noise` counts
+    what encoding the text model's weights costs. Raises CheckpointError, BundleError, UsageError, ModelError
+    (NaN or infinity in a weight); on any exception, KeyboardInterrupt included, nothing is left behind.
     """
     if kernels is not None:
         options = adopted_options(kernels)
@@ -67,7 +68,7 @@ def export_checkpoint(
     config = replace(
         plan_text(checkpoint, options), vision=vision if kernels is None else adopted_vision(kernels, vision)
     )
-    parts = _parts(config, CheckpointText(checkpoint, config))
+    parts = _parts(config, CheckpointText(checkpoint, config, noise))
     if config.vision is not None:
         parts.append((CheckpointVision(checkpoint, config.vision), list(vision_layout(config.vision))))
     if kernels is not None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qwen35.export.checkpoint import Checkpoint
+from qwen35.export.noise import Noise
 from qwen35.export.plan import Item
 from qwen35.export.rows import Columns, Interleave, Joined, Matrix, Padded, Rows, to_float32
 from qwen35.formats import by_name, to_bf16
@@ -20,25 +22,39 @@ _BLOCK_BYTES = 16 << 20
 """Weights encoded at a time, in bytes of bf16: bounds the memory an export needs."""
 
 
-def encode_rows(source: Rows, gemv_format: str) -> Iterator[NDArray[np.uint8]]:
-    """The stream of a matrix in pieces of whole 8-row groups. Raises FormatError for NaN or infinity."""
+Seen = Callable[[NDArray[Any], NDArray[np.uint8]], None]
+
+
+def encode_rows(source: Rows, gemv_format: str, seen: Seen | None = None) -> Iterator[NDArray[np.uint8]]:
+    """The stream of a matrix in pieces of whole 8-row groups. Raises FormatError for NaN or infinity.
+
+    `seen(weights, piece)` is told of each.
+    """
     encode = by_name(gemv_format).encode
     step = max(64, _BLOCK_BYTES // (2 * source.k) // 64 * 64)
     for first in range(0, source.rows, step):
-        yield encode(source.read(first, min(first + step, source.rows)))
+        weights = source.read(first, min(first + step, source.rows))
+        piece = encode(weights)
+        if seen is not None:
+            seen(weights, piece)
+        yield piece
 
 
 class CheckpointText:
     """The text tensors of a checkpoint, item by item of `plan.layout`."""
 
-    def __init__(self, checkpoint: Checkpoint, config: ModelConfig) -> None:
-        self._checkpoint, self._config = checkpoint, config
+    def __init__(self, checkpoint: Checkpoint, config: ModelConfig, noise: Noise | None = None) -> None:
+        """`noise` counts what encoding costs."""
+        self._checkpoint, self._config, self._noise = checkpoint, config, noise
         self._inner = checkpoint.text.count("intermediate_size")
 
     def pieces(self, item: Item) -> Iterator[NDArray[Any]]:
         """The item's bytes in order, as contiguous arrays."""
         if item.rows:
-            yield from encode_rows(self.rows(item), self._config.gemv_format)
+            seen, name = None, self._config.gemv_format
+            if self._noise is not None:
+                seen = partial(self._noise.add, item, gemv_format=name)
+            yield from encode_rows(self.rows(item), name, seen)
         elif item.part == "embed":
             table = self._embedding()
             for first in range(0, table.rows, 4096):
