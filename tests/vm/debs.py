@@ -33,7 +33,7 @@ BACKPORTS = "trixie-backports"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 DOWNLOADS_AT_ONCE = 6
 # Raise it when what is unpacked changes, so that a cache made by older code is made again.
-LAYOUT = 4
+LAYOUT = 5
 
 # Kernel modules the guest loads, with their dependencies (names as in modinfo's `depends`).
 MODULE_FILES = ("amdxdna", "drm", "gpu-sched", "drm_kms_helper", "drm_shmem_helper", "tee", "hid",
@@ -330,7 +330,7 @@ def _build(root: Path) -> tuple[str, dict[str, str]]:
                 pool.submit(apt.unpack, parts["busybox"], root / "busybox",
                             lambda path: path.endswith("bin/busybox")),
                 pool.submit(apt.unpack, parts["headers"], root / "headers",
-                            lambda path: path.endswith(("drm/drm.h", "drm/drm_mode.h", "amdxdna_accel.h"))),
+                            lambda path: path.startswith(("./usr/include/", "usr/include/"))),
                 *(pool.submit(apt.unpack, deb, root / "qemu") for deb in qemu)]
         for job in jobs:
             job.result()
