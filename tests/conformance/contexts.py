@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import time
 
-from amdxdna._native import lib
+from amdxdna._native import ffi, lib
 from amdxdna.emu.kernels import stream
 
-from .kit import COMPLETED, Client, Ready, Target, case, fails, join, until
+from .kit import COMPLETED, Client, Ready, Target, case, fails, join, state, until
 
 
 def _fill(client: Client) -> list[int]:
@@ -267,3 +268,47 @@ def inherited_by_a_child(t: Target) -> None:
     ready: Ready = t.ready()
     join(t.in_child(lambda inner: None))
     assert ready.copy() == COMPLETED
+
+
+def _destroy_syncobj(client: Client, handle: int) -> None:
+    client.ioctl(lib.DRM_IOCTL_SYNCOBJ_DESTROY, ffi.new("struct drm_syncobj_destroy *", {"handle": handle}))
+
+
+@case()
+def syncobj_outlives_its_context(t: Target) -> None:
+    """A context's syncobj stays, with its points, until it is destroyed itself or the device is closed."""
+    ready = t.ready()
+    assert ready.copy() == COMPLETED
+    ready.destroy(ready.hwctx)
+    ready.wait(ready.syncobj, 0, 0.5)
+    _destroy_syncobj(ready, ready.syncobj)
+    with fails(errno.ENOENT):
+        ready.wait(ready.syncobj, 0, 0.5)
+    with fails(errno.EINVAL):
+        _destroy_syncobj(ready, ready.syncobj)
+
+
+@case()
+def syncobj_destroyed_first(t: Target) -> None:
+    """A context works on without its syncobj; there is only nothing to wait for."""
+    ready = t.ready()
+    _destroy_syncobj(ready, ready.syncobj)
+    seq = ready.start(stream.copy(ready.source.size, 1), ready.source.device, ready.destination.device)
+    with fails(errno.ENOENT):
+        ready.wait(ready.syncobj, seq)
+    until(lambda: state(ready.command) == COMPLETED, 5, "the command's completion")
+    ready.check_copy(ready.destination)
+
+
+@case()
+def older_wait(t: Target) -> None:
+    """TIMELINE_WAIT in the size of headers before Linux 6.6, without the deadline."""
+    ready = t.ready()
+    seq = ready.start(stream.copy(ready.source.size, 1), ready.source.device, ready.destination.device)
+    handles, points = ffi.new("uint32_t[]", [ready.syncobj]), ffi.new("uint64_t[]", [seq])
+    args = ffi.new("struct drm_syncobj_timeline_wait *", {
+        "handles": int(ffi.cast("uintptr_t", handles)), "points": int(ffi.cast("uintptr_t", points)),
+        "timeout_nsec": time.monotonic_ns() + 5_000_000_000, "count_handles": 1,
+        "flags": lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT})
+    ready.ioctl(lib.DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT_V1, args)
+    assert state(ready.command) == COMPLETED
