@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ class Batch:
     samples: tuple[Sample, ...]
     pixels: Tensor | None = None
     labels: Tensor | None = None
+    whole: Tensor | None = None
     image_at: int = -1
     grid: tuple[int, int] = (0, 0)
 
@@ -111,11 +112,12 @@ class Batches:
         empty = torch.zeros(0, dtype=torch.long)
         grid = (pixels.shape[1] // pictures.PATCH, pixels.shape[2] // pictures.PATCH)
         labels = torch.tensor([pictures.labels(s) for s in scenes])
-        return Batch(empty, empty, empty, (), pixels, labels, -1, grid)
+        whole = torch.tensor([pictures.summary(s) for s in scenes])
+        return Batch(empty, empty, empty, (), pixels, labels, whole, -1, grid)
 
     def picture(self, number: int) -> Batch:
-        """Half as many pictures, with a question and an answer each: their prompts are long."""
-        rng, scenes, pixels = self.scenes(number, "picture", max(1, self.size // 2))
+        """Pictures with a question and an answer each."""
+        rng, scenes, pixels = self.scenes(number, "picture", self.size)
         samples = []
         for scene in scenes:
             kind, question, answer = pictures.ask(rng, scene)
@@ -124,9 +126,8 @@ class Batches:
         grid = (pixels.shape[1] // pictures.PATCH, pixels.shape[2] // pictures.PATCH)
         plain = self.encoder.collate(samples, grid[0] * grid[1] // 4)
         labels = torch.tensor([pictures.labels(s) for s in scenes])
-        return Batch(
-            plain.ids, plain.where, plain.targets, plain.samples, pixels, labels, plain.image_at, grid
-        )
+        whole = torch.tensor([pictures.summary(s) for s in scenes])
+        return replace(plain, pixels=pixels, labels=labels, whole=whole, grid=grid)
 
 
 def picture_thought(scene: pictures.Scene, kind: str) -> str:

@@ -120,7 +120,7 @@ def looks(count: int, seed: int) -> list[Case]:
 
     for number in range(count):
         held = number % 2 == 1
-        for mark, pairs in (("colour and shape", None), ("colour and shape: new pairs", True)):
+        for mark, pairs in (("colour and shape", False), ("colour and shape: new pairs", True)):
             scene = pictures.scene(rng, pairs, "one")
             thing = scene.things[0]
             add(mark, scene, "what", has(f"{thing.colour} {thing.shape}"), held)

@@ -163,7 +163,7 @@ def thought(entry: Entry | None) -> str:
 
 
 def question(
-    rng: random.Random, word: str, countable: bool, held_out: bool = False, bare: float = 0.24
+    rng: random.Random, word: str, countable: bool, held_out: bool = False, bare: float = 0.30
 ) -> str:
     """A single question about a word; `bare` is the share of bare forms."""
     if held_out:
@@ -202,7 +202,7 @@ class Generator:
             return self.corpus.made_up.draw(self.rng)
         return self.rng.choice(self.corpus.unknown)
 
-    def _known(self, exponent: float, bare: float = 0.24, template: str | None = None) -> tuple[Entry, str]:
+    def _known(self, exponent: float, bare: float = 0.30, template: str | None = None) -> tuple[Entry, str]:
         entry = self.word(exponent)
         if template is None:
             return entry, question(self.rng, entry.word, entry.kind.countable, bare=bare)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig, Qwen3_5VisionConfig
 
-from .pictures import CELL, PATCH
+from .pictures import CELL, PATCH, WHOLE
 
 MERGE = CELL // PATCH
 MIN_PIXELS, MAX_PIXELS = 48 * 64, 64 * 64
@@ -215,6 +215,7 @@ class Network(nn.Module):
         self.word_rows = nn.Parameter(torch.randn(max(group) + 1, width, generator=rng) * 0.05)
         self.form_rows = nn.Parameter(torch.randn(4, width, generator=rng) * 0.02)
         self.probe = nn.Linear(width, 9 + 7 + 2)
+        self.whole_probe = nn.Linear(width, sum(WHOLE))
         self._delta: Any = delta_layer
         self._attention: Any = attention_layer
         self._block: Any = vision_block

@@ -78,17 +78,12 @@ HELD_OUT = (
 """Never trained on."""
 
 BARE = (
-    "{w}",
-    "{w}",
-    "{w}",
-    "{W}",
-    "{W}",
+    *["{w}"] * 5,
+    *["{W}"] * 4,
     "{w}?",
     "{W}?",
     "{W}.",
-    "{w}.",
     "{w} meaning",
-    "{w}: meaning?",
     "{W} definition",
     "define {w}",
     "what is {aw}",

@@ -333,3 +333,25 @@ def labels(scene: Scene, cell: int = CELL) -> list[tuple[int, int, int]]:
                     )
             found.append(label)
     return found
+
+
+WHOLE = (len(NUMBERS), len(PLACES) + 1, len(COLOURS) + 1, len(SHAPES) + 1, len(COLOURS) + 1, len(SHAPES) + 1)
+"""Classes of each of `summary`'s numbers."""
+
+
+def summary(scene: Scene) -> tuple[int, ...]:
+    """What is true of the whole picture, as classes (0 = does not apply); an auxiliary training target.
+
+    Count, place of a single shape, colour and shape of the first, colour and shape of a second that differs.
+    """
+    first, last = scene.things[0], scene.things[-1]
+    colours = list(COLOURS)
+    pair = scene.kind == "pair"
+    return (
+        len(scene.things),
+        1 + PLACES.index(place_of(first)) if scene.kind == "one" else 0,
+        1 + colours.index(first.colour),
+        1 + SHAPES.index(first.shape),
+        1 + colours.index(last.colour) if pair else 0,
+        1 + SHAPES.index(last.shape) if pair else 0,
+    )

@@ -28,6 +28,7 @@ from .checkpoint import save_pretrained
 from .corpus import Corpus, Generator, Sample, Turn, phrase
 from .network import Network, config, initialise, patches_of, positions
 from .phrases import ASKED, HELD_OUT, UNKNOWN
+from .pictures import WHOLE
 from .wordnet import WordNet
 
 STEADY = 0.35
@@ -105,7 +106,7 @@ class Trainer:
         self.seconds = 0.0
         if (self.out / "state.pt").exists():
             state = torch.load(self.out / "state.pt", weights_only=True)
-            self.net.load_state_dict(state["net"])
+            self.net.load_state_dict(state["net"], strict=False)
             if "optimizer" in state:
                 self.optimizer.load_state_dict(state["optimizer"])
             self.step, self.seconds = state["step"], state["seconds"]
@@ -140,14 +141,9 @@ class Trainer:
         seen = None
         if batch.pixels is not None:
             seen = self.net.see(patches_of(batch.pixels), *batch.grid)
-            guess = self.net.probe(seen).split([9, 7, 2], -1)
-            assert batch.labels is not None
-            aux = sum(
-                F.cross_entropy(g.flatten(0, 1), batch.labels[..., i].flatten()) for i, g in enumerate(guess)
-            )
-            assert isinstance(aux, torch.Tensor)
+            aux = self.tower_loss(seen, batch)
             parts["tower"] = aux.item()
-            total = total + aux * (1.0 if not len(batch.ids) else 0.2)
+            total = total + aux * (1.0 if not len(batch.ids) else 0.3)
         if len(batch.ids):
             table = self.net.table()
             x = F.embedding(batch.ids, table)
@@ -161,6 +157,16 @@ class Trainer:
             parts["picture" if seen is not None else "text"] = answer.item()
             total = total + answer
         return total, parts
+
+    def tower_loss(self, seen: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """What the image tokens tell linearly: each of its own cell, their mean of the whole picture."""
+        assert batch.labels is not None and batch.whole is not None
+        loss = torch.zeros(())
+        for i, guess in enumerate(self.net.probe(seen).split([9, 7, 2], -1)):
+            loss = loss + F.cross_entropy(guess.flatten(0, 1), batch.labels[..., i].flatten())
+        for i, guess in enumerate(self.net.whole_probe(seen.mean(1)).split(WHOLE, -1)):
+            loss = loss + 0.3 * F.cross_entropy(guess, batch.whole[:, i])
+        return loss
 
     def share_gradients(self) -> None:
         """Averages the gradients over the workers."""
@@ -208,13 +214,15 @@ class Trainer:
         return " ".join(f"{name} {value:.2f}" for name, value in found.items())
 
     def batch(self) -> Batch:
-        """The batch of this step: first the tower alone, then three of text to one of pictures."""
+        """The batch of this step: first the tower alone, then of five three text, one pictures, one tower."""
         number = self.step - self.args.tower_steps
         if number < 0:
             return self.batches.tower(self.step)
-        cycle, place = divmod(number, 4)
+        cycle, place = divmod(number, 5)
         if place == 3:
             return self.batches.picture(cycle)
+        if place == 4:
+            return self.batches.tower(self.step)
         return self.batches.text(cycle * 3 + place, exponent(self.done))
 
     @property
