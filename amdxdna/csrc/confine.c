@@ -35,7 +35,8 @@ enum { SYNC_WAKE_UP = 1, X32_BIT = 0x40000000, PAGE = 4096 };
 static const struct { short nr, path; } PATH_CALLS[] = {
     {SYS_open, 0}, {SYS_openat, 1}, {SYS_openat2, 1}, {SYS_stat, 0}, {SYS_lstat, 0}, {SYS_newfstatat, 1},
     {SYS_statx, 1}, {SYS_access, 0}, {SYS_faccessat, 1}, {SYS_faccessat2, 1}, {SYS_readlink, 0},
-    {SYS_readlinkat, 1}, {SYS_chmod, 0}, {SYS_fchmodat, 1},
+    {SYS_readlinkat, 1}, {SYS_chmod, 0}, {SYS_fchmodat, 1}, {SYS_getxattr, 0},
+    {SYS_lgetxattr, 0}, {SYS_listxattr, 0}, {SYS_llistxattr, 0},
 };
 enum { OPENS = 3 }; /* the first so many of them */
 
@@ -100,6 +101,9 @@ static void build(struct program *p, int watch)
     at = skip_unless(p, SYS_mmap);
     load(p, ARGUMENT(4));
     give_if(p, (uint32_t)-1, SECCOMP_RET_ALLOW);
+    load(p, ARGUMENT(3));
+    emit(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, MAP_EXECUTABLE, 0, 1));
+    give(p, SECCOMP_RET_ALLOW); /* a flag without meaning: it marks the calls that inject.c makes */
     load(p, ARGUMENT(5) + 4); /* no ordinary file is mapped from 4 GiB on: DRM's offsets start there */
     emit(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0));
     give(p, action);

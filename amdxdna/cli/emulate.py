@@ -1,0 +1,146 @@
+"""`python -m amdxdna emulate`: a program on an emulated NPU, or the NPU of a virtual machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+from amdxdna.cli.common import CommandError, Parser, UsageError, document
+
+if TYPE_CHECKING:
+    import argparse
+
+    from amdxdna.emu.options import EmuOptions
+
+_DESCRIPTION = """\
+Runs COMMAND, and whatever it starts, on an emulated NPU: /dev/accel/accel0 and its sysfs entries are there
+for it, and open, ioctl, mmap, fork, dup and exit behave as with the driver. Needs no device, no privileges
+and no change to the program; its processes and threads share the one device."""
+
+_EPILOG = """\
+Ends when every process of COMMAND has ended, with COMMAND's exit status (128 + N when signal N killed it,
+127 when it could not be started). Programs that need more rights than this user (setuid) do not get them.
+With --json an amdxdna.emulate document goes to stderr at the end:
+
+  {"schema": "amdxdna.emulate", "version": 1, "status": 0, "signal": null, "node": "/dev/accel/accel0",
+   "options": {"slots": 16, ...}, "opens": 1, "ioctls": 42, "calls_seen": 812, "log": ["..."]}"""
+
+
+def parser() -> Parser:
+    """The options of `emulate -- COMMAND`."""
+    p = Parser("emulate", usage="amdxdna emulate [options] -- COMMAND [ARGUMENT...]\n"
+                                "       amdxdna emulate --vfio-user SOCKET [--print-qemu-args] [options]",
+               description=_DESCRIPTION, epilog=_EPILOG)
+    add_device_options(p)
+    p.add_argument("--vfio-user", metavar="SOCKET", help="serve the NPU to QEMU instead: see amdxdna emulate "
+                                                         "--vfio-user SOCKET --help")
+    p.add_argument("command", nargs="*", metavar="COMMAND", help="the program and its arguments, after --")
+    p.add_json()
+    return p
+
+
+def add_device_options(p: Parser) -> None:
+    """Options that describe the emulated device."""
+    group = p.add_argument_group("the device")
+    add = group.add_argument
+    add("--slots", metavar="N", help="hardware contexts (default 16)")
+    add("--minor", metavar="N", help="DRM minor of the driver, 0 to 10 (default 10)")
+    add("--address", metavar="MODE", help="pasid: packets carry host addresses (default); iova: the driver's")
+    add("--fault", action="append", default=[], metavar="KIND=N", help="hang=3, fail=2:0x3000002, "
+        "slow=*:5000, refuse=1, open=1:EACCES, ...; repeatable")
+    add("--threads", metavar="N", help="threads a kernel computes on; 0: one a core (default)")
+    add("--instant", action="store_true", help="kernels compute nothing and return at once")
+    add("--options", "-O", action="append", default=[], metavar="KEY=VALUE,...",
+        help="any option of amdxdna/emu/options.py, as in emu:KEY=VALUE,...")
+    add("--device-path", default="/dev/accel/accel0", metavar="PATH",
+        help="where the program finds the node (default %(default)s)")
+
+
+def emulator_options(given: argparse.Namespace) -> EmuOptions:
+    """The device that the command line describes, on top of AMDXDNA_EMU. Raises BadArgument."""
+    from amdxdna.emu.options import EmuOptions
+
+    parts = [f"{key}={getattr(given, key)}" for key in ("slots", "minor", "address", "threads")
+             if getattr(given, key) is not None]
+    if given.instant:
+        parts.append("instant")
+    return EmuOptions.parse(",".join([*parts, *given.options, *given.fault]))
+
+
+def check_node_path(path: str) -> None:
+    """Raises UsageError for a path that cannot be the node's."""
+    if not os.path.isabs(path) or os.path.normpath(path) != path or path == "/":
+        raise UsageError(f"--device-path {path}: not a plain absolute path", "Give one such as "
+                                                                            "/dev/accel/accel0")
+
+
+def command_of(given: argparse.Namespace, name: str) -> list[str]:
+    """The program and its arguments. Raises UsageError when there is none."""
+    if not given.command:
+        raise UsageError(f"{name}: no command", f"Give it after --: amdxdna {name} -- PROGRAM ARGUMENT...")
+    return list(given.command)
+
+
+def cannot_start(command: list[str], failed: OSError) -> CommandError:
+    """What is said when the program could not be started."""
+    from amdxdna.emu.seccomp.spawn import CannotConfine
+
+    if isinstance(failed, CannotConfine):
+        return CommandError(
+            f"the kernel refuses the seccomp filter: {failed.strerror}",
+            "Linux 5.14 or newer is needed, and nobody else may answer this program's calls already (emulate "
+            "in emulate)")
+    return CommandError(f"{command[0]} cannot be started: {failed.strerror}")
+
+
+def wait_status(status: int) -> tuple[int, int | None]:
+    """(exit status, signal) of a wait status; a killed program's exit status is 128 + the signal."""
+    if os.WIFSIGNALED(status):
+        return 128 + os.WTERMSIG(status), os.WTERMSIG(status)
+    return os.WEXITSTATUS(status), None
+
+
+def tell_killed(name: str, number: int | None) -> None:
+    """One line about a program that a signal ended."""
+    if number is not None:
+        print(f"amdxdna: {name}: killed by {signal.Signals(number).name}", file=sys.stderr)
+
+
+def options_json(options: EmuOptions) -> dict[str, Any]:
+    """The options of a device as JSON; faults as (kind, first, last, value)."""
+    from dataclasses import asdict
+
+    return asdict(options)
+
+
+def emulate_main(argv: list[str]) -> int:
+    """Runs `emulate` with `argv`; the exit status."""
+    own = argv[:argv.index("--")] if "--" in argv else argv
+    if any(word == "--vfio-user" or word.startswith("--vfio-user=") for word in own):
+        from amdxdna.emu.pci.serve import main
+
+        return main(argv)
+    given = parser().parse_args(argv)
+    command = command_of(given, "emulate")
+    check_node_path(given.device_path)
+    options = emulator_options(given)
+
+    from amdxdna.emu.seccomp.supervisor import Supervisor
+
+    supervisor = Supervisor(options, given.device_path)
+    try:
+        status = supervisor.run(command, os.environ)
+    except OSError as failed:
+        raise cannot_start(command, failed) from None
+    code, killed = wait_status(status)
+    tell_killed(command[0], killed)
+    if given.json:
+        import json
+
+        print(json.dumps(document(
+            "emulate", status=code, signal=killed, node=supervisor.node, options=options_json(options),
+            opens=supervisor.opens, ioctls=supervisor.ioctls, calls_seen=supervisor.seen,
+            log=list(supervisor.driver.messages))), file=sys.stderr)
+    return code

@@ -1,0 +1,174 @@
+"""Answers to the calls that name files: open, stat, access and the like of the node and its sysfs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from amdxdna.emu.driver.store import error
+from amdxdna.emu.seccomp.tree import MAJOR, Tree
+
+# arch/x86/entry/syscalls/syscall_64.tbl
+OPEN, STAT, FSTAT, LSTAT, MMAP, IOCTL, ACCESS, READLINK, CHMOD = 2, 4, 5, 6, 9, 16, 21, 89, 90
+OPENAT, NEWFSTATAT, READLINKAT, FCHMODAT, FACCESSAT = 257, 262, 267, 268, 269
+STATX, OPENAT2, FACCESSAT2 = 332, 437, 439
+GETXATTR, LGETXATTR, LISTXATTR, LLISTXATTR = 191, 192, 194, 195
+_HAVE_FOLDER = {OPENAT, OPENAT2, NEWFSTATAT, STATX, FACCESSAT, FACCESSAT2, READLINKAT, FCHMODAT}
+OPENS = {OPEN, OPENAT, OPENAT2}
+_XATTRS = {GETXATTR, LGETXATTR, LISTXATTR, LLISTXATTR}
+CALLS = {OPEN, STAT, LSTAT, ACCESS, READLINK, CHMOD} | _XATTRS | _HAVE_FOLDER
+AT_FDCWD, AT_SYMLINK_NOFOLLOW = -100, 0x100
+STATX_BASIC = 0x7FF
+_STAT = struct.Struct("<QQQIII4xQqqq6Q24x")
+_STATX = struct.Struct("<IIQIIIH2xQQQQ" + "qI4x" * 4 + "IIII112x")
+_OPEN_HOW = struct.Struct("<Q")
+_KEEP_FLAGS = os.O_DIRECTORY | os.O_NOFOLLOW | getattr(os, "O_PATH", 0)
+_INODE = 0xACCE1
+
+
+@dataclass
+class Caller:
+    """Who calls: the thread, its effective user and group, its process."""
+
+    thread: int
+    process: int
+    user: int
+    groups: frozenset[int]
+
+    @classmethod
+    def of(cls, thread: int) -> Caller:
+        """Reads /proc. Raises OSError when the thread is gone."""
+        fields: dict[str, str] = {}
+        with open(f"/proc/{thread}/status") as file:
+            for line in file:
+                name, _, value = line.partition(":")
+                fields[name] = value
+                if name == "Groups":
+                    break
+        groups = {int(group) for group in fields["Groups"].split()} | {int(fields["Gid"].split()[1])}
+        return cls(thread, int(fields["Tgid"]), int(fields["Uid"].split()[1]), frozenset(groups))
+
+
+class Files:
+    """Path lookups of the program. `node_mode` is what chmod of the node changes."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        self.node_mode = 0o666
+
+    def resolve(self, nr: int, thread: int, arguments: list[int], path: str) -> str:
+        """The absolute path that a call names. Raises OSError when its folder cannot be told."""
+        if path.startswith("/"):
+            return self.tree.absolute(path, "/")
+        folder = int(struct.unpack("<i", struct.pack("<I", arguments[0] & 0xFFFFFFFF))[0])
+        at = "cwd" if nr not in _HAVE_FOLDER or folder == AT_FDCWD else f"fd/{folder}"
+        return self.tree.absolute(path, os.readlink(f"/proc/{thread}/{at}"))
+
+    def open_flags(self, nr: int, arguments: list[int], read: Callable[[int, int], bytes]) -> int:
+        """The flags of an open."""
+        if nr == OPENAT2:
+            return int(_OPEN_HOW.unpack(read(arguments[2], _OPEN_HOW.size))[0])
+        return arguments[1 if nr == OPEN else 2] & 0xFFFFFFFF
+
+    def check_node(self, flags: int, caller: Caller) -> None:
+        """What the kernel checks before the driver's open: type and permission. Raises OSError."""
+        if flags & os.O_CREAT and flags & os.O_EXCL:
+            raise error(errno.EEXIST)
+        if flags & os.O_DIRECTORY:
+            raise error(errno.ENOTDIR)
+        wanted = {os.O_RDONLY: os.R_OK, os.O_WRONLY: os.W_OK}.get(flags & os.O_ACCMODE, os.R_OK | os.W_OK)
+        self._permit(wanted, caller)
+
+    def _permit(self, wanted: int, caller: Caller) -> None:
+        """The node belongs to user 0 and group 0."""
+        if caller.user == 0:
+            return
+        bits = self.node_mode >> 3 & 7 if 0 in caller.groups else self.node_mode & 7
+        if wanted & ~bits:
+            raise error(errno.EACCES)
+
+    def open_entry(self, path: str, flags: int) -> int:
+        """A descriptor of a file or folder of the tree. Raises OSError as the open would."""
+        if flags & os.O_ACCMODE != os.O_RDONLY:
+            raise error(errno.EACCES)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags & _KEEP_FLAGS)
+
+    # -- calls about a path; each returns the call's value, and what to write where
+
+    def answer(self, nr: int, arguments: list[int], path: str, entry: str,
+               caller: Callable[[], Caller]) -> tuple[int, int, bytes]:
+        """The value of a call about `entry` of the tree (or the node), and bytes to write at an address.
+
+        Raises OSError with the call's errno.
+        """
+        a = arguments
+        is_node = path == self.tree.node
+        if nr in (ACCESS, FACCESSAT, FACCESSAT2):
+            self._access(a[1 if nr == ACCESS else 2] & 7, entry, is_node, caller)
+            return 0, 0, b""
+        if nr in (CHMOD, FCHMODAT):
+            if not is_node or caller().user != 0:
+                raise error(errno.EPERM)
+            self.node_mode = a[1 if nr == CHMOD else 2] & 0o777
+            return 0, 0, b""
+        if nr in (READLINK, READLINKAT):
+            if is_node:
+                raise error(errno.EINVAL)
+            at, size = (a[1], a[2]) if nr == READLINK else (a[2], a[3])
+            target = os.fsencode(os.readlink(entry))[:size & 0xFFFFFFFF]
+            return len(target), at, target
+        if nr in _XATTRS:
+            os.stat(entry, follow_symlinks=nr in (GETXATTR, LISTXATTR))
+            if nr in (GETXATTR, LGETXATTR):
+                raise error(errno.ENODATA)
+            return 0, 0, b""
+        follow = nr != LSTAT
+        if nr == NEWFSTATAT:
+            follow = not a[3] & AT_SYMLINK_NOFOLLOW
+        elif nr == STATX:
+            follow = not a[2] & AT_SYMLINK_NOFOLLOW
+        status = self.node_status() if is_node else os.stat(entry, follow_symlinks=follow)
+        if not is_node and os.path.realpath(entry) == self.tree.root + self.tree.node:
+            status = self.node_status()
+        return self.status(nr, a, status)
+
+    def status(self, nr: int, arguments: list[int], status: os.stat_result) -> tuple[int, int, bytes]:
+        """The answer to a call of the stat family."""
+        if nr == STATX:
+            return 0, arguments[4], statx_bytes(status)
+        return 0, arguments[2 if nr == NEWFSTATAT else 1], stat_bytes(status)
+
+    def _access(self, mode: int, entry: str, is_node: bool, caller: Callable[[], Caller]) -> None:
+        if is_node:
+            if mode & os.X_OK:
+                raise error(errno.EACCES)
+            self._permit(mode, caller())
+        else:
+            status = os.stat(entry)
+            if mode & os.W_OK or (mode & os.X_OK and not stat.S_ISDIR(status.st_mode)):
+                raise error(errno.EACCES)
+
+    def node_status(self) -> os.stat_result:
+        """What stat tells of the node: a character device."""
+        return os.stat_result((stat.S_IFCHR | self.node_mode, _INODE, 5, 1, 0, 0, 0, 0, 0, 0), {
+            "st_rdev": os.makedev(MAJOR, self.tree.number), "st_blksize": 4096, "st_blocks": 0,
+            "st_atime_ns": 0, "st_mtime_ns": 0, "st_ctime_ns": 0})
+
+
+def stat_bytes(s: os.stat_result) -> bytes:
+    """struct stat of x86-64; every file belongs to root."""
+    times = [part for ns in (s.st_atime_ns, s.st_mtime_ns, s.st_ctime_ns) for part in divmod(ns, 10**9)]
+    return _STAT.pack(s.st_dev, s.st_ino, s.st_nlink, s.st_mode, 0, 0, s.st_rdev, s.st_size, s.st_blksize,
+                      s.st_blocks, *times)
+
+
+def statx_bytes(s: os.stat_result) -> bytes:
+    """struct statx with the basic fields."""
+    times = [part for ns in (s.st_atime_ns, 0, s.st_ctime_ns, s.st_mtime_ns) for part in divmod(ns, 10**9)]
+    return _STATX.pack(STATX_BASIC, s.st_blksize, 0, s.st_nlink, 0, 0, s.st_mode, s.st_ino, s.st_size,
+                       s.st_blocks, 0, *times, os.major(s.st_rdev), os.minor(s.st_rdev),
+                       os.major(s.st_dev), os.minor(s.st_dev))

@@ -1,0 +1,122 @@
+"""Starts the program confined, and learns how every process of it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from amdxdna._native import lib
+from amdxdna.emu.driver.store import error
+
+PR_SET_CHILD_SUBREAPER = 36
+_ERRNO = struct.Struct("<i")
+_FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class CannotConfine(OSError):
+    """The kernel refuses the filter: no seccomp, or a filter with a listener is there already."""
+
+
+def spawn(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, int]:
+    """Starts a program with a filter; (process id, listener descriptor).
+
+    Call it before this process has other threads. Raises CannotConfine, or the exec's OSError.
+    """
+    # Looked up here: between the filter and the exec nobody would answer the child's lookups.
+    paths = [argv[0]] if "/" in argv[0] else [os.path.join(folder, argv[0])
+                                              for folder in os.get_exec_path(dict(environ))]
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    child = os.fork()
+    if not child:
+        _exec(paths, list(argv), dict(environ), theirs.fileno(), writer)
+    os.close(writer)
+    theirs.close()
+    with ours, open(reader, "rb") as failures:
+        _, fds, _, _ = socket.recv_fds(ours, 1, 1)
+        if not fds:
+            os.waitpid(child, 0)
+            number, = _ERRNO.unpack(failures.read())
+            raise CannotConfine(number, os.strerror(number))
+        failed = failures.read()  # ends with the exec
+        if failed:
+            os.close(fds[0])
+            os.waitpid(child, 0)
+            raise error(_ERRNO.unpack(failed)[0])
+        return child, fds[0]
+
+
+def _exec(paths: list[str], argv: list[str], environ: dict[str, str], channel: int, failures: int) -> None:
+    """In the child: the first of `paths` that can be run."""
+    number = errno.ENOENT
+    try:
+        # Python ignores these; an exec would pass that on.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        refused = lib.xdna_confine(channel)
+        if refused:
+            number, paths = -refused, []
+        for path in paths:
+            try:
+                os.execve(path, argv, environ)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as failed:
+                number = failed.errno or number
+                if number != errno.EACCES:
+                    break
+    finally:
+        os.write(failures, _ERRNO.pack(number))
+        os._exit(127)
+
+
+def become_subreaper() -> None:
+    """Processes whose parent ends become children of this one: the kernel lets it read them then, and their
+    end is seen."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def reap_all(main: int) -> int:
+    """Waits until this process has no child any more; the wait status of `main`."""
+    status = 0
+    while True:
+        try:
+            # Only looked at: a stop of a thread that is being traced is not for here.
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            return status
+        if found is None or found.si_code not in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
+            time.sleep(0.002)
+            continue
+        with contextlib.suppress(ChildProcessError):
+            pid, ended = os.waitpid(found.si_pid, os.WNOHANG)
+            if pid == main:
+                status = ended
+
+
+def forward_signals(child: int) -> Callable[[], None]:
+    """Sends the program what this process is sent, but leaves Ctrl-C to the terminal, which tells both.
+
+    Returns a function that undoes it.
+    """
+
+    def forward(number: int, frame: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    before = {number: signal.signal(number, forward) for number in _FORWARDED}
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        before[number] = signal.signal(number, signal.SIG_IGN)
+
+    def undo() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    return undo

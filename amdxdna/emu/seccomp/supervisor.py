@@ -1,0 +1,296 @@
+"""Answers a program's calls on the emulated node."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from amdxdna._native import ffi, lib
+from amdxdna.emu.driver.device import EmuDriver
+from amdxdna.emu.driver.store import error
+from amdxdna.emu.options import EmuOptions
+from amdxdna.emu.seccomp import files, spawn
+from amdxdna.emu.seccomp.call import Call, Stale
+from amdxdna.emu.seccomp.client import HOT, RemoteClient
+from amdxdna.emu.seccomp.files import Caller, Files
+from amdxdna.emu.seccomp.tree import Tree
+from amdxdna.emu.seccomp.watch import CloseWatch
+from amdxdna.emu.seccomp.workers import Workers
+
+DEFAULT_NODE = "/dev/accel/accel0"
+
+
+class Observer(Protocol):
+    """Sees every call about the device, from any thread: the tracer."""
+
+    def opened(self, client: RemoteClient | None, caller: Caller, path: str, fd: int, failed: int) -> None:
+        """An open of the node; `client` is None when it failed with an errno."""
+
+    def enter(self, client: RemoteClient, call: Call) -> Any:
+        """Before an ioctl; what it returns goes to leave()."""
+
+    def leave(self, entry: Any, failed: int) -> None:
+        """After an ioctl, before the program goes on."""
+
+    def mapped(self, client: RemoteClient, call: Call, address: int | None, failed: int) -> None:
+        """A mapping; `address` is None where the kernel chooses it after this."""
+
+    def closed(self, client: RemoteClient) -> None:
+        """The last holder of an open is gone."""
+
+
+class Supervisor:
+    """One emulated device for the processes of one program. Use it in a process that has no other children.
+
+    Counters for reports: `seen` (calls that were looked at), `opens`, `ioctls`.
+    """
+
+    def __init__(self, options: EmuOptions, node: str = DEFAULT_NODE,
+                 observer: Observer | None = None) -> None:
+        """`node`: the path under which the program finds the device. Raises OSError."""
+        self.driver = EmuDriver(options)
+        self.node = os.path.normpath(node)
+        self.opens = 0
+        self.ioctls = 0
+        self._observer = observer
+        self._seen = ffi.new("uint64_t *")
+        self._clients: dict[int, RemoteClient] = {}
+        self._workers = Workers("amdxdna-emu call")
+        self._ending: set[threading.Event] = set()
+        self._listener = -1
+        self._stop = -1
+        self._blind = False
+
+    @property
+    def seen(self) -> int:
+        """Calls of the program that came here, most of them to go on at once."""
+        return int(self._seen[0])
+
+    def run(self, argv: Sequence[str], environ: Mapping[str, str]) -> int:
+        """Runs the program and everything it starts to the end; the wait status of its first process.
+
+        Raises CannotConfine, or the OSError with which the program could not be started.
+        """
+        spawn.become_subreaper()
+        child, self._listener = spawn.spawn(argv, environ)
+        self._tree = Tree(self.node)
+        self._files = Files(self._tree)
+        self._watch = CloseWatch()
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
+        undo = spawn.forward_signals(child)
+        try:
+            lib.xdna_notice_start(self._listener)
+            receiver = threading.Thread(target=self._receive, name="amdxdna-emu calls")
+            receiver.start()
+            status = spawn.reap_all(child)
+            os.eventfd_write(self._stop, 1)
+            receiver.join()
+            return status
+        finally:
+            undo()
+            self._tree.close()
+            self.driver.shutdown(1.0)
+
+    # -- receiving
+
+    def _receive(self) -> None:
+        notice = ffi.new("struct xdna_notice *")
+        probe = os.memfd_create("amdxdna-probe", os.MFD_CLOEXEC)  # all memfds have one device number
+        device = os.fstat(probe).st_dev
+        while True:
+            found = lib.xdna_notice_next(self._listener, self._stop, device, self._tree.tokens, notice,
+                                         self._seen)
+            if found == -errno.EINTR:
+                continue
+            if found <= 0:
+                return
+            call = Call(self._listener, notice)
+            self._guard(partial(self._dispatch, call, ffi.string(notice.path)), call)
+
+    def _guard(self, step: Callable[[], None], call: Call) -> None:
+        """Runs a step of a call. Whatever happens, the program does not hang."""
+        try:
+            step()
+        except Stale:
+            pass
+        except OSError as failed:
+            with contextlib.suppress(Stale):
+                call.fail(failed.errno or errno.EIO)
+        except Exception:
+            traceback.print_exc()
+            with contextlib.suppress(Stale):
+                call.fail(errno.EIO)
+
+    def _dispatch(self, call: Call, path: bytes) -> None:
+        if path:
+            self._path(call, os.fsdecode(path))
+            return
+        client = self._clients.get(call.inode)
+        if client is None:
+            if call.nr in files.CALLS and not call.inode:
+                self._cannot_read(call.thread)
+            call.go_on()
+        elif call.nr == files.IOCTL:
+            self._ioctl(client, call)
+        elif call.nr == files.MMAP:
+            if client.moved(call):
+                self._workers.run(partial(self._guard, partial(self._mmap, client, call), call))
+            else:
+                self._mmap(client, call)
+        else:
+            self._answer(call, self._files.status(call.nr, call.arguments, self._files.node_status()))
+
+    def _cannot_read(self, thread: int) -> None:
+        if not self._blind:
+            self._blind = True
+            print(f"amdxdna: the memory of process {thread} cannot be read (a program with more rights, or "
+                  "kernel.yama.ptrace_scope above 1): it finds no device", file=sys.stderr)
+
+    # -- files
+
+    def _path(self, call: Call, path: str) -> None:
+        try:
+            full = self._files.resolve(call.nr, call.thread, call.arguments, path)
+        except OSError:
+            call.go_on()
+            return
+        entry = self._tree.find(full)
+        if full == self._tree.node:
+            if call.nr in files.OPENS:
+                self._open(call)
+                return
+            entry = entry or full
+        if entry is None or (call.nr not in files.OPENS and full.rstrip("/") == "/sys/bus/pci/devices"):
+            call.go_on()
+        elif call.nr in files.OPENS:
+            flags = self._files.open_flags(call.nr, call.arguments, self._reader(call))
+            if os.path.realpath(entry) == self._tree.root + self._tree.node:
+                self._open(call)
+                return
+            fd = self._files.open_entry(entry, flags)
+            try:
+                call.give(fd, bool(flags & os.O_CLOEXEC), answer=True)
+            finally:
+                os.close(fd)
+        else:
+            self._answer(call, self._files.answer(call.nr, call.arguments, full, entry,
+                                                  lambda: Caller.of(call.thread)))
+
+    def _reader(self, call: Call) -> Callable[[int, int], bytes]:
+        from amdxdna.emu.driver.usermem import UserMemory
+
+        return UserMemory(call.thread).read
+
+    def _answer(self, call: Call, answer: tuple[int, int, bytes]) -> None:
+        """Writes what a call returns into the program's memory, and answers it."""
+        value, address, data = answer
+        if data:
+            failed = lib.xdna_vm_write(call.thread, address, ffi.from_buffer(data), len(data))
+            if failed:
+                raise error(errno.EFAULT)
+        call.succeed(value)
+
+    def _open(self, call: Call) -> None:
+        caller = Caller.of(call.thread)
+        if not call.valid():
+            raise Stale
+        client: RemoteClient | None = None
+        try:
+            flags = self._files.open_flags(call.nr, call.arguments, self._reader(call))
+            self._files.check_node(flags, caller)
+            opened = self.driver.open(caller.process, RemoteClient)
+            assert isinstance(opened, RemoteClient)
+            client = opened
+            number = self._hand_over(client, call, flags)
+        except BaseException as failed:
+            if client is not None:
+                self._clients.pop(client.inode, None)
+                client.close()
+            if self._observer and isinstance(failed, OSError):
+                self._observer.opened(None, caller, self.node, -1, failed.errno or 0)
+            raise
+        self.opens += 1
+        if self._observer:
+            self._observer.opened(client, caller, self.node, number, 0)
+
+    def _hand_over(self, client: RemoteClient, call: Call, flags: int) -> int:
+        fd = client.open_file(flags)
+        try:
+            self._watch.add(client.store.file.fd, partial(self._begin_end, client))
+            # Before the answer: the program may use it at once.
+            self._clients[client.inode] = client
+            return call.give(fd, bool(flags & os.O_CLOEXEC), answer=True)
+        finally:
+            os.close(fd)
+
+    def _begin_end(self, client: RemoteClient) -> None:
+        """Starts the driver's release of an open."""
+        if self._clients.pop(client.inode, None) is not None:
+            over = threading.Event()
+            self._ending.add(over)
+            self._workers.run(partial(self._end, client, over))
+
+    def _end(self, client: RemoteClient, over: threading.Event) -> None:
+        try:
+            client.close()
+            if self._observer:
+                self._observer.closed(client)
+        except Exception:
+            traceback.print_exc()
+        finally:
+            self._ending.discard(over)
+            over.set()
+
+    def _await_ends(self) -> None:
+        """Waits for releases: a program's close() returns before they are done, the driver's does not."""
+        for over in list(self._ending):
+            over.wait()
+
+    # -- ioctl and mmap
+
+    def _ioctl(self, client: RemoteClient, call: Call) -> None:
+        self.ioctls += 1
+        entry = self._observer.enter(client, call) if self._observer else None
+        if call.arguments[1] & 0xFF not in HOT:
+            self._watch.drain()
+        if client.may_block(call) or self._ending:
+            self._workers.run(partial(self._guard, partial(self._finish, client, call, entry), call))
+        else:
+            self._finish(client, call, entry)
+
+    def _finish(self, client: RemoteClient, call: Call, entry: Any) -> None:
+        failed = 0
+        value = 0
+        if call.arguments[1] & 0xFF not in HOT:
+            self._await_ends()
+        try:
+            value = client.handle(call)
+        except OSError as refused:
+            failed = refused.errno or errno.EIO
+        if self._observer:
+            self._observer.leave(entry, failed)
+        if failed:
+            call.fail(failed)
+        else:
+            call.succeed(value)
+
+    def _mmap(self, client: RemoteClient, call: Call) -> None:
+        try:
+            where = client.map(call)
+        except OSError as refused:
+            if self._observer:
+                self._observer.mapped(client, call, None, refused.errno or 0)
+            raise
+        if self._observer:
+            self._observer.mapped(client, call, where, 0)
+        if where is None:
+            call.go_on()
+        else:
+            call.succeed(where)
