@@ -1,7 +1,7 @@
 """`amdxdna doctor`: what the NPU needs, what is missing, and what to do about it.
 
-JSON: ``amdxdna.doctor`` version 1: ``ok`` (bool), ``cause`` (a check's name or null) and ``checks``, a list of
-``{"check", "status": "ok"|"warn"|"fail"|"skip", "meaning", "remedy": [...], "symptom": bool, "facts": {...}}``
+JSON: ``amdxdna.doctor`` version 1: ``ok`` (bool), ``cause`` (a check's name or null), the list ``checks``:
+``{"check", "status": "ok"|"warn"|"fail"|"skip", "meaning", "remedy": [...], "symptom": bool, "facts": {}}``
 in the order they were made; ``facts`` differ by check.
 """
 

@@ -1,4 +1,4 @@
-"""How the subcommands write to a terminal: widths, colours, tables, numbers. Imports no part of the binding."""
+"""How the subcommands write to a terminal: widths, colours, tables, numbers. No part of the binding."""
 
 from __future__ import annotations
 
@@ -68,22 +68,16 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Iterable[
 
 def not_available(reason: str) -> str:
     """What stands where the driver has no answer."""
-    return f"{NOT_AVAILABLE} ({reason})"
+    return f"{NOT_AVAILABLE}: {reason}"
 
 
 def size(nbytes: float) -> str:
     """A number of bytes in the unit that suits it."""
-    for unit in ("B", "KiB", "MiB"):
-        if abs(nbytes) < 1024:
-            break
-        nbytes /= 1024
-    else:
-        unit = "GiB"
-    return (
-        f"{nbytes:.0f} {unit}"
-        if unit == "B" or nbytes >= 100 or nbytes == int(nbytes)
-        else f"{nbytes:.1f} {unit}"
-    )
+    value, units = nbytes, iter(("B", "KiB", "MiB", "GiB"))
+    unit = next(units)
+    while abs(value) >= 1024 and unit != "GiB":
+        value, unit = value / 1024, next(units)
+    return f"{value:.0f} {unit}" if value >= 100 or value == int(value) else f"{value:.1f} {unit}"
 
 
 def when(microseconds: int) -> str:

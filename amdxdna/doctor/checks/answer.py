@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
+from amdxdna import query
 from amdxdna.doctor.case import Case
 from amdxdna.doctor.finding import Finding, Status
-from amdxdna.doctor.trial import Trial
+from amdxdna.doctor.trial import PAGE, check_copy, copy_kernel, keeps_data, make_context, modelled
 from amdxdna.errors import DeviceLost, NoFreeContext, XdnaError
 
 
@@ -25,16 +28,18 @@ def answer(case: Case) -> Finding:
             facts={"errno": error.errno},
         )
     done: list[str] = []
-    trial: Trial | None = None
     try:
-        trial = Trial(device)
-        firmware = trial.queries()
-        done.append(f"firmware {firmware} answers")
-        trial.memory()
+        device.metadata()
+        done.append(f"firmware {query.firmware_version(device.client)} answers")
+        for kind in ("dev", "share", "cmd"):
+            keeps_data(device, kind)
         done.append("heap and buffers work")
-        trial.context()
+        make_context(device)
         done.append("a context can be made")
-        ran = trial.copy()
+        ran = modelled(device)
+        if ran:
+            with contextlib.closing(copy_kernel(device, PAGE)) as kernel:
+                check_copy(device, kernel, PAGE)
     except NoFreeContext as error:
         return Finding(
             "answer",
@@ -58,9 +63,6 @@ def answer(case: Case) -> Finding:
             remedy,
             facts={"done": done, "errno": error.errno},
         )
-    finally:
-        if trial is not None:
-            trial.close()
     done.append(
         "a copy was run and its data checked"
         if ran

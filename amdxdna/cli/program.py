@@ -1,0 +1,37 @@
+"""The options by which selftest and bench take a program of the user's."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from amdxdna.cli.common import Parser
+
+if TYPE_CHECKING:
+    from amdxdna.doctor.program import Program
+
+
+def add_program(parser: Parser) -> None:
+    """Adds ``--xclbin``, ``--insts``, ``--buffers`` and ``--kernel``."""
+    group = parser.add_argument_group("a program of your own, compiled for this NPU")
+    group.add_argument("--xclbin", metavar="FILE", help="its xclbin")
+    group.add_argument("--insts", metavar="FILE", help="its instruction stream")
+    group.add_argument(
+        "--buffers",
+        metavar="N,N,...",
+        help="bytes of each buffer argument (k, m, g may follow): at "
+        "least what the program uses, or it reaches past them",
+    )
+    group.add_argument("--kernel", metavar="NAME", help="the kernel's name, if the xclbin has several")
+
+
+def read_program(parser: Parser, options: argparse.Namespace) -> Program | None:
+    """The program the options name, or None. Raises UsageError when one is missing, and what reading does."""
+    given = [bool(options.xclbin), bool(options.insts), bool(options.buffers)]
+    if not any(given):
+        return None
+    if not all(given):
+        parser.error("--xclbin, --insts and --buffers go together")
+    from amdxdna.doctor.program import Program
+
+    return Program.read(options.xclbin, options.insts, options.buffers, options.kernel)
