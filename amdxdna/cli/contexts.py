@@ -1,11 +1,11 @@
 """`amdxdna contexts`: who uses the NPU.
 
 JSON: ``amdxdna.contexts`` version 1: ``limit`` and ``taken`` (null where the driver does not tell), the list
-``contexts`` of ``{"pid", "process" (or null), "context", "first_column", "columns", "submitted", "completed",
-"errors", "suspensions", "priority", "memory" (bytes of the whole process, or null), "heap" (bytes, or null),
-"state" "running"|"idle", "health"}`` with ``health`` null or ``{"operation" (or null), "pc", "fatal" (0:
-none), "exception", "exception_pc", "module"}``, ``unavailable``: why a field is null, and ``time``, seconds
-since 1970. With ``--watch`` it is one document a line.
+``contexts`` of ``{"pid", "process" (or null), "context", "first_column", "columns", "submitted",
+"completed", "errors", "suspensions", "priority", "memory" (bytes of the whole process, or null), "heap"
+(bytes, or null), "state" "running"|"idle", "health"}`` with ``health`` null or ``{"operation" (or null),
+"pc", "fatal" (0: none), "exception", "exception_pc", "module"}``, ``unavailable``: why a field is null, and
+``time``, seconds since 1970. With ``--watch`` it is one document a line.
 """
 
 from __future__ import annotations

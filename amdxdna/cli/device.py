@@ -42,7 +42,7 @@ def open_device(spec: str) -> Device:
 
 
 class Answers:
-    """Asks a device for things it may be too old for; ``unavailable`` maps a name to why there is no value."""
+    """Asks for what a driver may be too old for; ``unavailable`` maps a name to why there is no value."""
 
     def __init__(self, *, lenient: bool = False) -> None:
         self.unavailable: dict[str, str] = {}

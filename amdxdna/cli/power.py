@@ -1,7 +1,7 @@
 """`amdxdna power [MODE]`: the power mode and the clocks that result; with MODE it is set (root).
 
-JSON: ``amdxdna.power`` version 1: ``mode`` ("default"|"low"|"medium"|"high"|"turbo"), ``before`` (when it was
-set, else null), ``clocks`` [{name, mhz}].
+JSON: ``amdxdna.power`` version 1: ``mode`` ("default"|"low"|"medium"|"high"|"turbo"), ``before`` (when it
+was set, else null), ``clocks`` [{name, mhz}].
 """
 
 from __future__ import annotations

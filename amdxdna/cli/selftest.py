@@ -1,7 +1,8 @@
 """`amdxdna selftest`: does the NPU do what it should?
 
 JSON: ``amdxdna.selftest`` version 1: ``device``, ``ok``, ``passes`` (how often all steps were made) and the
-``steps`` of the last: a list of ``{"name", "status": "ok"|"fail"|"skip", "detail", "remedy" (or null), "seconds"}``.
+``steps`` of the last: a list of ``{"name", "status": "ok"|"fail"|"skip", "detail", "remedy" (or null),
+"seconds"}``.
 """
 
 from __future__ import annotations

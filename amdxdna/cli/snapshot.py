@@ -2,9 +2,9 @@
 
 The file is a document ``amdxdna.snapshot`` version 1: ``created``, ``package``, ``system``, ``npus``,
 ``module``, ``iommu``, ``firmware_files``, ``doctor`` (the findings), ``info``, ``contexts``, ``sensors``,
-``last_error``, ``telemetry``, each as in the command of that name or null, ``errors`` (what could not be asked,
-and why) and ``kernel_log`` (lines about the NPU). Host and user names, home folders, serial numbers, UUIDs and
-addresses are taken out; of the kernel command line only what concerns the NPU is in it.
+``last_error``, ``telemetry``, each as in the command of that name or null, ``errors`` (what could not be
+asked, and why) and ``kernel_log`` (lines about the NPU). Host and user names, home folders, serial numbers,
+UUIDs and addresses are taken out; of the kernel command line only what concerns the NPU is in it.
 
 JSON on stdout with ``--json``: ``amdxdna.snapshot_file`` version 1: ``path``, ``bytes``, ``ok`` (doctor's).
 """
