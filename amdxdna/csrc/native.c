@@ -19,6 +19,15 @@ int xdna_ioctl(int fd, unsigned long request, uintptr_t arg)
     return value < 0 ? -errno : value;
 }
 
+void xdna_ioctl_pairs(int fd, unsigned long first, uintptr_t first_arg, unsigned long second, uintptr_t second_arg,
+                      int count)
+{
+    for (int i = 0; i < count; i++) {
+        ioctl(fd, first, first_arg);
+        ioctl(fd, second, second_arg);
+    }
+}
+
 intptr_t xdna_mmap(uintptr_t address, size_t length, int prot, int flags, int fd, uint64_t offset)
 {
     void *mapped = mmap((void *)address, length, prot, flags, fd, (off_t)offset);

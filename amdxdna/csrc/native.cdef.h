@@ -6,3 +6,6 @@ void xdna_flush(uintptr_t address, size_t length);
 int xdna_has_clflushopt(void);
 int xdna_vm_read(int pid, uintptr_t remote, void *local, size_t length);
 int xdna_vm_write(int pid, uintptr_t remote, const void *local, size_t length);
+/* `count` times two ioctls, one after the other, whatever they answer: what a dispatch costs at the least. */
+void xdna_ioctl_pairs(int fd, unsigned long first, uintptr_t first_arg, unsigned long second, uintptr_t second_arg,
+                      int count);
