@@ -9,6 +9,8 @@ import pytest
 
 from qwen35.train import pictures
 from qwen35.train.pictures import (
+    COLOURS, HELD_OUT, PLACES, SHAPES, WHOLE, Scene, Thing, about, draw, labels, place_of, scene, summary,
+)
     COLOURS,
     HELD_OUT,
     PLACES,
@@ -97,3 +99,20 @@ def test_labels_mark_the_cell_of_the_centre() -> None:
     assert centre == [2 * 4 + 1]
     assert found[9] == (1 + list(COLOURS).index("green"), 1 + SHAPES.index("heart"), 1)
     assert found[0] == (0, 0, 0)
+
+
+def test_summary_says_what_the_answers_say() -> None:
+    rng = random.Random(8)
+    for _ in range(200):
+        made = scene(rng, None)
+        numbers = summary(made)
+        assert all(0 <= number < classes for number, classes in zip(numbers, WHOLE, strict=True))
+        said = about(made)["what"]
+        count, place, colour, shape, second, other = numbers
+        assert f"{list(COLOURS)[colour - 1]} {SHAPES[shape - 1]}" in said
+        assert (place > 0) == (made.kind == "one")
+        assert count == len(made.things)
+        if place:
+            assert PLACES[place - 1] in said
+        if second:
+            assert f"{list(COLOURS)[second - 1]} {SHAPES[other - 1]} on the right" in said

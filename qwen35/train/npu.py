@@ -13,6 +13,7 @@ from qwen35.api import Qwen35
 from qwen35.engine import Input, generate
 from qwen35.sampling import GREEDY, Sampler
 from qwen35.stats import Stats
+from qwen35.template import ImageSpan
 
 IMAGE = "<|image_pad|>"
 
@@ -41,5 +42,10 @@ def _answer(model: Any, ids: list[int], image: Image.Image | None, max_new: int)
     return [int(token) for token in run if int(token) not in model.stop]
 
 
-def _with_image(model: Any, ids: list[int], image: Image.Image) -> Any:
-    raise NotImplementedError("pictures need the vision tower")
+def _with_image(model: Any, ids: list[int], image: Image.Image) -> Input:
+    token = model.tokenizer.added[IMAGE]
+    seen = model.vision.look(image)
+    spans = (ImageSpan(0, ids.index(token), ids.count(token)),)
+    keys = list(ids)
+    keys[spans[0].start : spans[0].start + spans[0].count] = seen.keys()
+    return Input(ids, (), keys, model.vision.part(ids, spans, [seen], Stats(), None))
