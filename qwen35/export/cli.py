@@ -15,6 +15,7 @@ from qwen35.errors import UsageError, explain
 from qwen35.export.plan import SIZES, Options
 
 if TYPE_CHECKING:
+    from qwen35.bundle import Bundle
     from qwen35.export.checkpoint import Checkpoint
     from qwen35.export.refs import Reference
 
@@ -101,7 +102,7 @@ def _export(arguments: argparse.Namespace) -> int:
     else:
         checkpoint = Checkpoint(arguments.checkpoint)
         kernels = None if arguments.kernels is None else Bundle.open(arguments.kernels)
-        references = _references(checkpoint, arguments) if arguments.refs else []
+        references = _references(checkpoint, options, kernels, arguments.quiet) if arguments.refs else []
         noise = Noise()
         path = export_checkpoint(
             checkpoint, arguments.out, options, kernels=kernels, force=arguments.force, quiet=arguments.quiet,
@@ -120,15 +121,17 @@ def _export(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _references(checkpoint: Checkpoint, arguments: argparse.Namespace) -> list[Reference]:
+def _references(
+    checkpoint: Checkpoint, options: Options, kernels: Bundle | None, quiet: bool
+) -> list[Reference]:
     """Reference runs of the standard requests, recorded before anything is written."""
     from qwen35.export.standard import standard_requests
 
     try:
         from qwen35.export.refs import record
 
-        requests = standard_requests(checkpoint, with_picture=arguments.vision != "none")
-        if not arguments.quiet:
+        requests = standard_requests(checkpoint, options, kernels)
+        if not quiet:
             print(f"export: recording {len(requests)} reference runs in float32", file=sys.stderr)
         return record(checkpoint.path, requests)
     except ImportError as error:

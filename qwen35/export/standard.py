@@ -7,29 +7,51 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from qwen35.bundle import Bundle
+from qwen35.export.adopt import adopted_options, adopted_vision
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.plan import Options
 from qwen35.export.refs import Request
 from qwen35.export.vision import plan_vision
 
-__all__ = ["standard_picture", "standard_requests"]
+__all__ = ["picture_size", "standard_picture", "standard_requests"]
 
 _STEPS = 64
 
 
-def standard_requests(checkpoint: Checkpoint, *, with_picture: bool = True) -> list[Request]:
-    """One answer without and one with thinking, and one about a picture where the checkpoint has a tower."""
+def standard_requests(
+    checkpoint: Checkpoint, options: Options, kernels: Bundle | None = None
+) -> list[Request]:
+    """One answer without and one with thinking, and one about a picture where the bundle gets a tower.
+
+    `options` and `kernels` are those of the export.
+    """
     requests = [
         Request("plain", "What is a penguin?", max_new=_STEPS),
         Request("thinking", "Why is the sky blue? Answer in one sentence.", thinking=True, max_new=_STEPS),
     ]
-    tower = plan_vision(checkpoint, Options()) if with_picture else None
+    tower = plan_vision(checkpoint, options if kernels is None else adopted_options(kernels))
+    if kernels is not None:
+        tower = adopted_vision(kernels, tower)
     if tower is not None:
-        step = tower.patch * tower.merge
-        side = math.ceil(math.sqrt(tower.min_pixels) / step) * step
-        picture = standard_picture(side, side + step)
+        size = picture_size(tower.patch * tower.merge, tower.min_pixels, tower.max_pixels)
+        picture = standard_picture(*size)
         requests.append(Request("picture", "Describe this image.", picture=picture, max_new=_STEPS))
     return requests
+
+
+def picture_size(step: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
+    """Height and width, wider than high if that is possible, of a picture that no size rule changes.
+
+    Where there is none (no two multiples of `step` fit), a square that is nearly right.
+    """
+    side = max(1, math.ceil(math.sqrt(min_pixels) / step))
+    fits = [
+        (rows, columns) for rows in range(1, side + 1) for columns in range(rows, 2 * side + 2)
+        if min_pixels <= rows * columns * step * step <= max_pixels and columns <= 3 * rows
+    ]
+    rows, columns = max(fits, key=lambda size: (size[0] < size[1], size[0], -size[1]), default=(side, side))
+    return rows * step, columns * step
 
 
 def standard_picture(height: int, width: int) -> NDArray[np.uint8]:
