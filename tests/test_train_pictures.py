@@ -9,12 +9,11 @@ import pytest
 
 from qwen35.train import pictures
 from qwen35.train.pictures import (
-    COLOURS, HELD_OUT, PLACES, SHAPES, WHOLE, Scene, Thing, about, draw, labels, place_of, scene, summary,
-)
     COLOURS,
     HELD_OUT,
     PLACES,
     SHAPES,
+    WHOLE,
     Scene,
     Thing,
     about,
@@ -22,6 +21,7 @@ from qwen35.train.pictures import (
     labels,
     place_of,
     scene,
+    summary,
 )
 
 WHITE = (255, 255, 255)
