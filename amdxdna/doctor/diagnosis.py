@@ -29,8 +29,8 @@ class Trouble(str, Enum):
 
 
 _PATTERNS: tuple[tuple[Trouble, str], ...] = (
-    (Trouble.SIGNATURE, r"amdxdna.*(unsigned module|key was rejected|Required key not available)"),
-    (Trouble.SIGNATURE, r"Loading of unsigned module is rejected"),
+    # These name no module.
+    (Trouble.SIGNATURE, r"(unsigned module|module with unavailable key).*(rejected|restricted)"),
     (Trouble.OTHER_KERNEL, r"amdxdna.*(Unknown symbol|disagrees about version|version magic)"),
     (
         Trouble.FIRMWARE_MISSING,

@@ -178,17 +178,24 @@ class Machine:
         return found
 
     def kernel_log(self) -> tuple[list[str], str]:
-        """(the kernel's messages about the NPU and IOMMU, why they cannot be read or empty)."""
+        """(the kernel's messages about the NPU and refused modules, why they cannot be read)."""
         try:
             lines = self._kmsg(self.dev / "kmsg")
         except PermissionError:
             return [], "reading the kernel log needs root (kernel.dmesg_restrict)"
         except OSError as error:
             return [], f"there is no kernel log to read ({error.strerror})"
-        addresses = [npu.address for npu in self.npus()]
-        return [
-            line for line in lines if "xdna" in line or "amdnpu" in line or any(a in line for a in addresses)
-        ], ""
+        wanted = re.compile(
+            "|".join(
+                [
+                    "xdna",
+                    "amdnpu",
+                    "(rejected|restricted)$|: unsigned module",
+                    *(re.escape(npu.address) for npu in self.npus()),
+                ]
+            )
+        )
+        return [line for line in lines if wanted.search(line)], ""
 
     def _kmsg(self, path: Path) -> list[str]:
         # A read of /dev/kmsg gives one record; of a copy of it, in a file, many.

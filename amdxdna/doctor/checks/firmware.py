@@ -140,9 +140,14 @@ def _protocol(case: Case, files: list[Path], facts: dict[str, object]) -> Findin
     )
 
 
+def too_new(case: Case, files: list[Path]) -> bool:
+    """Whether the file's version alone shows that this kernel's driver refuses it."""
+    return bool(files) and case.machine.kernel < _NEW_DRIVER and "(1.1." in _version(files[0])
+
+
 def _guess(case: Case, files: list[Path], facts: dict[str, object]) -> Finding:
     """The start failed and the log does not tell why: only a version that cannot fit is blamed."""
-    if files and case.machine.kernel < _NEW_DRIVER and "(1.1." in _version(files[0]):
+    if too_new(case, files):
         return _protocol(case, files, facts)
     names = ", ".join(map(_version, files))
     return Finding(

@@ -6,6 +6,7 @@ import re
 
 from amdxdna.doctor import advice
 from amdxdna.doctor.case import Case
+from amdxdna.doctor.checks.firmware import too_new
 from amdxdna.doctor.diagnosis import Trouble
 from amdxdna.doctor.finding import Finding, Status
 from amdxdna.doctor.machine import Machine, PciNpu
@@ -62,7 +63,7 @@ def _not_loaded(case: Case) -> Finding:
     machine = case.machine
     if line := case.diagnosis.line(Trouble.SIGNATURE):
         return _fail(
-            f"the kernel refuses the amdxdna module: it is not signed with a key it knows ({line})",
+            f"amdxdna is not loaded and the kernel refuses unsigned modules, most likely this one ({line})",
             "Enroll the key that signed it (`mokutil --import`, for DKMS /var/lib/dkms/mok.pub) and reboot",
             "Or use the kernel's own module, or switch Secure Boot off",
         )
@@ -113,7 +114,8 @@ def _not_bound(case: Case, npu: PciNpu) -> Finding:
     where = _ELSEWHERE.get(found.first) if found.first else None
     if where:
         return _fail(f"{text}; see {where}", symptom=True)
-    if not case.machine.firmware_files(npu.model) and npu.model.folders:
+    files = case.machine.firmware_files(npu.model)
+    if (not files and npu.model.folders) or (found.first is None and too_new(case, files)):
         return _fail(f"{text}; see firmware", symptom=True)
     if not case.machine.names("sys/class/iommu"):
         return _fail(f"{text}; see iommu", symptom=True)

@@ -1,0 +1,376 @@
+"""States of a machine in which its NPU cannot be used, and what doctor must say of each."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from amdxdna.doctor.machine import Identity, NodeStat
+from tests.fake_machine import PCI, FakeMachine
+
+ERR = f"amdxdna {PCI}: [drm] *ERROR* "
+FAILED = f"amdxdna {PCI}: probe with driver amdxdna failed with error "
+Build = Callable[[FakeMachine], object]
+
+
+@dataclass(frozen=True)
+class State:
+    """A state, the check that must name its cause, and what cause and remedies must say."""
+
+    name: str
+    build: Build
+    cause: str
+    says: str
+    do: str
+
+
+def emu(options: str) -> Build:
+    def build(fake: FakeMachine) -> None:
+        fake.good().emu += f",{options}"
+
+    return build
+
+
+def as_user(uid: int, *gids: int, node: NodeStat | None = None) -> Build:
+    def build(fake: FakeMachine) -> FakeMachine:
+        fake.identity = Identity(uid, frozenset(gids))
+        fake.node_stat = node or fake.node_stat
+        fake.emu += ",open=*:EACCES"
+        return fake.good()
+
+    return build
+
+
+def unbound(*lines: str, release: str = "7.3.4-test") -> Build:
+    """Driver loaded, start failed, with these messages."""
+
+    def build(fake: FakeMachine) -> FakeMachine:
+        fake.file("proc/sys/kernel/osrelease", release)
+        return fake.npu(driver="").loaded().iommu().firmware().log(*lines)
+
+    return build
+
+
+STATES = [
+    State("no NPU", lambda f: None, "npu", "this machine has no AMD NPU", "firmware setup"),
+    State(
+        "no NPU in a virtual machine",
+        lambda f: f.virtual(),
+        "npu",
+        "virtual machine (QEMU Standard PC)",
+        "host itself",
+    ),
+    State("no /sys", lambda f: shutil.rmtree(f.root / "sys"), "npu", "no PCI devices", "on the host"),
+    State(
+        "module not loaded",
+        lambda f: f.npu(driver="").iommu().firmware(),
+        "module",
+        "amdxdna module is not loaded",
+        "modprobe amdxdna",
+    ),
+    State(
+        "kernel without the module",
+        lambda f: (
+            f.npu(driver="")
+            .iommu()
+            .firmware()
+            .file("lib/modules/7.3.4-test/modules.dep", "kernel/drivers/gpu/drm/drm.ko:\n")
+        ),
+        "module",
+        "built without it",
+        "ordinary kernel",
+    ),
+    State(
+        "kernel too old",
+        lambda f: (
+            f.npu(driver="")
+            .iommu()
+            .firmware()
+            .file("proc/sys/kernel/osrelease", "6.8.0")
+            .file("lib/modules/6.8.0/modules.dep", "kernel/x.ko:\n")
+        ),
+        "module",
+        "came with Linux 6.14",
+        "newer kernel",
+    ),
+    State(
+        "blacklisted in modprobe.d",
+        lambda f: (
+            f.npu(driver="").iommu().firmware().file("etc/modprobe.d/npu.conf", "# no\nblacklist amdxdna\n")
+        ),
+        "module",
+        "/etc/modprobe.d/npu.conf",
+        "Remove",
+    ),
+    State(
+        "blacklisted at boot",
+        lambda f: (
+            f.npu(driver="").iommu().firmware().file("proc/cmdline", "ro modprobe.blacklist=nouveau,amdxdna")
+        ),
+        "module",
+        "kernel command line",
+        "Remove",
+    ),
+    State(
+        "unsigned module and Secure Boot",
+        lambda f: f.npu(driver="").iommu().firmware().log("Loading of unsigned module is rejected"),
+        "module",
+        "unsigned",
+        "mokutil",
+    ),
+    State(
+        "module refused by its key",
+        lambda f: (
+            f.npu(driver="")
+            .iommu()
+            .firmware()
+            .log("amdxdna: Loading of module with unavailable key is rejected: Key was rejected by service")
+        ),
+        "module",
+        "unsigned",
+        "mokutil",
+    ),
+    State(
+        "module of another kernel",
+        lambda f: (
+            f.npu(driver="")
+            .iommu()
+            .firmware()
+            .log("amdxdna: disagrees about version of symbol module_layout")
+        ),
+        "module",
+        "another kernel",
+        "dkms",
+    ),
+    State(
+        "set aside for virtual machines",
+        lambda f: f.npu(driver="vfio-pci").iommu().firmware(),
+        "module",
+        "vfio-pci: it is set aside",
+        "unbind",
+    ),
+    State(
+        "firmware missing",
+        lambda f: (
+            f.npu(driver="")
+            .loaded()
+            .iommu()
+            .log(
+                f"amdxdna {PCI}: Direct firmware load for amdnpu/17f0_10/npu.sbin failed with error -2",
+                ERR + "aie2_init: failed to request_firmware amdnpu/17f0_10/npu.sbin, ret -2",
+                FAILED + "-2",
+            )
+        ),
+        "firmware",
+        "missing: nothing in /lib/firmware/amdnpu/17f0_10",
+        "linux-firmware",
+    ),
+    State(
+        "firmware missing, log unreadable",
+        lambda f: (f.npu(driver="").loaded().iommu(), (f.root / "dev/kmsg").unlink()),
+        "firmware",
+        "missing",
+        "linux-firmware",
+    ),
+    State(
+        "firmware not in the initramfs",
+        unbound(ERR + "aie2_init: failed to request_firmware amdnpu/17f0_10/npu.sbin, ret -2", FAILED + "-2"),
+        "firmware",
+        "npu.sbin is there now",
+        "initramfs",
+    ),
+    State(
+        "new firmware, old driver",
+        unbound(
+            ERR + "aie2_check_protocol: Incompatible firmware protocol major 7 minor 2",
+            ERR + "aie2_hw_start: firmware is not alive",
+            ERR + "aie2_smu_exec: smu cmd 4 failed, 0xff",
+            FAILED + "-22",
+            release="6.17.0-19",
+        ),
+        "firmware",
+        "npu.sbin (1.1.2.64)) speaks protocol 7.2 (Linux 6.17.0-19)",
+        "Linux 7.0 or newer",
+    ),
+    State(
+        "new firmware, old driver, log unreadable",
+        lambda f: (unbound(release="6.17.0-19")(f), (f.root / "dev/kmsg").unlink()),
+        "firmware",
+        "another protocol",
+        "Linux 7.0",
+    ),
+    State(
+        "old firmware, new driver",
+        unbound(
+            ERR + "aie2_hw_start: firmware is not alive",
+            ERR + "aie2_init: start npu failed, ret -95",
+            FAILED + "-95",
+        ),
+        "firmware",
+        "speaks another protocol",
+        "linux-firmware",
+    ),
+    State(
+        "firmware of another NPU",
+        unbound(
+            ERR + "aie2_get_mgmt_chann_info: Invalid mbox magic 0x30ec000",
+            ERR + "aie2_hw_start: firmware is not alive",
+            FAILED + "-22",
+        ),
+        "firmware",
+        "refuses this firmware file",
+        "Reinstall",
+    ),
+    State(
+        "firmware does not start",
+        unbound(
+            ERR + "aie2_hw_start: firmware is not alive",
+            ERR + "aie2_init: start npu failed, ret -62",
+            FAILED + "-62",
+        ),
+        "firmware",
+        "does not come to life",
+        "off and on",
+    ),
+    State(
+        "power controller silent",
+        unbound(
+            ERR + "aie2_smu_exec: smu cmd 4 failed, 0xff",
+            ERR + "aie2_init: start npu failed, ret -22",
+            FAILED + "-22",
+        ),
+        "module",
+        "power controller does not answer",
+        "off and on",
+    ),
+    State(
+        "unknown revision",
+        lambda f: (
+            f.npu(revision=0x30, driver="").loaded().iommu().firmware(folder="17f0_30").log(FAILED + "-19")
+        ),
+        "module",
+        "does not know revision 30",
+        "newer kernel",
+    ),
+    State(
+        "no IOMMU at probe",
+        lambda f: (
+            f.npu(driver="")
+            .loaded()
+            .firmware()
+            .log(ERR + "amdxdna_iommu_init: Running without IOMMU not supported", FAILED + "-22")
+        ),
+        "iommu",
+        "IOMMU is off",
+        "firmware setup",
+    ),
+    State(
+        "no IOMMU, by the command line",
+        lambda f: f.npu(driver="").loaded().firmware().file("proc/cmdline", "ro amd_iommu=off"),
+        "iommu",
+        "IOMMU is off",
+        "Remove amd_iommu=off",
+    ),
+    State(
+        "force_iova without a fitting IOMMU",
+        unbound(ERR + "amdxdna_iommu_init: Failed to alloc iommu domain", FAILED + "-95"),
+        "iommu",
+        "force_iova=1",
+        "Load it without",
+    ),
+    State("start failed, nobody knows why", unbound(FAILED + "-5"), "module", "does not say why", "dmesg"),
+    State(
+        "start failed, log unreadable",
+        lambda f: (unbound()(f), (f.root / "dev/kmsg").unlink()),
+        "module",
+        "reason is in the kernel log",
+        "sudo",
+    ),
+    State(
+        "node not passed to the container",
+        lambda f: f.npu().node(present=False).iommu().container(),
+        "node",
+        "this container (docker) was not given it",
+        "--device /dev/accel/accel0",
+    ),
+    State(
+        "node missing",
+        lambda f: f.npu().node(present=False).iommu(),
+        "node",
+        "missing from the file system",
+        "udev",
+    ),
+    State("driver without a node", lambda f: f.npu().iommu(), "node", "made no accel node", "dmesg"),
+    State(
+        "not in the group",
+        as_user(1001, 1001),
+        "permission",
+        "uid 1001 may not open /dev/accel/accel0: it belongs to uid 0 and group 992 (render), mode 660; "
+        "this process is in the groups 1001",
+        "usermod -aG render",
+    ),
+    State(
+        "in the group since the last login",
+        as_user(1000, 1000),
+        "permission",
+        "groups 1000",
+        "log out and in",
+    ),
+    State(
+        "node of root alone",
+        as_user(1000, 1000, node=NodeStat(0o600, 0, 0)),
+        "permission",
+        "mode 600",
+        "udev",
+    ),
+    State(
+        "group id differs in the container",
+        lambda f: as_user(1000, 1000, node=NodeStat(0o660, 0, 105))(f.container()),
+        "permission",
+        "group 105, which has no name here",
+        "--group-add 105",
+    ),
+    State(
+        "group not mapped in the container",
+        lambda f: as_user(0 + 1000, 1000, node=NodeStat(0o660, 65534, 65534))(f.container()),
+        "permission",
+        "group 65534",
+        "keep-groups",
+    ),
+    State(
+        "node bind-mounted, device rules refuse",
+        lambda f: emu("open=*:EPERM")(f.container()),
+        "permission",
+        "device rules refuse",
+        "not as a volume",
+    ),
+    State("sandboxed service", emu("open=*:EPERM"), "permission", "sandbox", "DeviceAllow"),
+    State(
+        "no PASID: IOMMU off",
+        lambda f: (f.npu().node().firmware(), setattr(f, "emu", f.emu + ",open=*:ENODEV")),
+        "iommu",
+        "IOMMU is off",
+        "AMD-Vi",
+    ),
+    State(
+        "no PASID: passthrough",
+        lambda f: (emu("open=*:ENODEV")(f), f.iommu("identity"), f.file("proc/cmdline", "ro iommu=pt")),
+        "iommu",
+        "passthrough",
+        "Remove iommu=pt",
+    ),
+    State(
+        "no PASID: virtual machine",
+        lambda f: emu("open=*:EINVAL")(f.virtual()),
+        "iommu",
+        "virtual machine (QEMU Standard PC), whose IOMMU offers no PASID",
+        "host itself",
+    ),
+    State("no PASID: nobody knows why", emu("open=*:EOPNOTSUPP"), "iommu", "EOPNOTSUPP", "BIOS"),
+    State("second open refused", emu("open=*:EBUSY"), "driver", "one open a process", "end other programs"),
+    State("contexts all taken", emu("slots=4,held_slots=4"), "contexts", "4 of 4 in use", "kill"),
+    State("firmware refuses contexts", emu("refuse=*:0x4000003"), "answer", "refused the context", "dmesg"),
+    State("commands fail", emu("fail=*"), "answer", "EXEC_CMD", "instruction stream"),
+    State("commands hang", emu("hang=*,tdr=0.2"), "answer", "no progress", "Start again"),
+]

@@ -1,0 +1,262 @@
+"""doctor against injected states: the right cause first, and something to do about it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from amdxdna.doctor import Status, examine
+from amdxdna.doctor.checks import CHECKS
+from amdxdna.doctor.machine import Identity
+from tests.doctor_states import ERR, FAILED, STATES, emu, unbound
+from tests.fake_machine import PCI, FakeMachine, node_path
+
+
+@pytest.fixture
+def fake(tmp_path):
+    return FakeMachine(tmp_path)
+
+
+@pytest.mark.parametrize("state", STATES, ids=lambda state: state.name)
+def test_cause_first(state, fake):
+    state.build(fake)
+    report = examine("auto", fake.machine())
+    cause = report.cause
+    assert cause is not None, [f.meaning for f in report.findings]
+    assert cause.check == state.cause, [(f.check, f.status.value, f.meaning) for f in report.findings]
+    assert state.says in cause.meaning
+    assert state.do in " ".join(cause.remedy), cause.remedy
+    assert [f.check for f in report.findings] == list(CHECKS)
+    for finding in report.findings:
+        assert finding.meaning and not finding.meaning.endswith(".")
+        assert finding.remedy or finding.status not in (Status.FAIL, Status.WARN) or finding.symptom
+
+
+def test_all_well(fake):
+    report = examine("auto", fake.good().machine())
+    assert report.ok and report.cause is None
+    assert {f.check: f.status.value for f in report.findings} == dict.fromkeys(CHECKS, "ok")
+    assert report["npu"].meaning == f"Strix Point (npu4, XDNA2), 1022:17f0 revision 10, at {PCI}"
+    assert report["node"].meaning == "/dev/accel/accel0"
+    assert "copy was run and its data checked" in report["answer"].meaning
+    assert report["iommu"].facts["mode"] == "pasid"
+    assert fake.opened == [node_path(fake.root)]
+
+
+@pytest.mark.parametrize(
+    ("device", "revision", "status", "says"),
+    [
+        (0x1502, 0x00, "warn", "Phoenix / Hawk Point (npu1, XDNA1)"),
+        (0x17F0, 0x00, "ok", "npu2"),
+        (0x17F0, 0x10, "ok", "Strix Point"),
+        (0x17F0, 0x11, "ok", "Strix Halo"),
+        (0x17F0, 0x20, "ok", "Krackan Point"),
+        (0x17F0, 0x99, "warn", "unknown revision 99"),
+        (0x17F2, 0x10, "warn", "AIE4"),
+    ],
+)
+def test_kinds_of_npu(device, revision, status, says, fake):
+    found = examine("auto", fake.npu(device, revision).node().iommu().machine())["npu"]
+    assert (found.status.value, says in found.meaning) == (status, True), found
+    assert found.facts["revision"] == f"{revision:02x}"
+
+
+def test_an_xdna1_npu_is_told_plainly(fake):
+    report = examine("auto", fake.npu(0x1502, 0).node().iommu().machine())
+    assert "XDNA1 NPU, the first generation" in report["npu"].meaning
+    assert "cannot run on it" in report["npu"].remedy[0]
+    assert report.ok
+
+
+@pytest.mark.parametrize(
+    ("minor", "status", "missing"),
+    [
+        (0, "warn", "contexts of all processes"),
+        (3, "warn", "how many contexts there can be"),
+        (4, "ok", "telemetry"),
+        (8, "ok", None),
+    ],
+)
+def test_driver_minors(minor, status, missing, fake):
+    emu(f"minor={minor}")(fake)
+    report = examine("auto", fake.machine())
+    found = report["driver"]
+    assert found.status.value == status
+    assert (missing in found.meaning) if missing else "too old" not in found.meaning
+    assert report.ok
+    assert f"0.{minor}" in found.meaning and "7.3.4-test" in found.meaning
+
+
+@pytest.mark.parametrize(
+    ("forced", "options", "says"),
+    [
+        (False, "address=pasid", "PASID"),
+        (True, "address=iova", "force_iova=1"),
+        (False, "address=iova", "IOVA or carveout"),
+    ],
+)
+def test_address_modes(forced, options, says, fake):
+    emu(options)(fake)
+    fake.file("sys/module/amdxdna/parameters/force_iova", "Y" if forced else "N")
+    assert says in examine("auto", fake.machine())["iommu"].meaning
+
+
+MIB = 1 << 20
+UNLIMITED = (1 << 64) - 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "uid", "where", "status", "says", "first"),
+    [
+        ((UNLIMITED, UNLIMITED), 1000, "", "ok", "unlimited", ""),
+        ((8 * MIB, 8 * MIB), 1000, "", "warn", "8 MiB (at most 8 MiB)", "limits.d"),
+        ((64 << 10, UNLIMITED), 1000, "", "warn", "`ulimit -l unlimited`", "limits.d"),
+        ((8 * MIB, 8 * MIB), 1000, "container", "warn", "8 MiB", "--ulimit memlock=-1:-1"),
+        ((8 * MIB, 8 * MIB), 1000, "service", "warn", "8 MiB", "LimitMEMLOCK=infinity"),
+        ((2954 * MIB, 2954 * MIB), 1000, "", "ok", "2954 MiB", ""),
+        ((8 * MIB, 8 * MIB), 0, "", "ok", "does not bind root", ""),
+        ((8 * MIB, 8 * MIB), 0, "container", "warn", "8 MiB", "--ulimit"),
+    ],
+)
+def test_memlock(limits, uid, where, status, says, first, fake):
+    fake.good().memlock = limits
+    fake.identity = Identity(uid, frozenset({992}))
+    if where == "container":
+        fake.container()
+    elif where == "service":
+        fake.environ["INVOCATION_ID"] = "1"
+    report = examine("auto", fake.machine())
+    found = report["memlock"]
+    assert found.status.value == status and says in found.meaning, found
+    if first:
+        assert first in found.remedy[0]
+        assert len(found.remedy) == 3
+    assert report.ok
+
+
+def test_holders_are_named(fake):
+    emu("slots=6,held_slots=5")(fake)
+    pid = 2147483646
+    fake.file(f"proc/{pid}/comm", "flm\n")
+    found = examine("auto", fake.machine())["contexts"]
+    assert found.status is Status.WARN
+    assert f"5 of 6 in use (flm ({pid}): 5)" in found.meaning
+    assert found.facts == {"limit": 6, "taken": 5, "holders": {str(pid): 5}}
+
+
+def test_process_ids_of_the_host_are_not_looked_up_in_a_container(fake):
+    emu("held_slots=1")(fake.container())
+    fake.file("proc/2147483646/comm", "innocent\n")
+    assert "process 2147483646 of the host: 1" in examine("auto", fake.machine())["contexts"].meaning
+
+
+def test_other_users_contexts_are_counted_though_not_listed(fake, monkeypatch):
+    emu("slots=4,held_slots=3")(fake)
+    monkeypatch.setattr("amdxdna.device.Device.contexts", lambda self: ())
+    found = examine("auto", fake.machine())["contexts"]
+    assert "3 of 4 in use (not listed: 3)" in found.meaning
+
+
+def test_symptoms_point_to_the_cause(fake):
+    unbound(
+        ERR + "aie2_check_protocol: Incompatible firmware protocol major 7 minor 2",
+        FAILED + "-22",
+        release="6.17.0",
+    )(fake)
+    report = examine("auto", fake.machine())
+    assert report["module"].symptom and "see firmware" in report["module"].meaning
+    assert report["firmware"].facts["protocol"] == [7, 2]
+    assert report["answer"].status is Status.SKIP
+
+
+def test_only_the_last_start_counts(fake):
+    """An old failure in the log is not blamed once the driver has started, nor for what failed later."""
+    old = (ERR + "aie2_check_protocol: Incompatible firmware protocol major 7 minor 2", FAILED + "-22")
+    fake.good().log(*old, f"[drm] Initialized amdxdna_accel_driver 0.10.0 for {PCI} on minor 0")
+    assert examine("auto", fake.machine()).ok
+
+
+def test_a_later_failure_replaces_an_earlier(fake):
+    unbound(
+        ERR + "aie2_check_protocol: Incompatible firmware protocol major 7 minor 2",
+        FAILED + "-22",
+        ERR + "aie2_smu_exec: smu cmd 4 timed out",
+        FAILED + "-110",
+    )(fake)
+    assert examine("auto", fake.machine()).cause.check == "module"
+
+
+def test_a_missing_first_choice_of_firmware_is_no_failure(fake):
+    """Linux 7 asks for npu_7.sbin, then for npu.sbin: only the last refusal matters."""
+    unbound(
+        f"amdxdna {PCI}: Direct firmware load for amdnpu/17f0_10/npu_7.sbin failed with error -2",
+        ERR + "aie2_smu_exec: smu cmd 4 timed out",
+        FAILED + "-110",
+    )(fake)
+    assert examine("auto", fake.machine()).cause.check == "module"
+
+
+@pytest.mark.parametrize("name", ["npu.sbin.zst", "npu_7.sbin.xz", "npu.sbin"])
+def test_firmware_files_are_found(name, fake):
+    fake.npu(driver="").iommu().firmware(name)
+    found = examine("auto", fake.machine())["firmware"]
+    assert found.status is Status.OK and f"{name} (1.1.2.64)" in found.meaning
+    assert found.facts["files"] == [f"/lib/firmware/amdnpu/17f0_10/{name}"]
+
+
+def test_the_emulated_device_is_examined_without_the_machine(fake):
+    report = examine("emu:quiet,threads=1,slots=2", fake.virtual().machine())
+    assert report.ok
+    skipped = [f.check for f in report.findings if f.status is Status.SKIP]
+    assert skipped == ["module", "node", "firmware", "permission"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"), [("1", "there is no NPU 1; there are 1"), ("path", "there is no /dev/x")]
+)
+def test_a_device_that_is_not_there(spec, says, fake):
+    fake.good()
+    report = examine(str(fake.root / "dev/x") if spec == "path" else spec, fake.machine())
+    assert says in report["node"].meaning
+    assert report.cause.check == "node"
+
+
+def test_the_second_node(fake):
+    fake.npu().node("accel1").iommu()
+    report = examine("auto", fake.machine())
+    assert report.ok and report["node"].meaning == "/dev/accel/accel1"
+
+
+def test_a_node_of_another_driver(fake):
+    fake.npu().node("accel1").iommu().file("dev/accel/accel0")
+    found = examine(node_path(fake.root), fake.machine())["node"]
+    assert found.status is Status.WARN and "/dev/accel/accel1" in found.remedy[0]
+
+
+def test_out_of_tree_builds_are_told(fake):
+    fake.good().file("sys/module/amdxdna/taint", "OE\n")
+    report = examine("auto", fake.machine())
+    assert "out-of-tree" in report["module"].meaning and report["module"].facts["out_of_tree"]
+
+
+def test_real_firmware_is_given_no_command_of_ours(fake, monkeypatch):
+    fake.good()
+    monkeypatch.setattr("amdxdna.emu.identity.FIRMWARE_BUILD", 64)
+    monkeypatch.setattr("amdxdna.kernel.Kernel.start", lambda *_, **__: pytest.fail("a command was started"))
+    found = examine("auto", fake.machine())["answer"]
+    assert found.status is Status.OK and "no command was run" in found.meaning
+    assert found.facts["ran"] is False
+
+
+def test_this_machine():
+    """On the machine of the test itself every check ends with a finding, whatever it is."""
+    report = examine("auto")
+    assert [f.check for f in report.findings] == list(CHECKS)
+
+
+def test_nothing_is_left_open(fake):
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        examine("auto", fake.machine())
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
