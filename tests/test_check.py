@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qwen35.bundle import Bundle
+from qwen35.bundle import Bundle, BundleError
+from qwen35.bundle.info import info_main
 from qwen35.check import check_main
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.exporter import export_checkpoint
@@ -55,6 +56,7 @@ def run(bundle: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str
 def test_a_good_bundle_passes(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, found, out = run(good, capsys)
     assert status == 0, out
+    assert found["checksums"] is None and "checksums" in found
     for name in ("text prompt", "text steps", "text free run", "think steps", "picture picture",
                  "picture tower", "picture steps"):
         assert found[name] is True, out
@@ -84,6 +86,50 @@ def test_flipped_weight_exponents(bundle: Path, capsys: pytest.CaptureFixture[st
     assert status == 1
     assert found["text prompt"] is True
     assert found["text steps"] is False
+
+
+@pytest.mark.parametrize(("tensor", "flip", "shown"), [
+    ("l0.g.in", 0xFF, "text steps"),  # a block's exponent: its 8 weights 32 times as large
+    ("l1.g.down0", 0x80, "think steps"),  # 2^128 times
+    ("vis.b0.qkv", 0xFF, "picture tower"),
+])
+def test_one_flipped_exponent(
+    bundle: Path, capsys: pytest.CaptureFixture[str], tensor: str, flip: int, shown: str
+) -> None:
+    def change(data: np.ndarray) -> None:
+        data[9 * 100] ^= flip
+
+    patch_tensor(bundle, tensor, change)
+    status, found, out = run(bundle, capsys)
+    assert status == 1
+    assert found["text prompt"] is True and found["checksums"] is False
+    assert found[shown] is False, out
+
+
+def test_logits_that_are_no_numbers(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def change(data: np.ndarray) -> None:
+        data[8:12] = np.frombuffer(np.float32(np.nan).tobytes(), np.uint8)
+
+    patch_tensor(bundle, "ln_f", change)
+    status, found, out = run(bundle, capsys)
+    assert status == 1 and found["text steps"] is found["text logits"] is False
+    assert "NaN or infinity at 12 of 12 steps" in out
+
+
+def test_a_flipped_byte_too_small_to_show_in_an_answer(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def change(data: np.ndarray) -> None:
+        data[9 * 40 + 3] ^= 0x01  # the last bit of one mantissa
+
+    assert info_main([str(bundle), "--verify", "--quiet"]) == 0
+    patch_tensor(bundle, "l3.g.in", change)
+    capsys.readouterr()
+    status, found, _ = run(bundle, capsys)
+    assert status == 1
+    assert [name for name, passed in found.items() if passed is False] == ["checksums"]
+    with pytest.raises(BundleError, match=r"contents differ.*tensors\.bin"):
+        info_main([str(bundle), "--verify", "--quiet"])
 
 
 def test_swapped_layers(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
