@@ -4,8 +4,8 @@ LINES is the table: group, name, errno (0: success) and the call. A group names 
 start from. Every line is independent of the others; on the emulated device each is a test of its own, on the
 kernel's one case a group runs them all. Packets that are accepted and go wrong are in packets.py.
 
-What the seam cannot express is in descriptor.py: a private mapping (EINVAL), MAP_LOCKED (EPERM), read() on the
-node (EAGAIN). Opening without permission is queries.permissions (an injected fault of the emulated device).
+What the seam cannot express is in descriptor.py: a private mapping (EINVAL), MAP_LOCKED (EPERM), read() on
+the node (EAGAIN). Opening without permission is queries.permissions (for the emulated device, a fault).
 """
 
 from __future__ import annotations
