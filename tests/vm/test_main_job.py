@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from . import guest, image
-from .python_root import APP
+from .python_root import APP, HOME
 
 PROMPT = "Once upon a time"
 QUESTION = "What is a penguin?"
@@ -73,6 +73,17 @@ def test_built_in_model(built_in: None, image_guest: guest.Machine) -> None:
     options = ["--prompt", QUESTION, "--greedy", "--max-new", "16", "--quiet"]
     out, _ = in_guest(image_guest, ["python3", "-m", "qwen35", *options])
     assert out == on_host(["-m", "qwen35", *options, "--device", "emu"])
+    assert out.strip()
+
+
+def test_picture(built_in: None, image_guest: guest.Machine) -> None:
+    """A question about a picture, which runs the vision tower too."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    options = ["--prompt", "What is in the picture?", "--greedy", "--max-new", "10", "--quiet"]
+    picture = "qwen35/data/sample.png"
+    out, _ = in_guest(image_guest, ["python3", "-m", "qwen35", *options, "--image",
+                                    f"{HOME}/lib/{version}/site-packages/{picture}"])
+    assert out == on_host(["-m", "qwen35", *options, "--image", picture, "--device", "emu"])
     assert out.strip()
 
 
