@@ -4,8 +4,8 @@
 
 #include <errno.h>
 
-/* Bytes of weights a thread takes at a time: few enough that two threads finish together. */
-enum { PIECE = 128 << 10 };
+/* Least bytes of weights a thread takes at a time. */
+enum { PIECE = 48 << 10 };
 /* Longest x the variants prepare entries for; beyond it the portable variant runs, which needs none. */
 enum { MAX_PREPARED = 1 << 17 };
 

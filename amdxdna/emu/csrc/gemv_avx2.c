@@ -58,8 +58,10 @@ TARGET_INLINE __m256i two_rows(const uint8_t *a, const uint8_t *b)
 #define BYTES(...) _mm256_setr_epi8(__VA_ARGS__)
 #define __ -1
 
-TARGET_INLINE void bfp16_block(const uint8_t *p, __m256i x, __m256 unit, __m256 sum[4])
+TARGET_INLINE void bfp16_block(const uint8_t *p, const entry8 *from, __m256 sum[4])
 {
+    __m256i x = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)from->q));
+    __m256 unit = _mm256_broadcast_ss(&from->unit);
     /* Mantissas as words of 256 times themselves, exponents as the top byte of every 32 bits. */
     const __m256i m = BYTES(__, 1, __, 2, __, 3, __, 4, __, 5, __, 6, __, 7, __, 8,
                             __, 1, __, 2, __, 3, __, 4, __, 5, __, 6, __, 7, __, 8);
@@ -101,20 +103,23 @@ TARGET void avx2_gemv_bfp16(const gemv_job *job, size_t begin, size_t end)
 {
     size_t blocks = job->k / 8;
     const entry8 *entries = job->x;
+    prefetch_lines(job->w + begin * job->stride, PREFETCH / 64);
     for (size_t group = begin; group < end; group++) {
         const uint8_t *base = job->w + group * job->stride;
         __m256 sum[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
         const entry8 *e = entries;
         const uint8_t *p = base;
-        for (; e < entries + blocks; e++, p += BFP16_BLOCK) {
-            prefetch_block(p);
-            __m256i x = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)e->q));
-            bfp16_block(p, x, _mm256_broadcast_ss(&e->unit), sum);
+        for (; e + 8 <= entries + blocks; e += 8, p += 8 * BFP16_BLOCK) {
+            prefetch_lines(p + PREFETCH, 1);
+            for (size_t i = 0; i < 8; i++) {
+                prefetch_lines(p + PREFETCH + 64 * (i + 1), 1);
+                bfp16_block(p + i * BFP16_BLOCK, e + i, sum);
+            }
         }
-        for (; e < entries + job->entries; e++) {
-            __m256i x = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)e->q));
-            bfp16_block(base + (size_t)e->block * BFP16_BLOCK, x, _mm256_broadcast_ss(&e->unit), sum);
-        }
+        for (; e < entries + blocks; e++, p += BFP16_BLOCK)
+            bfp16_block(p, e, sum);
+        for (; e < entries + job->entries; e++)
+            bfp16_block(base + (size_t)e->block * BFP16_BLOCK, e, sum);
         float sums[8];
         for (int pair = 0; pair < 4; pair++)
             store_lanes(sum[pair], sums + 2 * pair, sums + 2 * pair + 1);
@@ -147,15 +152,18 @@ TARGET void avx2_gemv_bfp6s(const gemv_job *job, size_t begin, size_t end)
 {
     size_t tiles = job->k / 16;
     const entry16 *entries = job->x;
+    prefetch_lines(job->w + begin * job->stride, PREFETCH / 64);
     for (size_t group = begin; group < end; group++) {
         const uint8_t *base = job->w + group * job->stride;
         __m256 sum[4] = {_mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps(), _mm256_setzero_ps()};
         const uint8_t *segment = base;
-        for (size_t t = 0; t < tiles; segment += BFP6S_SEGMENT)
+        for (size_t t = 0; t < tiles; segment += BFP6S_SEGMENT) {
+            prefetch_lines(segment + PREFETCH, 5);
             for (int i = 0; i < 8; i++, t++) {
-                prefetch_block(segment + i * 104);
+                prefetch_lines(segment + PREFETCH + 64 * (5 + i), 1);
                 bfp6s_tile(segment + i * BFP6S_TILE, segment + BFP6S_SCALES + i * 8, entries + t, sum);
             }
+        }
         for (size_t t = tiles; t < job->entries; t++) {
             size_t at = entries[t].block;
             const uint8_t *from = base + at / 8 * BFP6S_SEGMENT;

@@ -106,14 +106,20 @@ TARGET_INLINE void store_group(const gemv_job *job, size_t group, __m512 sum)
 TARGET void avx512_gemv_bfp16(const gemv_job *job, size_t begin, size_t end)
 {
     const entry8 *first = job->x, *end_of_blocks = first + job->k / 8, *last = first + job->entries;
+    prefetch_lines(job->w + begin * job->stride, PREFETCH / 64);
     for (size_t group = begin; group < end; group++) {
         const uint8_t *base = job->w + group * job->stride, *p = base;
         __m512 sum = _mm512_setzero_ps();
         const entry8 *e = first;
-        for (; e < end_of_blocks; e++, p += BFP16_BLOCK) {
-            prefetch_block(p);
-            sum = bfp16_block(p, e, sum);
+        for (; e + 8 <= end_of_blocks; e += 8, p += 8 * BFP16_BLOCK) {
+            prefetch_lines(p + PREFETCH, 1);
+            for (size_t i = 0; i < 8; i++) {
+                prefetch_lines(p + PREFETCH + 64 * (i + 1), 1);
+                sum = bfp16_block(p + i * BFP16_BLOCK, e + i, sum);
+            }
         }
+        for (; e < end_of_blocks; e++, p += BFP16_BLOCK)
+            sum = bfp16_block(p, e, sum);
         for (; e < last; e++)
             sum = bfp16_block(base + (size_t)e->block * BFP16_BLOCK, e, sum);
         store_group(job, group, sum);
@@ -125,6 +131,7 @@ TARGET void avx512_gemv_bfp6s(const gemv_job *job, size_t begin, size_t end)
     size_t tiles = job->k / 16;
     const entry16 *first = job->x, *end_of_tiles = first + tiles, *last = first + job->entries;
     const __m512i rows0 = bfp6s_row_index(), scales0 = bfp6s_scale_index(), eight = _mm512_set1_epi8(8);
+    prefetch_lines(job->w + begin * job->stride, PREFETCH / 64);
     for (size_t group = begin; group < end; group++) {
         const uint8_t *base = job->w + group * job->stride, *p = base;
         __m512 sum = _mm512_setzero_ps();
@@ -132,8 +139,9 @@ TARGET void avx512_gemv_bfp6s(const gemv_job *job, size_t begin, size_t end)
         for (; e < end_of_tiles; p += BFP6S_SEGMENT) {
             bfp6s_segment shared = bfp6s_open(p + BFP6S_SCALES);
             __m512i rows = rows0, scales = scales0;
+            prefetch_lines(p + PREFETCH, 5);
             for (size_t i = 0; i < 8; i++, e++) {
-                prefetch_block(p + i * 104);
+                prefetch_lines(p + PREFETCH + 64 * (5 + i), 1);
                 sum = bfp6s_tile(&shared, p + i * BFP6S_TILE, rows, scales, e, sum);
                 rows = _mm512_add_epi8(rows, eight);
                 scales = _mm512_add_epi8(scales, eight);

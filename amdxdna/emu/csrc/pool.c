@@ -64,14 +64,19 @@ static void pause_briefly(void)
         __builtin_ia32_pause();
 }
 
+/* Takes runs of items, large ones first (a run of neighbours streams well), small ones at the end (so that all
+   finish together). */
 static void work(unsigned worker)
 {
-    for (;;) {
-        size_t begin = atomic_fetch_add_explicit(&pool.next, pool.grain, memory_order_relaxed);
-        if (begin >= pool.items)
-            return;
-        size_t left = pool.items - begin;
-        pool.task(pool.context, begin, begin + (left < pool.grain ? left : pool.grain), worker);
+    size_t begin = atomic_load_explicit(&pool.next, memory_order_relaxed);
+    while (begin < pool.items) {
+        size_t left = pool.items - begin, share = left / (4 * (pool.helpers + 1));
+        size_t take = share > pool.grain ? share : left < pool.grain ? left : pool.grain;
+        if (atomic_compare_exchange_weak_explicit(&pool.next, &begin, begin + take, memory_order_relaxed,
+                                                  memory_order_relaxed)) {
+            pool.task(pool.context, begin, begin + take, worker);
+            begin = atomic_load_explicit(&pool.next, memory_order_relaxed);
+        }
     }
 }
 

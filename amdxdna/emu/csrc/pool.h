@@ -3,7 +3,7 @@
 
 #include <stddef.h>
 
-/* Runs items [0, items) as task(context, begin, end, worker), `grain` items a call, on up to `threads`
+/* Runs items [0, items) as task(context, begin, end, worker), at least `grain` items a call, on up to `threads`
    threads (0: one a core), the caller included. Any item may run on any thread; returns when all are done.
    Callers hold the pool (pool_enter .. pool_leave); worker numbers are 0 .. POOL_THREADS - 1. */
 typedef void (*pool_task)(void *context, size_t begin, size_t end, unsigned worker);
