@@ -1,0 +1,55 @@
+"""The README's examples run as they stand."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def python_blocks() -> list[str]:
+    """The indented blocks that begin with an import."""
+    blocks = re.findall(r"(?:^    .*\n|^\n(?=    ))+", TEXT, re.MULTILINE)
+    plain = ["\n".join(line[4:] for line in block.splitlines()).strip() for block in blocks]
+    return [block for block in plain if block.startswith("from ")]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def test_there_are_two_examples() -> None:
+    assert len(python_blocks()) == 2
+
+
+@pytest.mark.parametrize("index", range(2))
+def test_python_example(index: int) -> None:
+    done = run("-c", python_blocks()[index])
+    assert done.returncode == 0, done.stderr
+    if "stream.copy" in python_blocks()[index]:
+        assert done.stdout.strip() == "[1 2 3 4]"
+    else:
+        assert len(done.stdout.split()) > 8
+
+
+def test_exactly_two_commands_set_up() -> None:
+    section = TEXT.split("## Set up")[1].split("\n## ")[0]
+    commands = [line.strip() for line in section.splitlines() if line.startswith("    ")]
+    assert len(commands) == 2
+    assert "qwen35 --prompt" in commands[0]
+    assert commands[1].endswith("-m pytest")
+
+
+@pytest.mark.parametrize("module", ["qwen35", "amdxdna"])
+def test_commands_named_in_it_exist(module: str) -> None:
+    """Every `python -m MODULE COMMAND` of the README is one that --help lists."""
+    listed = run("-m", module, "--help").stdout
+    known = set(re.findall(r"^  (\w+)  ", listed, re.MULTILINE))
+    for word in set(re.findall(rf"python -m {module} (\w+) ", TEXT)) - {"bundle", "BUNDLE"}:
+        assert word in known, f"{module} {word}"
