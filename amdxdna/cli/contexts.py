@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from amdxdna.device import Device
     from amdxdna.query import ContextInfo
 
-_HEADER = ("PID", "PROCESS", "COLUMNS", "SUBMITTED", "DONE", "ERRORS", "MEMORY", "STATE", "HEALTH")
+_HEADER = ("PID", "PROCESS", "COLS", "SENT", "DONE", "ERRORS", "MEMORY", "STATE", "HEALTH")
 _RIGHT = (0, 3, 4, 5, 6)
 _NOT_STARTED = 0xFFFFFFFF
 
@@ -144,7 +144,7 @@ def _row(context: dict[str, Any]) -> list[str]:
         str(context["completed"]),
         str(context["errors"]),
         NOT_AVAILABLE if context["memory"] is None else size(context["memory"]),
-        f"{in_flight} in flight" if in_flight else "idle",
+        f"{in_flight} running" if in_flight else "idle",
         _health(context["health"], bool(in_flight)),
     ]
 
@@ -158,4 +158,4 @@ def _health(health: dict[str, Any] | None, running: bool) -> str:
         )
     if not running:
         return "ok"
-    return "not started" if health["operation"] is None else f"at operation {health['operation']}"
+    return "not started" if health["operation"] is None else f"at op {health['operation']}"

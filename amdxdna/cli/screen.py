@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 
 NOT_AVAILABLE = "n/a"
 _COLOURS = {"green": "32", "yellow": "33", "red": "31;1", "dim": "2", "bold": "1"}
-_WIDEST = 100
+_WIDEST = 120
 
 
 def width() -> int:

@@ -70,7 +70,7 @@ def telemetry_main(argv: list[str]) -> int:
             )
         )
         return 0
-    held = [f"{index}: {context}" for index, context in enumerate(block.contexts) if context]
+    held = [f"{index} = {context}" for index, context in enumerate(block.contexts) if context]
     show(
         pairs(
             [
@@ -78,7 +78,7 @@ def telemetry_main(argv: list[str]) -> int:
                 (
                     "contexts",
                     f"{len(held)} of {len(block.contexts)} firmware contexts are in use"
-                    + (f" (firmware's: driver's number): {', '.join(held)}" if held else ""),
+                    + (f" (firmware's = driver's number: {', '.join(held)})" if held else ""),
                 ),
                 ("data", f"{len(used)} bytes" if used else "empty: this firmware fills nothing in"),
             ]

@@ -1,0 +1,237 @@
+"""selftest and bench: what is checked, what is left out on a real NPU, faults that must be found."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from amdxdna.cli import main
+from amdxdna.doctor import measure, program
+from amdxdna.doctor.steps import STEPS, Bench, Skipped
+from amdxdna.emu.kernels import stream
+from amdxdna.emu.xclbins import xclbin_bytes
+from amdxdna.errors import BadArgument
+
+EMU = "emu:threads=1,quiet"
+
+
+def run(capsys, *words):
+    status = main(list(words))
+    return status, capsys.readouterr().out
+
+
+def selftest(capsys, *words):
+    status, out = run(capsys, "selftest", *words, "--json")
+    found = json.loads(out)
+    assert (found["schema"], found["version"]) == ("amdxdna.selftest", 1)
+    assert found["ok"] == (status == 0)
+    return found, {step["name"]: step["status"] for step in found["steps"]}
+
+
+@pytest.fixture
+def real(monkeypatch):
+    """The NPU reports a released firmware, so none of this package's programs may be run on it."""
+    monkeypatch.setattr("amdxdna.emu.identity.FIRMWARE_BUILD", 64)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A user's program: copies 4096 bytes."""
+    (tmp_path / "a.xclbin").write_bytes(xclbin_bytes("copy"))
+    (tmp_path / "a.bin").write_bytes(stream.copy(4096, 0))
+    return [
+        "--xclbin",
+        str(tmp_path / "a.xclbin"),
+        "--insts",
+        str(tmp_path / "a.bin"),
+        "--buffers",
+        "4k,4096",
+    ]
+
+
+@pytest.mark.parametrize("options", ["address=pasid", "address=iova", "minor=0", "slots=1"])
+def test_all_steps(options, capsys):
+    found, steps = selftest(capsys, "--device", f"{EMU},{options}")
+    assert found["ok"] and list(steps) == list(STEPS)
+    assert [name for name, status in steps.items() if status != "ok"] == ["program"]
+
+
+def test_screen(capsys):
+    status, out = run(capsys, "selftest", "--device", EMU)
+    assert status == 0 and out.splitlines()[-1] == "8 ok, 0 failed, 1 skipped"
+    assert "every byte compared" in out
+
+
+def test_a_real_npu_is_tested_as_far_as_it_goes(real, capsys):
+    found, steps = selftest(capsys, "--device", EMU)
+    assert found["ok"]
+    assert {name for name, status in steps.items() if status == "ok"} == {
+        "queries",
+        "buffers",
+        "dma-buf",
+        "wrap",
+        "contexts",
+    }
+    detail = {step["name"]: step["detail"] for step in found["steps"]}
+    assert "--xclbin" in detail["copy"]
+
+
+def test_a_program_of_the_users_own(real, files, capsys):
+    found, steps = selftest(capsys, "--device", EMU, *files)
+    assert steps["program"] == "ok" and found["steps"][-1]["detail"].startswith("MLIR_AIE completed")
+
+
+@pytest.mark.parametrize(
+    ("options", "failing"),
+    [
+        ("fail=2", ["copy"]),
+        ("hang=1,tdr=0.1", ["copy"]),
+        ("fail=4-7", ["in flight"]),
+        ("refuse=*:0x4000003", ["contexts", "copy", "in flight", "chain"]),
+        ("slots=2,held_slots=2", ["contexts", "copy", "in flight", "chain"]),
+    ],
+)
+def test_faults_are_found(options, failing, capsys):
+    found, steps = selftest(capsys, "--device", f"{EMU},{options}")
+    assert not found["ok"] and [name for name, status in steps.items() if status == "fail"] == failing
+    for step in found["steps"]:
+        assert (step["status"] == "fail") == bool(step["remedy"])
+
+
+def test_wrong_data_is_found(capsys):
+    """An NPU that says it copied, and did not."""
+    found, steps = selftest(capsys, "--device", f"{EMU},instant")
+    assert [name for name, status in steps.items() if status == "fail"] == ["copy", "in flight", "chain"]
+    assert "wrong data" in next(step["detail"] for step in found["steps"] if step["name"] == "copy")
+
+
+def test_leaked_contexts_are_found(open_emu, monkeypatch):
+    device = open_emu()
+    left = iter([(), ("one",)])
+    monkeypatch.setattr(type(device), "contexts", lambda self: next(left))
+    with pytest.raises(OSError, match="still there"):
+        STEPS["contexts"](Bench(device))
+
+
+def test_wrap_is_skipped_where_memory_may_not_be_locked(open_emu):
+    with pytest.raises(Skipped, match="copy instead"):
+        STEPS["wrap"](Bench(open_emu("memlock=4096,privileged=0")))
+
+
+def test_loop(capsys):
+    status, out = run(capsys, "selftest", "--device", EMU, "--loop", "2")
+    lines = out.splitlines()
+    assert status == 0 and [line.split(",")[0] for line in lines[:2]] == ["pass 1: ok", "pass 2: ok"]
+    assert lines[-1].endswith("(2 passes)")
+
+
+def test_loop_ends_with_the_first_failure(capsys):
+    """A pass is 15 commands: the fault comes in the second."""
+    status, out = run(capsys, "selftest", "--device", f"{EMU},fail=16", "--loop")
+    assert status == 1 and "pass 1: ok" in out and "pass 2: failed" in out
+
+
+@pytest.mark.parametrize(
+    "words", [["--xclbin", "x"], ["--xclbin", "x", "--insts", "y"], ["--loop", "-1"], ["--seconds", "0"]]
+)
+def test_wrong_usage(words, capsys):
+    name = "bench" if "--seconds" in words else "selftest"
+    assert main([name, *words]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["", "0", "4x", "1,,2", "-1", "k", "5g", ",".join("9" * 11)])
+def test_wrong_sizes(text, files, capsys):
+    with pytest.raises(BadArgument):
+        program.sizes(text)
+    status, out = run(capsys, "selftest", "--device", EMU, *files[:-1], text or ",", "--json")
+    assert status == 1 and json.loads(out)["call"] == "--buffers"
+
+
+def test_sizes():
+    assert program.sizes("4096, 64k,1M,2g") == (4096, 65536, 1 << 20, 2 << 30)
+
+
+def test_a_file_that_is_no_xclbin(files, tmp_path, capsys):
+    (tmp_path / "a.xclbin").write_bytes(b"nothing")
+    assert main(["selftest", "--device", EMU, *files]) == 1
+    assert "a.xclbin" in capsys.readouterr().err
+
+
+# bench
+
+
+def bench(capsys, *words):
+    status, out = run(capsys, "bench", "--seconds", "0.01", *words, "--json")
+    found = json.loads(out)
+    assert status == 0 and (found["schema"], found["version"]) == ("amdxdna.bench", 1)
+    return found, {m["name"]: m for m in found["measures"]}
+
+
+NAMES = [
+    "query",
+    "buffer of 4 KiB, made and closed",
+    "buffer of 16 MiB, made and closed",
+    "context, made and destroyed",
+    "cache flush",
+    "command, one at a time",
+    "command, 4 in flight",
+    "command, in chains of 16",
+    "copy of 16 MiB",
+]
+
+
+def test_bench(capsys):
+    found, measures = bench(capsys, "--device", EMU)
+    assert found["emulated"] and found["skipped"] == [] and list(measures) == NAMES
+    for m in measures.values():
+        assert m["value"] > 0 and m["count"] >= 5
+        assert m["p99"] is None or m["p99"] >= m["value"]
+    assert (
+        measures["command, one at a time"]["unit"] == "us" and measures["copy of 16 MiB"]["unit"] == "GiB/s"
+    )
+    assert measures["command, in chains of 16"]["count"] % 16 == 0
+
+
+def test_bench_of_a_real_npu(real, files, capsys):
+    found, measures = bench(capsys, "--device", EMU)
+    assert list(measures) == NAMES[:5] and "--xclbin" in found["skipped"][0]
+    found, measures = bench(capsys, "--device", EMU, *files)
+    assert (
+        list(measures)[5:] == ["MLIR_AIE, one at a time", "MLIR_AIE, 4 in flight"] and found["skipped"] == []
+    )
+
+
+def test_bench_compares_the_data(capsys):
+    words = ["bench", "--seconds", "0.01", "--device", f"{EMU},instant"]
+    assert main(words) == 1
+    assert "wrong data" in capsys.readouterr().err
+    assert main([*words, "--no-check"]) == 0
+
+
+def test_bench_on_a_screen(capsys):
+    status, out = run(capsys, "bench", "--seconds", "0.01", "--device", EMU, "--loop", "2")
+    lines = out.splitlines()
+    assert (
+        status == 0
+        and lines.count(lines[0]) == 2
+        and lines[0].split() == ["WHAT", "MEDIAN", "P99", "UNIT", "TIMES"]
+    )
+    assert "no NPU's" in out
+
+
+@pytest.mark.parametrize(
+    ("count", "fraction", "expected"),
+    [
+        (1, 0.5, 0),
+        (2, 0.5, 0),
+        (3, 0.5, 1),
+        (100, 0.5, 49),
+        (100, 0.99, 98),
+        (1000, 0.99, 989),
+        (10, 0.99, 9),
+    ],
+)
+def test_percentiles(count, fraction, expected):
+    assert measure.percentile(list(range(count))[::-1], fraction) == expected
