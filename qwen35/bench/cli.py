@@ -1,0 +1,204 @@
+"""The command line of `bench`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qwen35.cli.args import Parser
+from qwen35.cli.output import notice
+from qwen35.errors import ModelError, UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from qwen35.bench.figures import Printer
+    from qwen35.bench.peers import Peer
+    from qwen35.bundle import Bundle
+
+__all__ = ["bench_main", "parser"]
+
+PROMPTS, CONTEXTS, COMPARED, HOST_CONTEXT, CHAT = (23, 778), (512, 1024, 8192), 512, 1024, 4096
+PARTS = ("machine", "load", "host", "text", "vision", "memory")
+
+
+def parser() -> Parser:
+    """The options of `bench`."""
+    p = Parser(
+        prog="qwen35 bench",
+        description="Measures load, prompts, tokens, the host's share, memory and pictures. One figure a "
+        "line; with --peers the same shape in other programs, in turns, with medians of ratios.",
+        epilog=f"Parts for --only: {', '.join(PARTS)}. The lines of --json are described in "
+        "qwen35.bench.figures.",
+    )
+    p.add_argument("bundle", nargs="?", metavar="BUNDLE", help="directory (default: as for a prompt)")
+    p.add_argument("--random", metavar="SIZE", help="make a bundle of seeded weights first (2b, 0.8b, ...), "
+                   "and remove it afterwards")
+    p.add_argument("--peers", action="store_true",
+                   help="also llama.cpp and transformers, where installed (extra `bench`) and memory allows")
+    p.add_argument("--json", action="store_true", help="a JSON object a line instead of the table")
+    p.add_argument("--quick", action="store_true", help="fewer repetitions, short contexts, small pictures")
+    p.add_argument("--cold", action="store_true", help="also embedding rows with the page cache dropped")
+    p.add_argument("--profile", action="store_true", help="also a token and a prompt by stage")
+    p.add_argument("--only", action="append", choices=PARTS, metavar="PART",
+                   help="only this part; repeatable")
+    p.add_argument("--device", default="emu:quiet", metavar="D",
+                   help="as for a prompt (default the emulated NPU)")
+    p.add_argument("--threads", type=int, default=0, metavar="N",
+                   help="of host and peers (default all cores)")
+    return p
+
+
+def bench_main(argv: Sequence[str]) -> int:
+    """Runs `bench` and returns 0. Raises what loading and running raise."""
+    options = parser().parse_args(list(argv))
+    if options.bundle and options.random:
+        raise UsageError("give a bundle or --random, not both")
+    if options.threads < 0:
+        raise UsageError(f"{options.threads} threads: give 0 (all cores) or more")
+    with _bundle(options) as path:
+        _run(options, path)
+    return 0
+
+
+@contextlib.contextmanager
+def _bundle(options: argparse.Namespace) -> Iterator[Path]:
+    if not options.random:
+        from qwen35.api import find_bundle
+
+        yield find_bundle(options.bundle)
+        return
+    from qwen35.export import export_main
+
+    with tempfile.TemporaryDirectory(prefix="qwen35-bench-") as folder:
+        path = Path(folder) / "bundle"
+        quiet = ["--quiet"] if options.json else []
+        if export_main(["--random", options.random, "--out", str(path), *quiet]):
+            raise ModelError("the bundle could not be made", str(path))
+        yield path
+
+
+def _run(options: argparse.Namespace, path: Path) -> None:
+    from qwen35 import host
+    from qwen35.bench.figures import Printer
+    from qwen35.bench.machine import cores
+    from qwen35.bundle import Bundle
+
+    parts = options.only or PARTS
+    threads = options.threads or cores()
+    host.set_threads(threads)
+    out = Printer(options.json)
+    bundle = Bundle.open(path)
+    bandwidth = _machine(out, threads) if "machine" in parts or "load" in parts else 0.0
+    if "memory" in parts:
+        _memory(options, path, out)
+    if options.cold:
+        from qwen35.bench.text import cold_figures
+
+        out.title("Cold page cache")
+        cold_figures(bundle, out, PROMPTS[-1], 2 if options.quick else 5)
+    if {"load", "host", "text", "vision"} & set(parts) or options.profile:
+        _model(options, bundle, out, parts, threads, bandwidth)
+
+
+def _machine(out: Printer, threads: int) -> float:
+    from amdxdna.emu.kernels import isa
+    from qwen35 import host
+    from qwen35.bench import machine
+
+    out.title(f"Machine: {machine.cpu_name()}")
+    out.add("threads", threads, "threads", cores=machine.cores(), host_isa=host.isa(),
+            emulated_isa=isa.variants()[isa.chosen() - 1])
+    found = machine.bandwidth(threads)
+    out.add("bandwidth", found / 1e9, "GB/s", threads=threads)
+    out.add("bandwidth", machine.bandwidth(1) / 1e9, "GB/s", threads=1)
+    out.add("gemm_float32", machine.gemm_rate() / 1e9, "GFLOP/s", threads=os.environ.get(
+        "OPENBLAS_NUM_THREADS", machine.cores()))
+    return found
+
+
+def _memory(options: argparse.Namespace, path: Path, out: Printer) -> None:
+    """In a process of its own: what this one did before does not count."""
+    out.title("Memory")
+    words = [str(path), options.device, str(CHAT), "json" if options.json else ""]
+    code = "import sys; from qwen35.bench.cli import memory_main; memory_main(sys.argv[1:])"
+    done = subprocess.run([sys.executable, "-c", code, *words], check=False, stdout=subprocess.PIPE,
+                          text=True)
+    out.write(done.stdout)
+    if done.returncode:
+        raise ModelError("the process whose memory is measured failed", str(path))
+
+
+def memory_main(words: Sequence[str]) -> None:
+    """The process whose memory is measured."""
+    from qwen35.bench.figures import Printer
+    from qwen35.bench.text import memory_figures
+    from qwen35.bundle import Bundle
+
+    path, device, context, form = words
+    memory_figures(Bundle.open(path), device, Printer(form == "json"), int(context))
+
+
+def _model(options: argparse.Namespace, bundle: Bundle, out: Printer, parts: Sequence[str], threads: int,
+           bandwidth: float) -> None:
+    from qwen35.bench import text
+    from qwen35.bench.pairs import speed_figures
+    from qwen35.bench.vision import GRIDS, vision_figures
+
+    quick = options.quick
+    contexts = CONTEXTS[:2] if quick else CONTEXTS
+    repeats = 1 if quick else 3
+    tokens = 8 if quick else 24
+    with contextlib.closing(text.Subject(bundle, options.device, max(contexts) + 64)) as subject:
+        if "load" in parts:
+            out.title("Load")
+            text.load_figures(subject, out, bandwidth)
+        if "host" in parts:
+            out.title("Host: commands complete at once")
+            text.host_figures(subject, out, HOST_CONTEXT, PROMPTS[-1], tokens, repeats)
+        if "text" in parts:
+            out.title("Prompts and tokens")
+            with _peers(options, bundle, threads, ("llama", "transformers")) as peers:
+                speed_figures(subject, out, peers, PROMPTS, contexts, COMPARED, tokens, repeats)
+        if options.profile:
+            out.title("Profile")
+            out.text(text.profile_lines(subject, PROMPTS[-1], COMPARED, tokens))
+        if "vision" in parts and bundle.config.vision is not None:
+            out.title("Pictures")
+            with _peers(options, bundle, threads, ("tower",)) as peers:
+                vision_figures(subject, out, peers[0] if peers else None, repeats,
+                               GRIDS[:2] if quick else GRIDS)
+
+
+@contextlib.contextmanager
+def _peers(
+    options: argparse.Namespace, bundle: Bundle, threads: int, kinds: Sequence[str]
+) -> Iterator[list[Peer]]:
+    """The peers that can run; a notice for each that cannot."""
+    from qwen35.bench.peers import Peer, missing
+
+    with contextlib.ExitStack() as stack:
+        peers = []
+        for kind in kinds if options.peers else ():
+            try:
+                lacking = missing(kind)
+                if lacking:
+                    raise ModelError(f"{', '.join(lacking)} is not installed", kind)
+                file = None
+                if kind == "llama":
+                    from qwen35.bench.gguf_file import write_gguf
+
+                    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="qwen35-bench-"))
+                    file = Path(folder) / "model.gguf"
+                    write_gguf(bundle.config, file)
+                peers.append(stack.enter_context(
+                    Peer(kind, Path(bundle.path), threads, COMPARED + PROMPTS[-1], file)))
+            except ModelError as error:
+                notice(f"without {kind}: {error}")
+        yield peers

@@ -1,0 +1,90 @@
+"""The machine beside the figures: memory bandwidth, float32 GEMM rate, and a process's memory."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+__all__ = ["Memory", "bandwidth", "cores", "cpu_name", "free_bytes", "gemm_rate", "memory", "reset_peak"]
+
+_PROBE_BYTES = 512 << 20
+_GEMM = 1536
+
+
+class Memory:
+    """Bytes of this process; `shared` are mapped files and the buffers of an emulated device."""
+
+    def __init__(self, anonymous: int, shared: int, resident: int, peak: int) -> None:
+        self.anonymous, self.shared, self.resident, self.peak = anonymous, shared, resident, peak
+
+
+def memory() -> Memory:
+    """This process's memory now; the peak is since its start or the last `reset_peak`."""
+    found = _fields("/proc/self/status")
+    kilobytes = [found.get(key, 0) for key in ("RssAnon", "RssShmem", "RssFile", "VmRSS", "VmHWM")]
+    anonymous, shm, file, resident, peak = (1024 * value for value in kilobytes)
+    return Memory(anonymous, shm + file, resident, peak)
+
+
+def reset_peak() -> None:
+    """Makes the peak count from now on, where the kernel allows it."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def free_bytes() -> int:
+    """Memory that a new program could take without swapping."""
+    return 1024 * _fields("/proc/meminfo").get("MemAvailable", 0)
+
+
+def _fields(path: str) -> dict[str, int]:
+    found = {}
+    for line in Path(path).read_text().splitlines():
+        key, _, rest = line.partition(":")
+        number = rest.split()[:1]
+        if number and number[0].isdigit():
+            found[key] = int(number[0])
+    return found
+
+
+def cores() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def cpu_name() -> str:
+    """The processor's name, as the kernel tells it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return "unknown"
+
+
+def bandwidth(threads: int = 0, repeats: int = 7) -> float:
+    """Bytes a second that `threads` (0: one a processor) kernel threads read from memory; the best run."""
+    from amdxdna.emu._kernels import ffi, lib
+
+    with mmap.mmap(-1, _PROBE_BYTES) as pages:
+        start = int(ffi.cast("uintptr_t", ffi.from_buffer(pages)))
+        np.frombuffer(pages, np.uint8)[:: mmap.PAGESIZE] = 1
+        return max(_PROBE_BYTES / _seconds(lambda: lib.emu_read(start, _PROBE_BYTES, threads))
+                   for _ in range(repeats))
+
+
+def gemm_rate(repeats: int = 4) -> float:
+    """Float32 operations a second of numpy's matrix product, on as many threads as it takes; the best run."""
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((_GEMM, _GEMM), np.float32) for _ in range(2))
+    return max(2 * _GEMM**3 / _seconds(lambda: a @ b) for _ in range(repeats + 1))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began

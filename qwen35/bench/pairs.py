@@ -1,0 +1,70 @@
+"""Prompts and tokens, ours and a peer's in turns: both meet the same state of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import chain
+from typing import Any
+
+from qwen35.bench.figures import Printer, median, ratios
+from qwen35.bench.peers import Peer
+from qwen35.bench.text import Subject
+
+__all__ = ["speed_figures"]
+
+_LIMITS = {
+    ("prompt", "llama", 23): "at most x 1.0",
+    ("prompt", "llama", 778): "at most x 0.6",
+    ("prompt", "transformers", 778): "at most x 1.0",
+    ("decode", "llama", 512): "at least x 1.2, aim x 1.4",
+}
+
+
+def speed_figures(subject: Subject, out: Printer, peers: Sequence[Peer], prompts: Sequence[int],
+                  contexts: Sequence[int], compared: int, tokens: int, repeats: int) -> None:
+    """Seconds of `prompts`, tokens a second at `contexts`; of these `compared` also with the peers.
+
+    Ratios are ours over theirs: of seconds smaller is better, of tokens a second larger.
+    """
+    for length in prompts:
+        subject.prompt(length)  # buffers and kernels of this length
+        ours, theirs = _turns(
+            peers, repeats, partial(subject.prompt, length), {"prompt": length, "new": 0}, "prompt")
+        out.add("prompt", median(chain.from_iterable(ours)), "s", tokens=length)
+        _compare(out, "prompt", "s", length, "tokens", peers, ours, theirs)
+    seconds = {}
+    for context in contexts:
+        others = peers if context == compared else ()
+        ours, theirs = _turns(
+            others, repeats, partial(subject.token, context, tokens), {"prompt": context, "new": tokens}, "token")
+        seconds[context] = median(chain.from_iterable(ours))
+        out.add("decode", 1 / seconds[context], "tokens/s", context=context)
+        _compare(out, "decode", "tokens/s", context, "context", others,
+                 *([[1 / each for each in row] for row in rows] for rows in (ours, theirs)))
+    first, last = min(seconds), max(seconds)
+    if last > first:
+        out.add("context_growth", seconds[last] / seconds[first], "x", "at most x 1.5",
+                context=f"{last} over {first}")
+
+
+def _turns(peers: Sequence[Peer], repeats: int, run: Callable[[], float], request: dict[str, int],
+           answer: str) -> tuple[list[list[float]], list[list[float]]]:
+    """(ours, theirs) by peer: seconds of runs in turns. Without a peer, ours alone."""
+    ours: list[list[float]] = [[] for _ in range(max(len(peers), 1))]
+    theirs: list[list[float]] = [[] for _ in peers]
+    for _ in range(repeats):
+        for place, mine in enumerate(ours):
+            mine.append(run())
+            if peers:
+                theirs[place].append(peers[place].ask(**request)[answer])
+    return ours, theirs
+
+
+def _compare(out: Printer, figure: str, unit: str, size: int, what: str, peers: Sequence[Peer],
+             ours: list[list[float]], theirs: list[list[float]]) -> None:
+    for peer, mine, other in zip(peers, ours, theirs, strict=False):
+        where: dict[str, Any] = {what: size, "peer": peer.name}
+        out.add(f"{figure}_peer", median(other), unit, **where)
+        out.add(f"{figure}_ratio", ratios(mine, other), "x", _LIMITS.get((figure, peer.kind, size), ""),
+                **where, pairs=len(other))

@@ -1,0 +1,239 @@
+"""Other programs that run the same shape: each in a process of its own, asked for one run at a time.
+
+The process (`python -m qwen35.bench.peers KIND ...`) answers a JSON line with a JSON line: {"prompt": n,
+"new": m} -> {"prompt": seconds, "token": seconds}, {"patches": [rows, columns]} -> {"tower": seconds}. It
+does nothing between requests, so that runs of two programs can alternate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from qwen35.errors import ModelError
+
+if TYPE_CHECKING:
+    from qwen35.model.config import ModelConfig, VisionConfig
+
+__all__ = ["Peer", "missing", "serve"]
+
+NAMES = {"llama": "llama.cpp Q8_0", "transformers": "transformers float32", "tower": "transformers float32"}
+NEEDS = {"llama": ("xllamacpp", "gguf"), "transformers": ("torch", "transformers"),
+         "tower": ("torch", "transformers")}
+_FLOAT32 = 4
+
+
+class Peer:
+    """A peer's process. Raises ModelError when its packages or its memory are not there."""
+
+    def __init__(self, kind: str, bundle: Path, threads: int, max_ctx: int, file: Path | None = None) -> None:
+        self.kind, self.name = kind, NAMES[kind]
+        words = [kind, str(bundle), str(threads), str(max_ctx), str(file or "")]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
+        self._process = subprocess.Popen([sys.executable, "-m", "qwen35.bench.peers", *words], text=True,
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        try:
+            self.resident = int(self._answer()["resident"])
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self.close()
+
+    def ask(self, **request: Any) -> dict[str, float]:
+        """One run."""
+        assert self._process.stdin is not None
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        return self._answer()
+
+    def _answer(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise ModelError(f"{self.name} ended", "", "see the lines above")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise ModelError(str(answer["error"]), self.name)
+        return answer
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def missing(kind: str) -> list[str]:
+    """The packages a peer needs that are not installed."""
+    return [name for name in NEEDS[kind] if find_spec(name) is None]
+
+
+def serve(words: list[str]) -> int:
+    """The peer's process."""
+    kind, bundle, threads, max_ctx, file = words
+    answers = os.fdopen(os.dup(1), "w")
+    # What a library prints is not an answer.
+    silence = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(silence, descriptor)
+
+    def answer(record: dict[str, Any]) -> None:
+        print(json.dumps(record), file=answers, flush=True)
+
+    try:
+        from qwen35.bench.machine import memory
+        from qwen35.bundle import Bundle
+
+        config = Bundle.open(bundle).config
+        run = {"llama": _llama, "transformers": _transformers, "tower": _tower}[kind](
+            config, int(threads), int(max_ctx), file)
+        answer({"resident": memory().resident})
+        for line in sys.stdin:
+            answer(run(json.loads(line)))
+    except Exception as error:
+        answer({"error": f"{type(error).__name__}: {error}"})
+        return 1
+    return 0
+
+
+def _llama(config: ModelConfig, threads: int, max_ctx: int, file: str) -> Any:
+    import random
+
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = file
+    params.n_ctx, params.n_parallel = max_ctx, 1
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    server = xllamacpp.Server(params)
+    rng = random.Random(0)
+
+    def run(request: dict[str, Any]) -> dict[str, float]:
+        ids = [rng.randrange(config.vocab - 1000) for _ in range(request["prompt"])]
+        found = server.handle_completions({
+            "prompt": ids, "n_predict": max(request["new"], 1), "ignore_eos": True, "cache_prompt": False,
+            "temperature": 0, "stream": False})
+        times = (json.loads(found) if isinstance(found, str) else found)["timings"]
+        return {"prompt": times["prompt_ms"] / 1e3, "token": times["predicted_per_token_ms"] / 1e3}
+
+    return run
+
+
+def _fill(module: Any) -> None:
+    """Random weights, a block of them over and over: what a product costs does not depend on them."""
+    import torch
+
+    block = torch.randn(1 << 20) * 0.02
+    with torch.no_grad():
+        for parameter in module.parameters():
+            flat = parameter.view(-1)
+            for start in range(0, flat.numel(), block.numel()):
+                part = flat[start:start + block.numel()]
+                part.copy_(block[: part.numel()])
+
+
+def _make(build: Any, config: Any, threads: int, attention: str = "sdpa") -> Any:
+    import torch
+    from transformers import initialization
+
+    torch.set_num_threads(threads)
+    config._attn_implementation = attention
+    with initialization.no_init_weights():
+        module = build(config)
+    if hasattr(module, "tie_weights"):
+        module.tie_weights()
+    _fill(module)
+    return module.eval()
+
+
+def text_config(c: ModelConfig) -> Any:
+    """transformers' configuration of the same text model."""
+    from transformers import Qwen3_5TextConfig
+
+    names = {"lin": "linear_attention", "att": "full_attention"}
+    return Qwen3_5TextConfig(
+        vocab_size=c.vocab, hidden_size=c.D, intermediate_size=c.I, num_hidden_layers=c.layers,
+        num_attention_heads=c.heads, num_key_value_heads=c.kv_heads, head_dim=c.hd, rms_norm_eps=c.eps,
+        linear_conv_kernel_dim=c.conv_k, linear_key_head_dim=c.lin_hk, linear_value_head_dim=c.lin_hv,
+        linear_num_key_heads=c.lin_kheads, linear_num_value_heads=c.lin_heads, tie_word_embeddings=c.tied,
+        layer_types=[names[kind] for kind in c.layer_types], max_position_embeddings=32768, dtype="float32",
+        rope_parameters={"rope_type": "default", "rope_theta": c.rope_theta,
+                         "partial_rotary_factor": c.rope_dim / c.hd,
+                         "mrope_section": list(c.mrope_section or (c.rope_dim // 2, 0, 0)),
+                         "mrope_interleaved": True})
+
+
+def _needs(count: float) -> None:
+    from qwen35.bench.machine import free_bytes
+
+    free = free_bytes()
+    if count * 1.15 > free:
+        raise MemoryError(f"it needs {count / 1e9:.1f} GB of memory, {free / 1e9:.1f} are free")
+
+
+def _transformers(config: ModelConfig, threads: int, max_ctx: int, file: str) -> Any:
+    import torch
+    from transformers import Qwen3_5ForCausalLM
+
+    c = config
+    layer = c.D * (c.n_lin + c.o_in + 3 * c.I)
+    _needs(_FLOAT32 * (c.layers * layer + c.vocab * c.D * (1 if c.tied else 2)))
+    model = _make(Qwen3_5ForCausalLM, text_config(c), threads)
+
+    def run(request: dict[str, Any]) -> dict[str, float]:
+        ids = torch.randint(0, c.vocab - 1000, (1, request["prompt"]))
+        with torch.inference_mode():
+            began = time.perf_counter()
+            out = model(input_ids=ids, use_cache=True, logits_to_keep=1)
+            prompt = time.perf_counter() - began
+            seconds = []
+            for _ in range(request["new"]):
+                began = time.perf_counter()
+                token = out.logits[:, -1:].argmax(-1)
+                out = model(input_ids=token, past_key_values=out.past_key_values, use_cache=True)
+                seconds.append(time.perf_counter() - began)
+        return {"prompt": prompt, "token": sorted(seconds)[len(seconds) // 2] if seconds else 0.0}
+
+    return run
+
+
+def _tower(config: ModelConfig, threads: int, max_ctx: int, file: str) -> Any:
+    import torch
+    from transformers import Qwen3_5VisionConfig
+    from transformers.models.qwen3_5.modeling_qwen3_5 import Qwen3_5VisionModel
+
+    v: VisionConfig | None = config.vision
+    if v is None:
+        raise ModelError("the bundle has no vision tower")
+    model = _make(Qwen3_5VisionModel, Qwen3_5VisionConfig(
+        depth=v.depth, hidden_size=v.D, intermediate_size=v.I, num_heads=v.heads, patch_size=v.patch,
+        spatial_merge_size=v.merge, temporal_patch_size=2, out_hidden_size=v.out, dtype="float32",
+        num_position_embeddings=v.pos_side**2, hidden_act="gelu_pytorch_tanh"), threads)
+
+    def run(request: dict[str, Any]) -> dict[str, float]:
+        rows, columns = request["patches"]
+        patches = torch.randn(rows * columns, 2 * v.patch_dim)
+        with torch.inference_mode():
+            began = time.perf_counter()
+            model(patches, grid_thw=torch.tensor([[1, rows, columns]]))
+            return {"tower": time.perf_counter() - began}
+
+    return run
+
+
+if __name__ == "__main__":
+    sys.exit(serve(sys.argv[1:]))
