@@ -36,3 +36,28 @@ int xdna_inject_wait(struct xdna_injection *in);
 int64_t xdna_inject_call(struct xdna_injection *in, int nr, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
                          uint64_t e, uint64_t f);
 int xdna_inject_end(struct xdna_injection *in, int64_t value);
+
+/* What a tracer sees. */
+#define XDNA_TRACE_ENTER 1 /* an ioctl or close of a node begins */
+#define XDNA_TRACE_EXIT 2  /* an open, ioctl, mmap or close of a node is over, with `value` */
+#define XDNA_TRACE_FORK 3  /* `value`: the new thread or process */
+#define XDNA_TRACE_EXEC 4
+#define XDNA_TRACE_END 5   /* the process ended with wait status `value` */
+
+struct xdna_trace_event {
+    int kind;
+    int pid;
+    int tid;
+    int32_t nr;
+    uint64_t args[6];
+    int64_t value;
+    int64_t began; /* CLOCK_MONOTONIC, nanoseconds */
+    int64_t ended;
+    char path[4096];
+};
+
+struct xdna_tracer;
+struct xdna_tracer *xdna_tracer_new(int every_stop, const char *tokens, const char *nodes);
+void xdna_tracer_free(struct xdna_tracer *t);
+int xdna_tracer_seize(struct xdna_tracer *t, int pid);
+int xdna_tracer_next(struct xdna_tracer *t, struct xdna_trace_event *e);

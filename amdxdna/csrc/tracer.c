@@ -1,0 +1,279 @@
+/* Watches the calls of a program and of everything it starts (ptrace). With the filter of xdna_watch() only
+ * calls that may concern a node stop; in the other mode, for programs whose calls somebody else answers, every
+ * call does. One tracer belongs to one thread. */
+#include "process.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SYSCALL_STOP = SIGTRAP | 0x80, EVENT_STOP = 128 };
+/* What a call that a signal interrupts returns before it is restarted (linux/errno.h, not for user space). */
+enum { ERESTARTSYS = 512, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK = 516 };
+
+struct thread {
+    int tid, process;
+    int waits_for_exit; /* a call that concerns a node is under way */
+    int32_t nr;
+    uint64_t args[6];
+    int64_t began;
+    char *path;
+};
+
+struct xdna_tracer {
+    int every_stop;
+    int stopped;        /* the thread whose event was returned last; it goes on with the next one */
+    struct thread *threads;
+    size_t count, room;
+    const char *tokens, *nodes;
+};
+
+static int64_t now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000000L + t.tv_nsec;
+}
+
+static int process_of(int tid)
+{
+    char name[40], line[256];
+    int process = tid;
+    snprintf(name, sizeof name, "/proc/%d/status", tid);
+    FILE *file = fopen(name, "re");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "Tgid: %d", &process) == 1)
+            break;
+    if (file)
+        fclose(file);
+    return process;
+}
+
+static struct thread *lookup(struct xdna_tracer *t, int tid)
+{
+    for (size_t i = 0; i < t->count; i++)
+        if (t->threads[i].tid == tid)
+            return &t->threads[i];
+    if (t->count == t->room) {
+        size_t room = t->room ? 2 * t->room : 16;
+        struct thread *more = realloc(t->threads, room * sizeof *more);
+        if (!more)
+            return NULL;
+        t->threads = more;
+        t->room = room;
+    }
+    struct thread *thread = &t->threads[t->count++];
+    memset(thread, 0, sizeof *thread);
+    thread->tid = tid;
+    thread->process = process_of(tid);
+    return thread;
+}
+
+static void forget(struct xdna_tracer *t, int tid)
+{
+    for (size_t i = 0; i < t->count; i++)
+        if (t->threads[i].tid == tid) {
+            free(t->threads[i].path);
+            t->threads[i] = t->threads[--t->count];
+            return;
+        }
+}
+
+/* Whether a descriptor is a node's: where its link leads starts with one of the names. */
+static int is_node(const struct xdna_tracer *t, int tid, int fd)
+{
+    char name[64], target[256];
+    snprintf(name, sizeof name, "/proc/%d/fd/%d", tid, fd);
+    ssize_t length = readlink(name, target, sizeof target - 1);
+    if (length <= 0)
+        return 0;
+    target[length] = 0;
+    for (const char *node = t->nodes; *node; node += strlen(node) + 1)
+        if (!strncmp(target, node, strlen(node)))
+            return 1;
+    return 0;
+}
+
+static int descriptor(const struct thread *thread)
+{
+    return (int)(thread->nr == SYS_mmap ? thread->args[4] : thread->args[0]);
+}
+
+/* Whether a call that begins concerns a node. Opens are judged by the name, and again by what they return. */
+static int concerns(struct xdna_tracer *t, struct thread *thread)
+{
+    char path[4096];
+    uint64_t *a = thread->args;
+    free(thread->path);
+    thread->path = NULL;
+    switch (thread->nr) {
+    case SYS_open:
+    case SYS_openat:
+    case SYS_openat2:
+        if (xdna_read_string(thread->tid, a[thread->nr == SYS_open ? 0 : 1], path, sizeof path) <= 0)
+            return 0;
+        if (!xdna_mentions(path, t->tokens))
+            return 0;
+        thread->path = strdup(path);
+        return 1;
+    case SYS_ioctl:
+        return (a[1] >> 8 & 0xFF) == 'd' && is_node(t, thread->tid, descriptor(thread));
+    case SYS_mmap:
+        return (int)a[4] >= 0 && !(a[3] & MAP_ANONYMOUS) && is_node(t, thread->tid, descriptor(thread));
+    case SYS_close:
+        return is_node(t, thread->tid, descriptor(thread));
+    default:
+        return 0;
+    }
+}
+
+static int resume(struct xdna_tracer *t, int tid, int signal)
+{
+    struct thread *thread = lookup(t, tid);
+    int every = t->every_stop || (thread && thread->waits_for_exit);
+    return ptrace(every ? PTRACE_SYSCALL : PTRACE_CONT, tid, 0, (void *)(intptr_t)signal) ? -errno : 0;
+}
+
+static void fill(struct xdna_trace_event *e, int kind, const struct thread *thread, int64_t value)
+{
+    e->kind = kind;
+    e->pid = thread->process;
+    e->tid = thread->tid;
+    e->nr = thread->nr;
+    memcpy(e->args, thread->args, sizeof e->args);
+    e->value = value;
+    e->began = thread->began;
+    e->ended = now();
+    snprintf(e->path, sizeof e->path, "%s", thread->path ? thread->path : "");
+}
+
+/* A stop at a call's begin or end; whether Python sees it. */
+static int at_call(struct xdna_tracer *t, struct thread *thread, struct xdna_trace_event *e)
+{
+    struct __ptrace_syscall_info info;
+    memset(&info, 0, sizeof info);
+    if (ptrace(PTRACE_GET_SYSCALL_INFO, thread->tid, (void *)sizeof info, &info) <= 0)
+        return 0;
+    if (info.op == PTRACE_SYSCALL_INFO_EXIT) {
+        if (!thread->waits_for_exit)
+            return 0;
+        thread->waits_for_exit = 0;
+        int64_t value = info.exit.rval;
+        if (value == -ERESTARTSYS || value == -ERESTARTNOINTR || value == -ERESTARTNOHAND
+            || value == -ERESTART_RESTARTBLOCK)
+            value = -EINTR;
+        if (thread->path && value >= 0 && !is_node(t, thread->tid, (int)value))
+            return 0;
+        fill(e, XDNA_TRACE_EXIT, thread, value);
+        return 1;
+    }
+    if (info.arch != 0xC000003E) /* AUDIT_ARCH_X86_64 */
+        return 0;
+    int seccomp = info.op == PTRACE_SYSCALL_INFO_SECCOMP;
+    thread->nr = (int32_t)(seccomp ? info.seccomp.nr : info.entry.nr);
+    for (int i = 0; i < 6; i++)
+        thread->args[i] = seccomp ? info.seccomp.args[i] : info.entry.args[i];
+    thread->began = now();
+    if (!concerns(t, thread))
+        return 0;
+    thread->waits_for_exit = 1;
+    if (thread->nr != SYS_ioctl && thread->nr != SYS_close)
+        return 0;
+    fill(e, XDNA_TRACE_ENTER, thread, 0);
+    return 1;
+}
+
+struct xdna_tracer *xdna_tracer_new(int every_stop, const char *tokens, const char *nodes)
+{
+    struct xdna_tracer *t = calloc(1, sizeof *t);
+    if (t) {
+        t->every_stop = every_stop;
+        t->tokens = tokens;
+        t->nodes = nodes;
+    }
+    return t;
+}
+
+void xdna_tracer_free(struct xdna_tracer *t)
+{
+    while (t->count)
+        forget(t, t->threads[0].tid);
+    free(t->threads);
+    free(t);
+}
+
+/* Attaches to a child that has not begun yet. It and what it starts die with the tracer. */
+int xdna_tracer_seize(struct xdna_tracer *t, int pid)
+{
+    long options = PTRACE_O_TRACESYSGOOD | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE
+                   | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL;
+    if (!t->every_stop)
+        options |= PTRACE_O_TRACESECCOMP;
+    if (ptrace(PTRACE_SEIZE, pid, 0, (void *)options))
+        return -errno;
+    /* A stop, so that the first resume can choose how it goes on. */
+    return ptrace(PTRACE_INTERRUPT, pid, 0, 0) ? -errno : 0;
+}
+
+/* The next event, with its thread stopped until the following call: 1; 0 when every process has ended; -EINTR
+ * when a signal of the tracer's own is to be handled. */
+int xdna_tracer_next(struct xdna_tracer *t, struct xdna_trace_event *e)
+{
+    int status;
+    if (t->stopped) {
+        resume(t, t->stopped, 0);
+        t->stopped = 0;
+    }
+    for (;;) {
+        int tid = waitpid(-1, &status, __WALL);
+        if (tid < 0)
+            return errno == ECHILD ? 0 : -errno;
+        if (!WIFSTOPPED(status)) {
+            struct thread *thread = lookup(t, tid);
+            int whole = !thread || thread->process == tid;
+            forget(t, tid);
+            if (whole) {
+                memset(e, 0, offsetof(struct xdna_trace_event, path));
+                e->kind = XDNA_TRACE_END;
+                e->pid = e->tid = tid;
+                e->value = status;
+                e->path[0] = 0;
+                return 1;
+            }
+            continue;
+        }
+        int signal = WSTOPSIG(status), event = status >> 16;
+        struct thread *thread = lookup(t, tid);
+        if (!thread)
+            return -ENOMEM;
+        if (event == PTRACE_EVENT_SECCOMP || signal == SYSCALL_STOP) {
+            if (at_call(t, thread, e)) {
+                t->stopped = tid;
+                return 1;
+            }
+            resume(t, tid, 0);
+        } else if (event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK || event == PTRACE_EVENT_CLONE
+                   || event == PTRACE_EVENT_EXEC) {
+            unsigned long other = 0;
+            ptrace(PTRACE_GETEVENTMSG, tid, 0, &other);
+            if (event == PTRACE_EVENT_EXEC && (int)other != tid)
+                forget(t, (int)other);
+            fill(e, event == PTRACE_EVENT_EXEC ? XDNA_TRACE_EXEC : XDNA_TRACE_FORK, thread, (int64_t)other);
+            e->path[0] = 0;
+            t->stopped = tid;
+            return 1;
+        } else if (event == EVENT_STOP && signal != SIGTRAP) {
+            ptrace(PTRACE_LISTEN, tid, 0, 0); /* a group stop: it lasts until SIGCONT */
+        } else {
+            resume(t, tid, event ? 0 : signal);
+        }
+    }
+}
