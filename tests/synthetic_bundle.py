@@ -26,7 +26,9 @@ class Habits:
     with rows left over), `spare` elements added to every row stride, `tight_gu`: the MLP's C rows are I
     apart, so that the last K slice reads on into the next row, `chunks` the longest gemm_chunks record
     (None: max_prompt/chunk, 1: none), `contexts`: explicit ctx fields and one xclbin under two keys,
-    `unknown`: records, keys and params that no reader knows, `backwards`: the tensors in reverse order.
+    `unknown`: records, keys and params that no reader knows, `backwards`: the tensors in reverse order,
+    `least`: a_elems and c_elems end with the last element that is used, not with its row. `vision`: the
+    tower's weights, where the shape has one.
     """
 
     chunk: int = 16
@@ -38,14 +40,16 @@ class Habits:
     contexts: bool = False
     unknown: bool = False
     backwards: bool = False
+    least: bool = False
+    vision: str = "w8"
     align: int = 64
 
 
 HABITS: dict[str, Habits] = {
     "plain": Habits(),
     "strides": Habits(spare=24, head_rows=64),
-    "tight": Habits(tight_gu=True, chunks=1),
-    "odd": Habits(contexts=True, unknown=True, backwards=True, align=8, chunks=9),
+    "tight": Habits(tight_gu=True, chunks=1, least=True, vision="bfp16x2"),
+    "odd": Habits(contexts=True, unknown=True, backwards=True, align=8, chunks=9, vision="bfp16x2"),
 }
 
 
@@ -61,9 +65,14 @@ def bfp16_stream(matrix: np.ndarray) -> bytes:
     return packed.reshape(n // 8, 8, k // 8, 9).transpose(0, 2, 1, 3).tobytes()
 
 
+def gemm_bytes(k: int, n: int, flags: int = 0) -> int:
+    """Packed bytes of a GEMM's B."""
+    return n * k // 8 * 9 * (2 if flags & 8 else 1) + (4 * n if flags & 2 else 0)
+
+
 def gemm_words(m: int, chunks: int, k: int, n: int, lda: int, c_stride: int, flags: int = 0) -> bytes:
-    """One emulator GEMM op over a bfp16 stream; flags 1 = SwiGLU, 2 = bias."""
-    b_bytes = n * k // 8 * 9 + (4 * n if flags & 2 else 0)
+    """One emulator GEMM op over a bfp16 stream; flags 1 = SwiGLU, 2 = bias, 4 = GELU, 8 = two parts."""
+    b_bytes = gemm_bytes(k, n, flags)
     fields = (m, chunks, k, n, lda, c_stride, flags, 0, b_bytes)
     return struct.pack("<13I", 0x31554D45, 1, 1, 1 | 10 << 16, *fields)
 
@@ -88,7 +97,9 @@ def interleave(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     return np.concatenate(pairs)
 
 
-class _Blob:
+class Blob:
+    """Tensors in the order they are added."""
+
     def __init__(self) -> None:
         self.entries: list[tuple[str, str, tuple[int, ...], bytes]] = []
 
@@ -120,11 +131,19 @@ def write_bundle(
     slices = -(-s.mlp // s.hidden)
     head_rows = h.head_rows or (s.vocab // 3 + 15) // 8 * 8
     n_head = -(-s.vocab // head_rows)
-    _tensors(s, tensors, slices, head_rows, n_head).write(directory, h)
+    from tests.synthetic_tower import Tower
+
+    blob = _tensors(s, tensors, slices, head_rows, n_head)
+    tower = Tower(s, h) if s.vision is not None else None
+    if tower is not None:
+        tower.tensors(tensors, blob)
+    blob.write(directory, h)
     (directory / "tokenizer.json").write_text(tokenizer_json())
     lines = ["# a synthetic bundle", "", "version 1"]
     lines += _params(s, h, slices, head_rows, n_head)
     lines += _records(directory, s, h, slices, head_rows)
+    if tower is not None:
+        lines += tower.lines(directory)
     (directory / "manifest.txt").write_text("\n".join(lines) + "\n")
     return directory
 
@@ -147,9 +166,9 @@ def _params(s: Shape, h: Habits, slices: int, head_rows: int, n_head: int) -> li
     return [f"param {name} {value}" for name, value in params.items()]
 
 
-def _tensors(s: Shape, t: dict[str, np.ndarray], slices: int, head_rows: int, n_head: int) -> _Blob:
+def _tensors(s: Shape, t: dict[str, np.ndarray], slices: int, head_rows: int, n_head: int) -> Blob:
     at = "model.language_model." if "model.language_model.norm.weight" in t else "model."
-    blob = _Blob()
+    blob = Blob()
     for i, kind in enumerate(s.layer_types):
         get: Callable[[str], np.ndarray] = lambda name, i=i: t[f"{at}layers.{i}.{name}"]  # noqa: E731
         g, hp = f"l{i}.g.", f"l{i}.h."
@@ -190,6 +209,30 @@ def _tensors(s: Shape, t: dict[str, np.ndarray], slices: int, head_rows: int, n_
     return blob
 
 
+def gemm_records(
+    directory: Path, h: Habits, key: str, shape: tuple[int, int, int, int], most: int, flags: int, ctx: str
+) -> list[str]:
+    """The records of one GEMM (K, N, lda, c_stride) over 1 to `most` chunks, and their streams."""
+    k, n, lda, stride = shape
+    lines, columns = [], n // 2 if flags & 1 else n
+    for count in range(1, most + 1):
+        file, rows = f"kernels/{key}_{count}.bin", count * h.chunk
+        (directory / file).write_bytes(gemm_words(h.chunk, count, k, n, lda, stride, flags))
+        a, c = (rows - 1) * lda + k, (rows - 1) * stride + columns
+        a, c = (a, c) if h.least else (rows * lda, rows * stride)
+        spans = f"a_elems={a} c_elems={c} insts={file}"
+        extra = " colour=blue" if h.unknown else ""
+        if count > 1:
+            lines.append(f"gemm_chunks {key} {count} {spans}{extra}")
+            continue
+        named = f" ctx={ctx}" if ctx else ""
+        lines.append(
+            f"gemm {key} M={h.chunk} K={k} N={n} lda={lda} c_stride={stride}"
+            f" b_bytes={gemm_bytes(k, n, flags)} {spans}{named}{extra}"
+        )
+    return lines
+
+
 def _records(directory: Path, s: Shape, h: Habits, slices: int, head_rows: int) -> list[str]:
     extra = " colour=blue" if h.unknown else ""
     for family in ("gemm", "gemv"):
@@ -210,19 +253,8 @@ def _records(directory: Path, s: Shape, h: Habits, slices: int, head_rows: int) 
     }
     most = h.chunks if h.chunks is not None else h.max_prompt // h.chunk
     for key, (k, n, lda, stride) in shapes.items():
-        ctx = f" ctx={'mlp' if key in ('gu', 'down') else 'gemm'}" if h.contexts else ""
-        for count in range(1, most + 1):
-            file = f"kernels/{key}_{count}.bin"
-            words = gemm_words(h.chunk, count, k, n, lda, stride, flags=1 if key == "gu" else 0)
-            (directory / file).write_bytes(words)
-            spans = f"a_elems={count * h.chunk * lda} c_elems={count * h.chunk * stride} insts={file}"
-            if count == 1:
-                lines.append(
-                    f"gemm {key} M={h.chunk} K={k} N={n} lda={lda} c_stride={stride}"
-                    f" b_bytes={n * k // 8 * 9} {spans}{ctx}{extra}"
-                )
-            else:
-                lines.append(f"gemm_chunks {key} {count} {spans}{extra}")
+        ctx = ("mlp" if key in ("gu", "down") else "gemm") if h.contexts else ""
+        lines += gemm_records(directory, h, key, (k, n, lda, stride), most, 1 if key == "gu" else 0, ctx)
     rows = {"lin": (lin, d), "att": (att, d), "o": (d, o_in), "gu": (2 * s.mlp, d), "down": (d, d)}
     for key, (m, k) in {**rows, "head": (head_rows, d)}.items():
         (directory / f"kernels/v_{key}.bin").write_bytes(gemv_words(m, k))

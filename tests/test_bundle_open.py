@@ -45,7 +45,13 @@ def test_every_habit_opens_and_gives_the_model(tmp_path: Path, name: str, habit:
     assert (config.lin_hk, config.lin_hv, config.conv_k) == (shape.lin_hk, shape.lin_hv, 4)
     assert (config.eps, config.rope_theta, config.mrope_section) == (1e-6, 1e7, (2, 1, 1))
     assert (config.chunk, config.max_prompt, config.stop) == (16, 64, (320, 322))
-    assert (config.tied, config.gemv_format, config.vision) == (shape.tied, "bfp16", None)
+    assert (config.tied, config.gemv_format) == (shape.tied, "bfp16")
+    v, held = shape.vision, config.vision
+    assert (v is None) == (held is None)
+    if v is not None and held is not None:
+        assert (held.D, held.I, held.depth, held.heads) == (v.hidden, v.mlp, v.depth, v.heads)
+        assert (held.out, held.weights, held.image_token) == (shape.hidden, habits.vision, 325)
+        assert bundle.gemms["v_fc2"].lda == bundle.gemms["v_fc1"].c_stride == 192 + habits.spare
     assert config.n_down == -(-shape.mlp // shape.hidden)
     assert config.head_rows * config.n_head >= shape.vocab
     assert bundle.emulated

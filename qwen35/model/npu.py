@@ -108,11 +108,16 @@ class NpuModel:
         return spec
 
     def spans(self, key: str, chunks: int) -> tuple[int, int]:
-        """Elements that GEMM `key` over `chunks` chunks spans in A and in C, from their first ones."""
+        """Elements that GEMM `key` over `chunks` chunks spans in A and in C: whole rows of them, or more.
+
+        A bundle may leave the last row's unused end out of its own count.
+        """
         spec = self.gemm_spec(key)
         rest = (chunks - 1) % spec.max_chunks + 1
         stream, rows = spec.stream(rest), (chunks - rest) * spec.m
-        return rows * spec.lda + stream.a_elems, rows * spec.c_stride + stream.c_elems
+        whole = chunks * spec.m
+        return (max(rows * spec.lda + stream.a_elems, whole * spec.lda),
+                max(rows * spec.c_stride + stream.c_elems, whole * spec.c_stride))
 
     def dispatch(
         self, key: str, chunks: int, operands: Iterable[Operands], *, read: bool = True

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VisionTower"]
 
+_KEYS = ("v_patch", "v_qkv", "v_proj", "v_fc1", "v_fc2", "v_m1", "v_m2")
 F32 = NDArray[np.float32]
 U16 = NDArray[np.uint16]
 Progress = Callable[[int, int], None]
@@ -125,7 +126,7 @@ class VisionTower:
         self.timing.start()
         chunks = -(-n // self._npu.gemm_spec("v_patch").m)
         self._reserve(chunks)
-        a, narrow = self._rows("a", c.D), self._rows("c", c.D)
+        a, narrow = self._reads("v_patch", "a"), self._writes("v_patch", "c")
         a[:] = 0  # the padding of K, and rows past the picture
         a[:n, :c.patch_dim] = bf16.to_bf16(patches)
         cosines, sines = rotation(grid, c.merge, c.hd, c.rope_theta)
@@ -135,16 +136,18 @@ class VisionTower:
         embedded = bf16.from_bf16(narrow[:n])
         x += embedded if self._patch_factors is None else embedded * self._patch_factors
         scratch = self._blocks[0].attention.scratch(n)
-        qkv, wide = self._rows("qkv", 3 * c.D), self._rows("fc1", self._npu.gemm_spec("v_fc1").c_stride)
-        parts = [self._rows(f"part{j}", c.D) for j in range(c.n_fc2)]
+        qkv, wide = self._writes("v_qkv", "qkv"), self._writes("v_fc1", "fc1")
+        parts = [self._writes("v_fc2", f"part{j}") for j in range(c.n_fc2)]
+        into = {key: self._reads(key, "a") for key in ("v_qkv", "v_proj", "v_fc1")}
+        added = self._writes("v_proj", "c")
         for i, block in enumerate(self._blocks):
-            block.norm_in.rows(x, parts if i else [], a)
+            block.norm_in.rows(x, parts if i else [], into["v_qkv"])
             lap("vision.host")
             self._gemm("v_qkv", chunks, "a", f"b{i}.qkv", "qkv")
-            block.attention.rows(qkv, cosines, sines, scratch, a)
+            block.attention.rows(qkv, cosines, sines, scratch, into["v_proj"])
             lap("vision.attention")
             self._gemm("v_proj", chunks, "a", f"b{i}.proj", "c")
-            block.norm_mlp.rows(x, [narrow], a)
+            block.norm_mlp.rows(x, [added], into["v_fc1"])
             lap("vision.host")
             self._gemm("v_fc1", chunks, "a", f"b{i}.fc1", "fc1")
             if not self._fused_gelu:
@@ -160,18 +163,18 @@ class VisionTower:
         c, lap = self.config, self.timing.lap
         tokens, wide = len(x) // c.n_merge, c.n_merge * c.D
         chunks = -(-tokens // self._npu.gemm_spec("v_m1").m)
-        joined = self._rows("joined", wide)
-        joined[:] = 0
-        self._merger_norm.rows(x, parts, joined[:tokens].reshape(len(x), c.D))
+        normed = np.empty((len(x), c.D), np.uint16)
+        self._merger_norm.rows(x, parts, normed)
+        self._reads("v_m1", "joined", wide)[:tokens] = normed.reshape(tokens, wide)
         lap("vision.host")
         self._slices("v_m1", chunks, "joined", "m1", "inner", c.n_merge)
-        inner = [self._rows(f"inner{j}", wide) for j in range(c.n_merge)]
-        activate(GELU_ERF, tokens, wide, inner, joined, self._m1_factors)
+        inner = [self._writes("v_m1", f"inner{j}") for j in range(c.n_merge)]
+        activate(GELU_ERF, tokens, wide, inner, self._reads("v_m2", "joined", wide), self._m1_factors)
         lap("vision.host")
         self._slices("v_m2", chunks, "joined", "m2", "out", c.n_merge)
         out = np.zeros((tokens, c.out), np.float32)
         for j in range(c.n_merge):
-            out += bf16.from_bf16(self._rows(f"out{j}", c.out)[:tokens])
+            out += bf16.from_bf16(self._writes("v_m2", f"out{j}")[:tokens, :c.out])
         if self._m2_factors is not None:
             out *= self._m2_factors
         lap("vision.host")
@@ -196,22 +199,38 @@ class VisionTower:
         self.release()
         c, spec = self.config, self._npu.gemm_spec
         rows = chunks * spec("v_patch").m
-        merged = -(-rows // c.n_merge // spec("v_m1").m) * spec("v_m1").m
-        wide = spec("v_fc1").c_stride
-        # One spare row where K slices read shifted views.
-        sizes = {"a": rows * c.D, "c": rows * c.D, "qkv": rows * 3 * c.D, "fc1": (rows + 1) * wide,
-                 "joined": (merged + 1) * c.n_merge * c.D}
-        sizes |= {f"part{j}": rows * c.D for j in range(c.n_fc2)}
-        sizes |= {f"inner{j}": merged * c.n_merge * c.D for j in range(c.n_merge)}
-        sizes |= {f"out{j}": merged * c.out for j in range(c.n_merge)}
+        merged = -(-rows // c.n_merge // spec("v_m1").m)
+        reads, writes = {}, {}
+        for key in _KEYS:
+            reads[key], writes[key] = self._npu.spans(key, merged if key in ("v_m1", "v_m2") else chunks)
+        # K slices read shifted views, the last of which must end inside.
+        shift, merger = (c.n_fc2 - 1) * c.D, (c.n_merge - 1) * c.D
+        sizes = {
+            "a": max(reads[key] for key in ("v_patch", "v_qkv", "v_proj", "v_fc1")),
+            "c": max(writes["v_patch"], writes["v_proj"]), "qkv": writes["v_qkv"],
+            "fc1": max(writes["v_fc1"], reads["v_fc2"] + shift),
+            "joined": max(reads["v_m1"], reads["v_m2"]) + merger,
+        }
+        sizes |= {f"part{j}": writes["v_fc2"] for j in range(c.n_fc2)}
+        sizes |= {f"inner{j}": writes["v_m1"] for j in range(c.n_merge)}
+        sizes |= {f"out{j}": writes["v_m2"] for j in range(c.n_merge)}
         for name, elements in sizes.items():
             self._buffers[name] = self._npu.alloc(elements * 2)
         self._chunks = chunks
 
-    def _rows(self, name: str, columns: int) -> U16:
-        """The whole rows of a device buffer, bf16 bits [rows, columns]."""
+    def _reads(self, key: str, name: str, columns: int = 0) -> U16:
+        """A device buffer as GEMM `key` reads it, bf16 bits [rows, K]; or more columns, for K slices."""
+        spec = self._npu.gemm_spec(key)
+        return self._rows(name, spec.lda, columns or spec.k)
+
+    def _writes(self, key: str, name: str) -> U16:
+        """A device buffer as GEMM `key` writes it, bf16 bits [rows, N]."""
+        spec = self._npu.gemm_spec(key)
+        return self._rows(name, spec.c_stride, spec.n)
+
+    def _rows(self, name: str, stride: int, columns: int) -> U16:
         flat: U16 = self._buffers[name].view("u2")
-        return flat[:flat.size // columns * columns].reshape(-1, columns)
+        return flat[:flat.size // stride * stride].reshape(-1, stride)[:, :columns]
 
     def release(self) -> None:
         """Gives the activation buffers back; the next picture takes new ones."""
