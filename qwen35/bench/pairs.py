@@ -37,7 +37,8 @@ def speed_figures(subject: Subject, out: Printer, peers: Sequence[Peer], prompts
     for context in contexts:
         others = peers if context == compared else ()
         ours, theirs = _turns(
-            others, repeats, partial(subject.token, context, tokens), {"prompt": context, "new": tokens}, "token")
+            others, repeats, partial(subject.token, context, tokens), {"prompt": context, "new": tokens},
+            "token")
         seconds[context] = median(chain.from_iterable(ours))
         out.add("decode", 1 / seconds[context], "tokens/s", context=context)
         _compare(out, "decode", "tokens/s", context, "context", others,

@@ -110,6 +110,11 @@ def serve(words: list[str]) -> int:
     return 0
 
 
+def _ordinary(config: ModelConfig) -> int:
+    """Ids below this are no control tokens."""
+    return config.vocab * 9 // 10
+
+
 def _llama(config: ModelConfig, threads: int, max_ctx: int, file: str) -> Any:
     import random
 
@@ -123,7 +128,7 @@ def _llama(config: ModelConfig, threads: int, max_ctx: int, file: str) -> Any:
     rng = random.Random(0)
 
     def run(request: dict[str, Any]) -> dict[str, float]:
-        ids = [rng.randrange(config.vocab - 1000) for _ in range(request["prompt"])]
+        ids = [rng.randrange(_ordinary(config)) for _ in range(request["prompt"])]
         found = server.handle_completions({
             "prompt": ids, "n_predict": max(request["new"], 1), "ignore_eos": True, "cache_prompt": False,
             "temperature": 0, "stream": False})
@@ -195,7 +200,7 @@ def _transformers(config: ModelConfig, threads: int, max_ctx: int, file: str) ->
     model = _make(Qwen3_5ForCausalLM, text_config(c), threads)
 
     def run(request: dict[str, Any]) -> dict[str, float]:
-        ids = torch.randint(0, c.vocab - 1000, (1, request["prompt"]))
+        ids = torch.randint(0, _ordinary(c), (1, request["prompt"]))
         with torch.inference_mode():
             began = time.perf_counter()
             out = model(input_ids=ids, use_cache=True, logits_to_keep=1)

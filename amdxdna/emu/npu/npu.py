@@ -215,8 +215,8 @@ class Npu:
     def run_now(self, context: int, slots: Sequence[Slot]) -> Reply | None:
         """Runs a short chain on the calling thread: handing it to the worker would take longer than it.
 
-        None, and nothing has been done, when the chain is not short, may wait or fail, or the context is
-        unknown or not idle; `submit` it then. An exception out of a signal handler leaves a chain that may be
+        None, and nothing has been done, when the chain is not short or not sound, or the context is unknown
+        or not idle; `submit` it then. An exception out of a signal handler leaves a chain that may be
         run again. Callers see to it that nobody submits to the context meanwhile.
         """
         found = self._contexts.get(context)
@@ -234,7 +234,11 @@ class Npu:
                 ready.append((slot, program, family))
             for index, each in enumerate(ready):
                 found.slot_index = index
-                status = self._execute(found, *each)
+                try:
+                    status = self._execute(found, *each)
+                except BadAddress as error:
+                    self._log(f"context {context}: {error}")
+                    status = Status.INVALID_BUFFER
                 if status:
                     return Reply(status, index, status)
             return Reply(Status.OK)

@@ -1,0 +1,132 @@
+"""Short commands run before EXEC_CMD returns: which ones, and what a signal's exception leaves behind."""
+
+from __future__ import annotations
+
+import struct
+import threading
+
+import pytest
+
+from amdxdna._native import ffi
+from amdxdna.device import Device
+from amdxdna.emu.driver import jobs
+from amdxdna.emu.faults import Fault, Faults
+from amdxdna.emu.kernels import Family, stream, work
+from amdxdna.emu.npu import Reply, Slot, Status
+from amdxdna.emu.npu import npu as npu_module
+from amdxdna.run import State
+from tests.binding import adder
+from tests.test_emu_npu import BUFFERS, Rig, copy_slot
+
+
+@pytest.mark.parametrize(("program", "family", "expected"), [
+    (stream.copy(4096), Family.COPY, 1024),
+    (stream.gemv(16, 64), Family.GEMV, 16 * 64),
+    (stream.gemm(4, 64, 16, chunks=3), Family.GEMM, 12 * 64 * 16),
+    (stream.program([stream.Copy(8, 0), stream.Copy(16, 0)]), Family.COPY, 6),
+    (stream.delay(1), Family.COPY, float("inf")),
+    (stream.hang(), Family.COPY, float("inf")),
+    (stream.fail(5), Family.COPY, float("inf")),
+    (stream.gemv(16, 64), Family.COPY, float("inf")),
+    (b"nonsense", Family.COPY, float("inf")),
+])
+def test_work_counts_multiply_adds(program: bytes, family: Family, expected: float) -> None:
+    assert work(program, family) == expected
+
+
+def test_a_short_chain_runs_on_the_callers_thread() -> None:
+    rig = Rig()
+    ffi.memmove(rig.memory.buffers, struct.pack("<2I", 5, 6), 8)
+    chain = [copy_slot(rig, 8, 1), rig.slot(stream.copy(8, 2), (BUFFERS + 4096, BUFFERS + 8192), at=0x2000)]
+    before = threading.active_count()
+    assert rig.npu.run_now(rig.context, chain) == Reply(Status.OK)
+    assert threading.active_count() == before
+    assert struct.unpack("<2I", ffi.buffer(rig.memory.buffers + 8192, 8)) == (8, 9)
+    assert rig.npu.executed == 2
+    assert not rig.npu.computing
+    assert rig.memory.released == [rig.context]
+
+
+def test_what_may_wait_or_fail_is_left_to_the_worker() -> None:
+    rig = Rig()
+    for slots in ([copy_slot(rig), rig.slot(stream.delay(1), at=0x2000)],
+                  [rig.slot(stream.hang(), at=0x3000)], [rig.slot(stream.fail(7), at=0x3000)],
+                  [rig.slot(b"\0" * 12, at=0x3000)], [Slot(1, 0, (3, 0, 1 << 30, 0, 64))],
+                  [Slot(1, 7, copy_slot(rig).args)]):
+        assert rig.npu.run_now(rig.context, slots) is None
+        assert rig.npu.executed == 0
+    assert rig.npu.run_now(99, [copy_slot(rig)]) is None
+    assert rig.run(copy_slot(rig)) == Reply(Status.OK)  # and it works as before
+
+
+def test_a_short_command_fails_as_on_the_worker() -> None:
+    for bad in (copy_slot, {"source": 1 << 50}, Status.INVALID_BUFFER), (None, {}, 0x4000003):
+        make, changes, status = bad
+        rig = Rig()
+        wrong = make(rig, **changes) if make else rig.slot(stream.copy(64), (BUFFERS,), at=0x3000)
+        chain = [rig.slot(stream.copy(8, 1), (BUFFERS, BUFFERS), at=0x2000), wrong]
+        assert rig.npu.run_now(rig.context, chain) == Reply(status, 1, status)
+        assert struct.unpack("<I", ffi.buffer(rig.memory.buffers, 4)) == (1,)  # the first ran, once
+        assert rig.lines
+
+
+def test_a_long_command_is_left_to_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    monkeypatch.setattr(npu_module, "SHORT", 16)
+    assert rig.npu.run_now(rig.context, [copy_slot(rig, 64)]) == Reply(Status.OK)
+    assert rig.npu.run_now(rig.context, [copy_slot(rig, 68)]) is None
+    assert rig.npu.run_now(rig.context, [copy_slot(rig, 32)] * 3) is None
+    rig.npu.instant = True
+    assert rig.npu.run_now(rig.context, [copy_slot(rig, 4096)]) == Reply(Status.OK)
+
+
+def test_a_busy_context_and_injected_faults_are_left_to_the_worker() -> None:
+    rig = Rig(Faults((Fault("fail", first=2),)))
+    assert rig.npu.run_now(rig.context, [copy_slot(rig)]) is None
+    rig = Rig()
+    assert rig.npu.submit(rig.context, [rig.slot(stream.hang(), at=0x4000)], rig.done) == 0
+    assert rig.npu.run_now(rig.context, [copy_slot(rig)]) is None
+    rig.npu.close()
+
+
+class Stop(BaseException):
+    """What a signal handler raises."""
+
+
+@pytest.mark.parametrize("where", ["before", "after", "finish"])
+def test_an_exception_in_a_short_command_leaves_it_to_complete(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Device.open("emu:quiet,threads=1") as device:
+        a, b = device.alloc(64), device.alloc(64)
+        a.view("u4")[:] = 1
+        kernel = adder(device, 64, 4)
+        kernel.run(a, b)
+        npu = device.node.driver.npu
+        run_now, finish = npu.run_now, jobs.finish
+
+        def interrupted(*arguments):
+            monkeypatch.undo()
+            if where == "after":
+                run_now(*arguments)
+            raise Stop
+
+        def half(hwctx, job):
+            monkeypatch.undo()
+            job.done = True
+            raise Stop
+
+        if where == "finish":
+            monkeypatch.setattr(jobs, "finish", half)
+        else:
+            monkeypatch.setattr(npu, "run_now", interrupted)
+        b.view("u4")[:] = 0
+        context = next(iter(device.pool._entries.values())).context
+        with pytest.raises(Stop):
+            kernel.start(a, b)
+        assert jobs.finish is finish
+        assert context.drain(5)
+        assert b.view("u4").tolist() == [5] * 16
+        for _ in range(6):  # every place in the queue is free again, and nothing holds the buffers
+            assert kernel.run(a, b).state is State.COMPLETED
+        assert {bo.busy for bo in device.node.client.handles.values()} == {0}
