@@ -136,9 +136,19 @@ def open_node(spec: str | int | None = None, sys: str | Path = "/sys", dev: str 
     """Opens a new node: see :func:`resolve` for `spec`; ``"emu:key=value,..."`` sets emulator options.
 
     Raises NoDevice, PermissionDenied or DeviceBusy with cause and remedy. The caller closes it. A process
-    should open a kernel node once (:class:`amdxdna.device.Device` shares it).
+    should open a kernel node once (:class:`amdxdna.device.Device` shares it). With AMDXDNA_TRACE in the
+    environment its calls are recorded (:mod:`amdxdna.trace`).
     """
     where = resolve(spec, sys, dev)
+    trace = os.environ.get("AMDXDNA_TRACE")
+    if trace:
+        from amdxdna.trace.node import open_traced
+
+        return open_traced(trace, where, lambda: _open(where, sys, dev))
+    return _open(where, sys, dev)
+
+
+def _open(where: str, sys: str | Path, dev: str | Path) -> Node:
     if where == "emu" or where.startswith("emu:"):
         from amdxdna.emu.node import EmuNode
         from amdxdna.emu.options import EmuOptions

@@ -82,7 +82,8 @@ def report(error: BaseException, as_json: bool = False) -> None:
     text, call, number, meaning, remedy = _explain(error)
     print(f"amdxdna: error: {one_line(text)}", file=sys.stderr, flush=True)
     if as_json:
-        name = errno.errorcode.get(number, str(number)) if number is not None else None
+        name = None if number is None else errno.errorcode.get(number, str(number))
+        name = "EOPNOTSUPP" if number == errno.EOPNOTSUPP else name
         print_json(document("error", call=call or None, errno=name, meaning=one_line(meaning),
                             remedy=remedy or None))
 

@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -30,8 +31,9 @@ DEFAULT_NODE = "/dev/accel/accel0"
 class Observer(Protocol):
     """Sees every call about the device, from any thread: the tracer."""
 
-    def opened(self, client: RemoteClient | None, caller: Caller, path: str, fd: int, failed: int) -> None:
-        """An open of the node; `client` is None when it failed with an errno."""
+    def opened(self, client: RemoteClient | None, caller: Caller, path: str, fd: int, failed: int,
+               began: float) -> None:
+        """An open of the node; `client` is None when it failed with an errno. `began`: time.monotonic()."""
 
     def enter(self, client: RemoteClient, call: Call) -> Any:
         """Before an ioctl; what it returns goes to leave()."""
@@ -39,7 +41,8 @@ class Observer(Protocol):
     def leave(self, entry: Any, failed: int) -> None:
         """After an ioctl, before the program goes on."""
 
-    def mapped(self, client: RemoteClient, call: Call, address: int | None, failed: int) -> None:
+    def mapped(self, client: RemoteClient, call: Call, address: int | None, failed: int,
+               began: float) -> None:
         """A mapping; `address` is None where the kernel chooses it after this."""
 
     def closed(self, client: RemoteClient) -> None:
@@ -202,6 +205,7 @@ class Supervisor:
         if not call.valid():
             raise Stale
         client: RemoteClient | None = None
+        began = time.monotonic()
         try:
             flags = self._files.open_flags(call.nr, call.arguments, self._reader(call))
             self._files.check_node(flags, caller)
@@ -209,24 +213,25 @@ class Supervisor:
             assert isinstance(opened, RemoteClient)
             client = opened
             number = self._hand_over(client, call, flags)
+            if self._observer:
+                self._observer.opened(client, caller, self.node, number, 0, began)
+            call.succeed(number)
         except BaseException as failed:
             if client is not None:
                 self._clients.pop(client.inode, None)
                 client.close()
             if self._observer and isinstance(failed, OSError):
-                self._observer.opened(None, caller, self.node, -1, failed.errno or 0)
+                self._observer.opened(None, caller, self.node, -1, failed.errno or 0, began)
             raise
         self.opens += 1
-        if self._observer:
-            self._observer.opened(client, caller, self.node, number, 0)
 
     def _hand_over(self, client: RemoteClient, call: Call, flags: int) -> int:
+        """Gives the program its descriptor. The watch is there before it can be closed."""
         fd = client.open_file(flags)
         try:
             self._watch.add(client.store.file.fd, partial(self._begin_end, client))
-            # Before the answer: the program may use it at once.
             self._clients[client.inode] = client
-            return call.give(fd, bool(flags & os.O_CLOEXEC), answer=True)
+            return call.give(fd, bool(flags & os.O_CLOEXEC))
         finally:
             os.close(fd)
 
@@ -282,14 +287,15 @@ class Supervisor:
             call.succeed(value)
 
     def _mmap(self, client: RemoteClient, call: Call) -> None:
+        began = time.monotonic()
         try:
             where = client.map(call)
         except OSError as refused:
             if self._observer:
-                self._observer.mapped(client, call, None, refused.errno or 0)
+                self._observer.mapped(client, call, None, refused.errno or 0, began)
             raise
         if self._observer:
-            self._observer.mapped(client, call, where, 0)
+            self._observer.mapped(client, call, where, 0, began)
         if where is None:
             call.go_on()
         else:

@@ -1,0 +1,133 @@
+"""Records what this process does with the NPU: AMDXDNA_TRACE wraps every node that the binding opens."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from amdxdna._native import ffi
+from amdxdna.errors import BadArgument
+from amdxdna.node import Node
+from amdxdna.trace import ENVIRONMENT
+from amdxdna.trace.fields import Memory
+from amdxdna.trace.recorder import Recorder
+from amdxdna.trace.session import Session
+
+_lock = threading.Lock()
+_recorders: dict[tuple[int, str], Recorder] = {}
+
+
+class _OwnMemory:
+    """This process's memory. Reads through the kernel: a bad pointer is an error, not a crash."""
+
+    def read(self, address: int, size: int) -> bytes:
+        from amdxdna._native import lib
+
+        data = ffi.new("char[]", size)
+        failed = lib.xdna_vm_read(os.getpid(), address, data, size)
+        if failed:
+            raise OSError(-failed, os.strerror(-failed))
+        return bytes(ffi.buffer(data, size))
+
+
+OWN: Memory = _OwnMemory()
+
+
+class TraceNode:
+    """A node that records its calls and passes them on. As thread-safe as the node it wraps."""
+
+    def __init__(self, node: Node, recorder: Recorder, began: float) -> None:
+        self.path = node.path
+        self.emulated = node.emulated
+        self._node = node
+        self._recorder = recorder
+        session = recorder.opened(os.getpid(), threading.get_native_id(), node.path,
+                                  getattr(node, "_fd", None), 0, began)
+        assert session is not None
+        self._session: Session = session
+        self._mappings: set[tuple[int, int]] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._node, name)
+
+    def ioctl(self, request: int, address: int) -> int:
+        """See :meth:`amdxdna.node.Node.ioctl`."""
+        pending = self._recorder.enter(self._session, os.getpid(), threading.get_native_id(), request,
+                                       address, OWN)
+        try:
+            value = self._node.ioctl(request, address)
+        except OSError as failed:
+            if failed.errno:
+                self._recorder.leave(pending, failed.errno)
+            raise
+        self._recorder.leave(pending, 0)
+        return value
+
+    def mmap(self, length: int, offset: int, *, address: int = 0) -> int:
+        """See :meth:`amdxdna.node.Node.mmap`."""
+        began = time.monotonic()
+        identity = os.getpid(), threading.get_native_id()
+        try:
+            where = self._node.mmap(length, offset, address=address)
+        except OSError as failed:
+            if failed.errno:
+                self._recorder.mapped(self._session, *identity, length, offset, address, None, failed.errno,
+                                      began)
+            raise
+        self._mappings.add((where, length))
+        self._recorder.mapped(self._session, *identity, length, offset, address, where, 0, began)
+        return where
+
+    def munmap(self, address: int, length: int) -> None:
+        """See :meth:`amdxdna.node.Node.munmap`."""
+        self._node.munmap(address, length)
+        self._mappings.discard((address, length))
+        self._recorder.unmapped(self._session, os.getpid(), threading.get_native_id(), address, length)
+
+    def close(self) -> None:
+        """See :meth:`amdxdna.node.Node.close`."""
+        self._node.close()
+        self._recorder.closed(self._session, os.getpid(), threading.get_native_id())
+
+
+def recorder(path: str) -> Recorder:
+    """This process's recorder for `path` of AMDXDNA_TRACE; the summary is written when the process ends.
+
+    Raises BadArgument when the file cannot be written.
+    """
+    path = path.replace("%p", str(os.getpid()))
+    with _lock:
+        known = _recorders.get((os.getpid(), path))
+        if known is None:
+            try:
+                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            except OSError as failed:
+                raise BadArgument(f"{ENVIRONMENT}={path} cannot be written: {failed.strerror}", call="open",
+                                  errno=failed.errno, remedy="Name a file that can be") from None
+            known = _recorders[os.getpid(), path] = Recorder(fd, "binding")
+            atexit.register(_finish, os.getpid(), path)
+        return known
+
+
+def _finish(pid: int, path: str) -> None:
+    if pid == os.getpid():
+        with contextlib.suppress(OSError):
+            _recorders[pid, path].finish()
+
+
+def open_traced(path: str, where: str, opener: Callable[[], Node]) -> Node:
+    """Opens a node and records its life in `path`. Raises what `opener` raises, or BadArgument."""
+    trace = recorder(path)
+    began = time.monotonic()
+    try:
+        node = opener()
+    except OSError as failed:
+        if failed.errno:
+            trace.opened(os.getpid(), threading.get_native_id(), where, None, failed.errno, began)
+        raise
+    return TraceNode(node, trace, began)
