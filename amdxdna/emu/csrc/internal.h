@@ -12,7 +12,7 @@ enum { BFP16_ROW = 9, BFP16_BLOCK = 72, BFP6S_SEGMENT = 832, BFP6S_TILE = 96, BF
 enum { HALF = 32, PANEL = 64 };
 
 /* Bytes ahead of use that a GEMV asks for weights: past what the hardware follows across pages. */
-enum { PREFETCH = 3072 };
+enum { PREFETCH = 12288 };
 
 #define INLINE static inline __attribute__((always_inline))
 

@@ -15,7 +15,7 @@
 
 /* How long a worker watches for the next run before it sleeps: enough for runs submitted together, too short
    to keep the core from the host between them. */
-enum { SPIN_NS = 20000, SPIN_BURST = 64 };
+enum { SPIN_NS = 30000, SPIN_BURST = 64 };
 
 typedef struct {
     void *memory;
@@ -37,6 +37,7 @@ static struct {
     void *context;
     size_t items, grain;
     unsigned helpers, started;
+    _Atomic int cpu[POOL_THREADS]; /* where each worker was last seen in this run, -1: not yet */
     int hooked;
     scratch memory[POOL_THREADS][POOL_SCRATCH];
 } pool = {.turn = PTHREAD_MUTEX_INITIALIZER};
@@ -64,12 +65,45 @@ static void pause_briefly(void)
         __builtin_ia32_pause();
 }
 
+/* A wake-up may put a worker on a core that another one already has, while a core is idle or has less
+   urgent work; the kernel can take seconds to notice. Moves this thread off the others' cores, once: its
+   affinity is what it was before. */
+static void leave_shared_core(void)
+{
+    cpu_set_t allowed, others;
+    if (sched_getaffinity(0, sizeof allowed, &allowed))
+        return;
+    others = allowed;
+    for (unsigned i = 0; i <= pool.helpers; i++) {
+        int cpu = atomic_load_explicit(&pool.cpu[i], memory_order_relaxed);
+        if (cpu >= 0)
+            CPU_CLR(cpu, &others);
+    }
+    if (CPU_COUNT(&others) && !sched_setaffinity(0, sizeof others, &others))
+        sched_setaffinity(0, sizeof allowed, &allowed);
+}
+
+/* Notes where this worker runs; moves it when a worker of a lower number is there too. */
+static void spread_out(unsigned worker)
+{
+    int cpu = sched_getcpu();
+    if (cpu == atomic_exchange_explicit(&pool.cpu[worker], cpu, memory_order_relaxed))
+        return;
+    for (unsigned i = 0; i < worker; i++)
+        if (cpu == atomic_load_explicit(&pool.cpu[i], memory_order_relaxed)) {
+            leave_shared_core();
+            atomic_store_explicit(&pool.cpu[worker], sched_getcpu(), memory_order_relaxed);
+            return;
+        }
+}
+
 /* Takes runs of items, large ones first (a run of neighbours streams well), small ones at the end (so that all
    finish together). */
 static void work(unsigned worker)
 {
     size_t begin = atomic_load_explicit(&pool.next, memory_order_relaxed);
     while (begin < pool.items) {
+        spread_out(worker);
         size_t left = pool.items - begin, share = left / (4 * (pool.helpers + 1));
         size_t take = share > pool.grain ? share : left < pool.grain ? left : pool.grain;
         if (atomic_compare_exchange_weak_explicit(&pool.next, &begin, begin + take, memory_order_relaxed,
@@ -191,6 +225,8 @@ void pool_run(pool_task task, void *context, size_t items, size_t grain, int thr
     pool.items = items;
     pool.grain = grain;
     pool.helpers = width - 1;
+    for (unsigned i = 0; i < width; i++)
+        atomic_store_explicit(&pool.cpu[i], -1, memory_order_relaxed);
     atomic_store(&pool.next, 0);
     atomic_store(&pool.empty, 0);
     uint64_t number = (atomic_load(&pool.gate) >> 32) + 1;
