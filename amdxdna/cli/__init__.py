@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from pathlib import Path
+from importlib.util import find_spec
 
 from amdxdna.cli.common import FAILED, INTERRUPTED, USAGE, UsageError, report
 
@@ -48,9 +48,7 @@ with Ctrl-C. AMDXDNA_DEBUG=1 shows full reports of errors."""
 
 def available_commands() -> dict[str, str]:
     """The subcommands of this installation: name -> module."""
-    folder = Path(__file__).parent
-    return {name: f"{__name__}.{name}" for name in COMMANDS
-            if (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()}
+    return {name: f"{__name__}.{name}" for name in COMMANDS if find_spec(f"{__name__}.{name}") is not None}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
