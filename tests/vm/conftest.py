@@ -17,7 +17,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 SETTING = "AMDXDNA_VM"
 IMAGE_AGENT = f"""export PYTHONHOME={HOME}
 PYTHONPATH=/{APP} OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python3 -B -s -m {guest.AGENT}"""
-IMAGE_MODULES = ("tests.vm.token_ids", "tests.vm.binding_side")
+IMAGE_MODULES = ("tests.vm.token_ids", "tests.vm.binding_side", "tests.vm.doctor_side", "tests.recovery_side")
 IMAGE_MEMORY = "2G"
 
 
