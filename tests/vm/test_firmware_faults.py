@@ -212,17 +212,24 @@ def test_no_interrupt(faulty: Faulty) -> None:
 CHAIN = commands.CHAIN_NPU
 
 
-@pytest.mark.parametrize(("name", "opcode", "reply", "states"), [
-    ("CUs refused", firmware.CONFIGURE_CUS, status(Status.INVALID_PARAM), [COMPLETED, COMPLETED]),
-    ("reply too short", CHAIN, bytes(4), [ABORT, NEW, NEW]),
-    ("failed, with no failing command", CHAIN, struct.pack("<III", 0x3000003, 0, 0), [ABORT, NEW, NEW]),
-    ("failed", CHAIN, struct.pack("<III", 0x3000003, 0, 0x3000003), [ERROR, ERROR]),
-    ("no reply", CHAIN, None, [TIMEOUT]),
+# A channel that the driver gives up is marked dead by and by: what is submitted meanwhile may still time out.
+LOST = {NEW, ABORT, TIMEOUT}
+
+
+@pytest.mark.parametrize(("name", "opcode", "reply", "first", "next_ones"), [
+    ("CUs refused", firmware.CONFIGURE_CUS, status(Status.INVALID_PARAM), COMPLETED, {COMPLETED}),
+    ("reply too short", CHAIN, bytes(4), ABORT, LOST),
+    ("failed, with no failing command", CHAIN, struct.pack("<III", 0x3000003, 0, 0), ABORT, LOST),
+    ("failed", CHAIN, struct.pack("<III", 0x3000003, 0, 0x3000003), ERROR, {ERROR}),
+    ("no reply", CHAIN, None, TIMEOUT, LOST),
 ])
-def test_execution(name: str, opcode: int, reply: bytes | None, states: list[int], faulty: Faulty) -> None:
-    """Wrong replies to a command: the packet's state, and that of those behind it in the same context."""
+def test_execution(name: str, opcode: int, reply: bytes | None, first: int, next_ones: set[int],
+                   faulty: Faulty) -> None:
+    """Wrong replies to a command: the packet's state, and that of the next one in the same context."""
     faulty.bind(answer(opcode, reply))
-    assert faulty.call("copies", count=len(states)).value["result"] == states
+    states = faulty.call("copies", count=2).value["result"]
+    assert states[0] == first
+    assert states[1] in next_ones
 
 
 def test_health_names_the_chain_member(faulty: Faulty) -> None:
