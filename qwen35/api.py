@@ -317,7 +317,7 @@ class Qwen35:
         before = self._swaps()
 
         def end(reply: Reply) -> None:
-            after = self._swaps()
+            after = before if self._closed else self._swaps()  # a dropped reply may outlive the model
             stats.swaps, stats.loads = after[0] - before[0], after[1] - before[1]
             if done is not None:
                 done(reply)

@@ -149,6 +149,7 @@ def show(reply: Reply, options: argparse.Namespace, clear: Callable[[], None]) -
             answer.write(kind, piece)
     finally:
         clear()
+        reply.close()
         answer.end()
     if reply.note and not options.quiet:
         notice(reply.note)
