@@ -1,7 +1,8 @@
 """What goes wrong around other processes, and how a program gets over it: each function is one scenario.
 
 They run on a kernel node that is found through sysfs: in a guest on Linux's own driver, and on the host under
-`python -m amdxdna emulate`. Both are given two context slots (`pressure` takes any number). `python -m tests.recovery_side NAME` runs one.
+`python -m amdxdna emulate`. Both are given two context slots (`pressure` takes any number).
+`python -m tests.recovery_side NAME` runs one.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def pressure() -> None:
         except errors.NoFreeContext as error:
             all_ = device.resources().npu_task_max
             assert error.holders == ((process.pid, all_),), error.holders
-            assert f"all {all_} hardware contexts" in str(error) and f"process {process.pid}: {all_}" in str(error)
+            assert f"all {all_} hardware contexts" in str(error), error
+            assert f"process {process.pid}: {all_}" in str(error), error
         else:
             raise AssertionError("a context was free")
         process.step()
@@ -128,14 +130,14 @@ def pressure() -> None:
 
 
 def sixty_forgotten() -> None:
-    """A program makes sixty contexts and forgets them, with two slots; then sixty, of which it holds
-    the last one."""
+    """A program makes sixty contexts and forgets them, with two slots; then some of which it
+    holds the last one."""
     with Device.open("auto") as device:
         xclbins = [copy_xclbin(i) for i in range(3)]
         for i in range(60):
             device.context(xclbins[i % 3])
         held = device.context(xclbins[0])
-        for i in range(60):
+        for i in range(12):
             held = device.context(xclbins[i % 3])
         del held
         gc.collect()

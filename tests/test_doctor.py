@@ -228,6 +228,19 @@ def test_the_second_node(fake):
     assert report.ok and report["node"].meaning == "/dev/accel/accel1"
 
 
+def test_a_container_that_sees_the_node_but_not_sys(fake):
+    fake.container().file("dev/accel/accel0")
+    report = examine("auto", fake.machine())
+    assert report.ok and fake.opened == [node_path(fake.root)]
+    assert report["npu"].status is Status.WARN and "/sys" in report["npu"].meaning
+
+
+def test_another_makers_node_is_not_taken_for_an_npu(fake):
+    fake.file("dev/accel/accel0").file("sys/class/accel/accel0/device/vendor", "0x8086")
+    report = examine("auto", fake.machine())
+    assert report.cause.check == "npu" and fake.opened == []
+
+
 def test_a_node_of_another_driver(fake):
     fake.npu().node("accel1").iommu().file("dev/accel/accel0")
     found = examine(node_path(fake.root), fake.machine())["node"]

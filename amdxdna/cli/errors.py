@@ -19,7 +19,7 @@ from amdxdna.cli.screen import not_available, pairs, show, when, wrap
 if TYPE_CHECKING:
     from amdxdna.query import AsyncError
 
-_SEVERITIES = {0: "emergency", 1: "alert", 2: "critical", 3: "critical"}
+_SEVERITIES = {3: "critical"}
 _DRIVERS = {4: "AIE"}
 _CLASSES = {2: "AIE"}
 _HINTS = {

@@ -50,7 +50,16 @@ class Case:
         if self.spec != "auto" and not self.spec.isdecimal():
             return Path(self.spec)
         index = int(self.spec) if self.spec.isdecimal() else 0
-        return Path(self.nodes[index].path) if index < len(self.nodes) else None
+        if index < len(self.nodes):
+            return Path(self.nodes[index].path)
+        return None if self.spec.isdecimal() or self.nodes else self._unlisted()
+
+    def _unlisted(self) -> Path | None:
+        """A node in /dev/accel of which /sys shows nothing, as in a container without the host's /sys."""
+        for name in self.machine.names(self.machine.dev / "accel"):
+            if name.startswith("accel") and name not in self.machine.names("sys/class/accel"):
+                return self.machine.dev / "accel" / name
+        return None
 
     @cached_property
     def npu(self) -> PciNpu | None:

@@ -17,8 +17,8 @@ import amdxdna.emu.xclbins
 from amdxdna.cli import main
 from amdxdna.doctor import examine
 
-COMMANDS = (amdxdna.cli.bench, amdxdna.cli.contexts, amdxdna.cli.doctor, amdxdna.cli.info, amdxdna.cli.selftest,
-            amdxdna.cli.snapshot)
+COMMANDS = (amdxdna.cli.bench, amdxdna.cli.contexts, amdxdna.cli.doctor, amdxdna.cli.info,
+            amdxdna.cli.selftest, amdxdna.cli.snapshot)
 
 
 def doctor(uid: int = 0) -> dict[str, Any]:
