@@ -33,6 +33,8 @@ from .wordnet import WordNet
 
 STEADY = 0.35
 """Share of the steps at the full learning rate."""
+OWN_ROWS = 0.3
+"""Learning rate of a token's own row: below the word's row, so that the forms of a word learn together."""
 EVEN_FROM = 0.6
 """Share of the steps after which every word is drawn equally often."""
 
@@ -71,6 +73,7 @@ class Trainer:
         model = Qwen3_5ForConditionalGeneration(shape)
         initialise(model, args.seed)
         self.net = Network(model, *vocabulary.families(self.tokenizer), args.seed)
+        own: list[Parameter] = []
         rows: list[Parameter] = []
         matrices: list[Parameter] = []
         rest: list[Parameter] = []
@@ -78,13 +81,16 @@ class Trainer:
         for name, parameter in self.net.named_parameters():
             if "visual" in name or "probe" in name:
                 tower.append(parameter)
-            elif "embed" in name or "_rows" in name:
+            elif "embed" in name:
+                own.append(parameter)
+            elif "_rows" in name:
                 rows.append(parameter)
             else:
                 (matrices if parameter.ndim >= 2 else rest).append(parameter)
         self.optimizer = torch.optim.AdamW(
             [
                 {"params": matrices, "weight_decay": 0.05, "scale": 1.0},
+                {"params": own, "weight_decay": 0.0, "scale": OWN_ROWS},
                 {"params": rows, "weight_decay": 0.0, "scale": 1.0},
                 {"params": rest, "weight_decay": 0.0, "scale": 1.0},
                 {"params": tower, "weight_decay": 0.02, "scale": 0.5},
