@@ -1,0 +1,76 @@
+"""`python -m amdxdna xclbin`: what it says of a file, against what the file was made of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from amdxdna.cli import main
+from amdxdna.emu.kernels.families import Family, pdi
+from amdxdna.xclbin.layout import HEADER_BYTES
+from amdxdna.xclbin.writer import KernelSpec, PdiSpec, build
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Two PDIs, one compiled (unknown) and one of the emulator, three kernels, four columns."""
+    path = tmp_path / "two.xclbin"
+    pdis = [PdiSpec(b"compiled code" * 10, (0x101,)), PdiSpec(pdi(Family.COPY), (0x102, 0x103))]
+    path.write_bytes(build(pdis,
+                           [KernelSpec("FIRST", 0x101), KernelSpec("SECOND", 0x102),
+                            KernelSpec("SECOND", 0x103, "TWICE", functional=1)], columns=4))
+    return path
+
+
+def test_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["xclbin", str(file), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["schema"], said["version"], said["file"]) == ("amdxdna.xclbin", 1, str(file))
+    assert said["size"] == file.stat().st_size
+    assert said["partition"]["columns"] == 4
+    assert said["kernels"] == ["FIRST", "SECOND"]
+    assert [(cu["kernel"], cu["pdi"]) for cu in said["cus"]] == [("FIRST", 0), ("SECOND", 1), ("SECOND", 1)]
+    assert [(pdi["size"], pdi["emulator"]) for pdi in said["pdis"]] == [(130, None), (64, "copy")]
+    assert [(cu["kernel_id"], cu["function"]) for cu in said["cus"]] == [(0x101, 0), (0x102, 0), (0x103, 1)]
+    assert [pdi["kernel_ids"] for pdi in said["pdis"]] == [[0x101], [0x102, 0x103]]
+    assert [pdi["functions"] for pdi in said["pdis"]] == [[0], [0, 1]]
+    data = file.read_bytes()
+    kinds = {section["kind"]: section for section in said["sections"]}
+    assert {"AIE_PARTITION", "IP_LAYOUT", "MEM_TOPOLOGY"} <= set(kinds)
+    for section in kinds.values():
+        assert HEADER_BYTES < section["offset"] <= section["offset"] + section["size"] <= len(data)
+
+
+def test_text(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["xclbin", str(file)]) == 0
+    text = capsys.readouterr().out
+    assert f"{file}: {file.stat().st_size} bytes" in text
+    assert "4 columns" in text
+    assert "kernels    FIRST, SECOND" in text
+    assert "SECOND:TWICE" in text
+    assert "emulated kernel copy" in text
+    assert "AIE_PARTITION" in text
+
+
+@pytest.mark.parametrize("cut", [0, 7, 455, 700, -1])
+def test_damaged_file_is_one_line(file: Path, cut: int, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_bytes(file.read_bytes()[:cut])
+    assert main(["xclbin", str(file), "--json"]) == 1
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert (document["schema"], document["call"]) == ("amdxdna.error", "xclbin")
+    assert document["remedy"]
+    assert said.err.count("\n") == 1
+    assert str(file) in said.err
+
+
+def test_no_such_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["xclbin", str(tmp_path / "none"), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["errno"] == "ENOENT"
+
+
+def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["xclbin"]) == 2
+    assert "--help" in capsys.readouterr().err
