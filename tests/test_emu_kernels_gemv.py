@@ -159,7 +159,7 @@ def test_threads_do_not_change_a_bit(name: str, format: int) -> None:
     op, w = gemv(m, k, format), random_stream(rng, m, k, format)
     x = bf16(rng.standard_normal(k) * np.exp(2 * rng.standard_normal(k)))
     one = run_gemv(op, x, w, name, 1)
-    for threads in (2, 3, 5):
+    for threads in (2, 3, 64):
         np.testing.assert_array_equal(run_gemv(op, x, w, name, threads), one)
 
 

@@ -159,7 +159,7 @@ static int run_rows(gemm_job *job, size_t rows, int threads)
         return 0;
     job->tiles = (job->count + job->variant->tile_rows - 1) / job->variant->tile_rows;
     job->tile_bytes = (job->k * job->variant->tile_rows * job->variant->element + 63) & ~(size_t)63;
-    job->packed = pool_scratch(POOL_THREADS - 1, 1, job->tiles * job->tile_bytes);
+    job->packed = pool_scratch(POOL_SHARED, 1, job->tiles * job->tile_bytes);
     if (!job->packed)
         return -ENOMEM;
     pool_run(pack_task, job, job->tiles, 1, threads);
@@ -172,7 +172,7 @@ int emu_gemm(uintptr_t a, uintptr_t b, uintptr_t c, size_t rows, size_t k, size_
 {
     int status = 0;
     pool_enter();
-    gemm_job *job = pool_scratch(POOL_THREADS - 1, 0, sizeof *job + 2 * n);
+    gemm_job *job = pool_scratch(POOL_SHARED, 0, sizeof *job + 2 * n);
     if (!job) {
         pool_leave();
         return -ENOMEM;

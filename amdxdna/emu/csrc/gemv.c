@@ -31,7 +31,7 @@ int emu_gemv(uintptr_t x, uintptr_t w, uintptr_t y, size_t m, size_t k, uint32_t
         job.bias = job.w + groups * stride;
     pool_enter();
     if (variant->x_bytes && k <= MAX_PREPARED) {
-        void *entries = pool_scratch(0, 0, k * variant->x_bytes);
+        void *entries = pool_scratch(POOL_SHARED, 0, k * variant->x_bytes);
         if (!entries) {
             pool_leave();
             return -ENOMEM;

@@ -11,7 +11,7 @@ enum { BFP16_ROW = 9, BFP16_BLOCK = 72, BFP6S_SEGMENT = 832, BFP6S_TILE = 96, BF
 /* A GEMM works on panels of 64 outputs, held as two halves of 32. */
 enum { HALF = 32, PANEL = 64 };
 
-/* Bytes ahead of use that a GEMV asks for weights: past what the hardware follows across pages. */
+/* Bytes ahead of use that a GEMV asks for weights: what arrives while memory answers, and a page or two. */
 enum { PREFETCH = 12288 };
 
 #define INLINE static inline __attribute__((always_inline))

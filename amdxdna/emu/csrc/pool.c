@@ -39,7 +39,7 @@ static struct {
     unsigned helpers, started;
     _Atomic int cpu[POOL_THREADS]; /* where each worker was last seen in this run, -1: not yet */
     int hooked;
-    scratch memory[POOL_THREADS][POOL_SCRATCH];
+    scratch memory[POOL_THREADS + 1][POOL_SCRATCH];
 } pool = {.turn = PTHREAD_MUTEX_INITIALIZER};
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value)

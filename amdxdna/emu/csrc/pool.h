@@ -3,8 +3,8 @@
 
 #include <stddef.h>
 
-/* Runs items [0, items) as task(context, begin, end, worker), at least `grain` items a call, on up to `threads`
-   threads (0: one a core), the caller included. Any item may run on any thread; returns when all are done.
+/* Runs items [0, items) as task(context, begin, end, worker), `grain` items or more a call, on up to `threads`
+   threads (0: one a core), the caller among them. Any item may run on any thread; returns when all are done.
    Callers hold the pool (pool_enter .. pool_leave); worker numbers are 0 .. POOL_THREADS - 1. */
 typedef void (*pool_task)(void *context, size_t begin, size_t end, unsigned worker);
 
@@ -15,9 +15,10 @@ void pool_leave(void);
 unsigned pool_width(int threads);
 void pool_run(pool_task task, void *context, size_t items, size_t grain, int threads);
 
-/* 64-byte aligned memory of one of a few uses (0 .. POOL_SCRATCH - 1) of one worker, kept between runs;
-   its contents do not outlive the run. NULL when there is none. Only the pool's holder asks. */
-enum { POOL_SCRATCH = 2 };
+/* 64-byte aligned memory of one of a few uses (0 .. POOL_SCRATCH - 1) of one worker, or of the whole run
+   (POOL_SHARED), kept between runs but not its contents. NULL when there is none. A worker asks for its own,
+   the pool's holder for the shared. */
+enum { POOL_SCRATCH = 2, POOL_SHARED = POOL_THREADS };
 void *pool_scratch(unsigned worker, unsigned use, size_t nbytes);
 
 #endif
