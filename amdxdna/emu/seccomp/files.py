@@ -94,7 +94,7 @@ class Files:
     def open_entry(self, path: str, flags: int) -> int:
         """A descriptor of a file or folder of the tree. Raises OSError as the open would."""
         if flags & os.O_ACCMODE != os.O_RDONLY:
-            raise error(errno.EACCES)
+            raise error(errno.EISDIR if stat.S_ISDIR(os.stat(path).st_mode) else errno.EACCES)
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags & _KEEP_FLAGS)
 
     # -- calls about a path; each returns the call's value, and what to write where

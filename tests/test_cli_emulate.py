@@ -1,0 +1,492 @@
+"""`emulate`: programs that know nothing of it, on an emulated node, with real system calls."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amdxdna.cli import main
+from tests.conformance import kit, suite
+from tests.emulation import NODE, ROOT, c_program, device_programs, emulate, emulate_python, run
+
+assert suite.MODULES
+
+# -- the conformance suite, as processes on a kernel's node
+
+NOT_EMULATED = {
+    "contexts.task_limit_is_the_drivers": "the emulated device's slots are its task limit",
+    **{name: "runtime suspend is not emulated" for name in kit.CASES if name.startswith("power.")},
+}
+SLOW = {"timeouts"}
+KERNEL_OPTIONS = {"protocol"}
+
+
+def _groups() -> Iterator[object]:
+    """Cases of one device, one emulated device a group, in both address modes."""
+    groups: dict[tuple[bool, tuple[tuple[str, object], ...]], list[str]] = {}
+    for name, case in kit.CASES.items():
+        if name in NOT_EMULATED or KERNEL_OPTIONS & set(case.options):
+            continue
+        slow = name.partition(".")[0] in SLOW or name in ("contexts.killed_process_with_a_hung_command",)
+        groups.setdefault((slow, tuple(sorted(case.options.items()))), []).append(name)
+    for (slow, options), names in groups.items():
+        text = ",".join(f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in options)
+        for address in ("pasid", "iova"):
+            if slow and address == "iova":
+                continue
+            label = f"{address}{'-' + text if text else ''}{'-slow' if slow else ''}"
+            yield pytest.param(names, f"address={address},{text}", id=label,
+                               marks=[pytest.mark.slow] if slow or not text else [])
+
+
+@pytest.mark.parametrize(("names", "options"), list(_groups()))
+def test_conformance(names: list[str], options: str) -> None:
+    """Every case in a program that opens the node as a kernel's, in several processes where it has them."""
+    if os.geteuid() != 0:
+        names = [name for name in names if name not in ("errnos.unprivileged", "queries.power_needs_root",
+                                                        "queries.permissions")]
+    ended = emulate(sys.executable, "-m", "tests.emulated_side", *names, options=options, seconds=400)
+    answers = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert [answer["name"] for answer in answers] == names, ended.stderr
+    wrong = {answer["name"]: answer.get("error") or answer.get("skip") for answer in answers
+             if answer["result"] != "ok"}
+    assert not wrong, "\n".join(f"{name}: {text}" for name, text in wrong.items()) + ended.stderr
+    assert ended.returncode == 0
+
+
+# -- a C program that knows only the uAPI
+
+@pytest.mark.parametrize("options", ["address=pasid", "address=iova", "slots=5", "minor=1"])
+def test_c_program(tmp_path: Path, options: str) -> None:
+    blob, code = device_programs(tmp_path)
+    ended = emulate(str(c_program()), NODE, str(blob), str(code), options=options)
+    lines = ended.stdout.splitlines()
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert len(lines) == 13
+    assert all(line.startswith("ok: ") for line in lines)
+    assert lines[-1] == "ok: the end"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_c_program_unprivileged(tmp_path: Path) -> None:
+    """The supervisor and the program without any privilege."""
+    program = tmp_path / "sequence"
+    program.write_bytes(c_program().read_bytes())
+    program.chmod(0o755)
+    blob, code = device_programs(tmp_path)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    words = ["emulate", "-O", "threads=1,quiet", "--", str(program), NODE, str(blob), str(code)]
+    ended = subprocess.run([sys.executable, "-c", f"""
+import os, sys
+from amdxdna.cli import main
+assert main({words!r}) == 0  # imports all there is: an interpreter may lie where nobody else may read
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+assert open('/proc/self/status').read().split('CapEff:')[1].split()[0] == '0' * 16
+sys.exit(main({words!r}))
+"""], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.count("ok: ") == 2 * 13
+
+
+# -- how a program finds it
+
+def test_our_own_discovery_finds_it() -> None:
+    ended = emulate_python("""
+from amdxdna import Device, sysfs
+found, = sysfs.find_nodes()
+print(found.path, hex(found.vendor), hex(found.device), found.revision)
+with Device.open() as device:
+    print(device.node.path, device.node.emulated, device.version)
+""")
+    assert ended.stdout.splitlines() == ["/dev/accel/accel0 0x1022 0x17f0 16", "/dev/accel/accel0 False 0.10"]
+
+
+def test_main_job(tmp_path: Path) -> None:
+    """A prompt through the kernel's node: the same answer as on the in-process device."""
+    from qwen35.cli import main as qwen35
+
+    bundle = tmp_path / "tiny"
+    assert qwen35(["export", "--random", "tiny", "--out", str(bundle), "--quiet"]) == 0
+    command = [sys.executable, "-m", "qwen35", str(bundle), "--prompt", "hi", "--greedy", "--max-new", "4",
+               "--quiet"]
+    there = emulate(*command, "--device", NODE)
+    here = run("emulate", "-O", "threads=1", "--", *command, "--device", "emu:threads=1")
+    assert there.returncode == here.returncode == 0, there.stderr + here.stderr
+    assert there.stdout == here.stdout
+    assert there.stdout.strip()
+
+
+def test_files_of_the_node() -> None:
+    """stat, access, readlink, open and listings of what is emulated, and nothing else is touched."""
+    ended = emulate_python("""
+import errno, os, stat
+node = os.stat("/dev/accel/accel0")
+assert stat.S_ISCHR(node.st_mode) and os.major(node.st_rdev) == 261 and os.minor(node.st_rdev) == 0
+assert os.stat("/dev//accel/./accel0") == node == os.lstat("/dev/accel/../accel/accel0")
+assert os.listdir("/dev/accel") == ["accel0"]
+assert os.access("/dev/accel/accel0", os.R_OK | os.W_OK)
+assert not os.access("/dev/accel/accel0", os.X_OK)
+assert not os.path.exists("/dev/accel/accel1")
+folder = os.open("/dev/accel", os.O_RDONLY | os.O_DIRECTORY)
+assert stat.S_ISCHR(os.stat("accel0", dir_fd=folder).st_mode)
+fd = os.open("accel0", os.O_RDWR, dir_fd=folder)
+assert stat.S_ISCHR(os.fstat(fd).st_mode) and os.get_inheritable(fd) is False
+assert os.path.realpath("/sys/class/accel/accel0/device/driver").endswith("/drivers/amdxdna")
+device = os.path.realpath("/sys/class/accel/accel0/device")
+assert open(device + "/vendor").read() == "0x1022\\n"
+assert os.readlink("/sys/dev/char/261:0").endswith("accel/accel0")
+assert os.path.basename(device) in os.listdir("/sys/bus/pci/devices")
+for path, flags, number in (("/dev/accel/accel0", os.O_RDWR | os.O_DIRECTORY, errno.ENOTDIR),
+                            ("/dev/accel/accel0", os.O_CREAT | os.O_EXCL | os.O_RDWR, errno.EEXIST),
+                            ("/dev/accel/accel7", os.O_RDWR, errno.ENOENT),
+                            (device + "/vendor", os.O_WRONLY, errno.EACCES)):
+    try:
+        os.open(path, flags)
+        raise SystemExit(f"{path} opened")
+    except OSError as failed:
+        assert failed.errno == number, (path, failed)
+try:
+    os.readlink("/dev/accel/accel0")
+except OSError as failed:
+    assert failed.errno == errno.EINVAL
+print("fine")
+""")
+    assert ended.stdout == "fine\n", ended.stderr
+
+
+def test_device_path() -> None:
+    """The node elsewhere: only there, and under that number in sysfs."""
+    code = """
+import os
+from amdxdna import sysfs
+print([node.path for node in sysfs.find_nodes()], os.path.exists("/dev/accel/accel0"))
+from amdxdna.node import KernelNode
+KernelNode({!r}).close()
+"""
+    third = emulate_python(code.format("/dev/accel/accel3"), more=("--device-path", "/dev/accel/accel3"))
+    assert (third.returncode, third.stdout) == (0, "['/dev/accel/accel3'] False\n"), third.stderr
+    other = emulate_python(code.format("/tmp/my-npu"), more=("--device-path", "/tmp/my-npu"))
+    assert (other.returncode, other.stdout) == (0, "[] False\n"), other.stderr
+
+
+# -- options
+
+def test_options_reach_the_device() -> None:
+    ended = emulate_python("""
+from amdxdna.node import KernelNode
+from tests.conformance.kit import Client
+from amdxdna._native import lib
+client = Client(KernelNode("/dev/accel/accel0"))
+client.heap()
+contexts = []
+try:
+    while True:
+        contexts.append(client.context()[0])
+except OSError as failed:
+    print(len(contexts), failed.errno)
+from amdxdna._native import ffi
+args = ffi.new("struct drm_version *")
+client.ioctl(lib.DRM_IOCTL_VERSION, args)
+print(args.version_minor, client.info(client.create_bo(1, 4096)).xdna_addr == lib.AMDXDNA_INVALID_ADDR)
+""", more=("--slots", "3", "--minor", "4", "--address", "iova"))
+    assert ended.stdout.splitlines() == ["3 22", "4 False"], ended.stderr
+
+
+def test_faults(tmp_path: Path) -> None:
+    """A failing open, a refused context, a failing command; each where it was asked for."""
+    code = """
+import os
+for _ in range(2):
+    try:
+        fd = os.open("/dev/accel/accel0", os.O_RDWR)
+        break
+    except OSError as failed:
+        print("open", failed.errno)
+from tests.conformance import kit
+from amdxdna.node import KernelNode
+try:
+    kit.Ready(KernelNode("/dev/accel/accel0"))
+except OSError as failed:
+    print("context", failed.errno)
+ready = kit.Ready(KernelNode("/dev/accel/accel0"))
+print([ready.copy() for _ in range(3)])
+"""
+    ended = emulate_python(code, more=("--fault", "open=1:EACCES", "--fault", "refuse=1", "--fault",
+                                       "fail=2:0x3000002"))
+    assert ended.stdout.splitlines() == ["open 13", "context 22", "[4, 5, 4]"], ended.stderr
+
+
+@pytest.mark.parametrize(("words", "status", "said"), [
+    ([], 2, "emulate: no command"),
+    (["--"], 2, "emulate: no command"),
+    (["--slots", "many", "--", "true"], 1, "'many' is not a number"),
+    (["--fault", "explode=1", "--", "true"], 1, "explode=1"),
+    (["--device-path", "accel0", "--", "true"], 2, "not a plain absolute path"),
+    (["--device-path", "/dev/../x", "--", "true"], 2, "not a plain absolute path"),
+    (["--nonsense", "--", "true"], 2, "--nonsense"),
+])
+def test_bad_usage_is_one_line(words: list[str], status: int, said: str,
+                               capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["emulate", *words]) == status
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+# -- the end of a program
+
+@pytest.mark.parametrize(("command", "status"), [
+    (["true"], 0), (["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -9 $$"], 137),
+    (["sh", "-c", "sh -c 'exit 5'; exit $?"], 5)])
+def test_exit_status_is_the_programs(command: list[str], status: int) -> None:
+    ended = run("emulate", "--", *command)
+    assert ended.returncode == status
+    assert ("killed by SIGKILL" in ended.stderr) == (status == 137)
+
+
+@pytest.mark.parametrize(("command", "said"), [
+    ("/no/such/program", "/no/such/program cannot be started: No such file"),
+    ("no-such-program", "no-such-program cannot be started: No such file"),
+    (str(ROOT / "README.md"), "cannot be started: Permission denied")])
+def test_program_that_cannot_start(command: str, said: str) -> None:
+    ended = run("emulate", "--json", "--", command)
+    assert ended.returncode == 1
+    assert said in ended.stderr
+    assert json.loads(ended.stdout)["schema"] == "amdxdna.error"
+
+
+def test_emulate_in_emulate_is_refused() -> None:
+    ended = emulate(sys.executable, "-m", "amdxdna", "emulate", "--", "true")
+    assert ended.returncode == 1
+    assert "the kernel refuses the seccomp filter" in ended.stderr
+
+
+def test_json() -> None:
+    ended = emulate_python("import os; os.close(os.open('/dev/accel/accel0', os.O_RDWR))", options="slots=9",
+                           more=("--json",))
+    said = json.loads(ended.stderr.splitlines()[-1])
+    assert (said["schema"], said["version"]) == ("amdxdna.emulate", 1)
+    assert (said["status"], said["signal"]) == (0, None)
+    assert (said["node"], said["options"]["slots"], said["opens"], said["ioctls"]) == (NODE, 9, 1, 0)
+    assert said["calls_seen"] > 1
+
+
+def test_orphans_keep_their_device() -> None:
+    """A process whose parent has ended still has the device; emulate ends with the last of them."""
+    ended = emulate_python("""
+import os, sys, time
+if os.fork():
+    os._exit(3)
+time.sleep(0.3)
+from tests.conformance import kit
+from amdxdna.node import KernelNode
+print(kit.Ready(KernelNode("/dev/accel/accel0")).copy(), flush=True)
+""")
+    assert (ended.returncode, ended.stdout) == (3, "4\n"), ended.stderr
+
+
+def test_signals_are_passed_on() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "amdxdna", "emulate", "--", sys.executable, "-c",
+         "import signal, sys, time\n"
+         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(23))\n"
+         "print('ready', flush=True)\n"
+         "time.sleep(60)"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 23
+
+
+def test_no_temporary_files_are_left(tmp_path: Path) -> None:
+    ended = emulate_python("import os; print(os.listdir('/dev/accel'))", env={"TMPDIR": str(tmp_path)})
+    assert ended.stdout == "['accel0']\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- descriptors and processes
+
+def test_descriptor_of_a_forked_child() -> None:
+    """A child that inherited the descriptor uses the same open; its memory is its own."""
+    ended = emulate_python("""
+import fcntl, os, struct
+fd = os.open("/dev/accel/accel0", os.O_RDWR)
+os.set_inheritable(fd, True)
+def create():
+    args = bytearray(struct.pack("<QQQII", 0, 0, 4096, 1, 0))
+    fcntl.ioctl(fd, 0xC0206443, args)
+    return struct.unpack_from("<I", args, 28)[0]
+first = create()
+reader, writer = os.pipe()
+if not os.fork():
+    os.write(writer, bytes([create()]))
+    os._exit(0)
+os.wait()
+second = os.read(reader, 1)[0]
+print(first, second, create())
+os.dup2(fd, 50)
+os.close(fd)
+fd = 50
+print(create())
+os.execv(os.sys.executable, ["python", "-c", "import os; print(os.path.exists('/dev/accel/accel0'))"])
+""")
+    assert ended.stdout.splitlines() == ["1 2 3", "4", "True"], ended.stderr
+
+
+def test_signal_in_a_wait_runs_its_handler() -> None:
+    """Ctrl-C in a blocked wait: Python's handler runs at once, and the device is usable afterwards."""
+    ended = emulate_python("""
+import os, signal, threading, time
+from tests.conformance import kit
+from amdxdna.node import KernelNode
+from amdxdna.emu.kernels import stream
+ready = kit.Ready(KernelNode("/dev/accel/accel0"))
+seq = ready.start(stream.delay(1_500_000))
+threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+began = time.monotonic()
+try:
+    ready.wait(ready.syncobj, seq)
+    print("not interrupted")
+except KeyboardInterrupt:
+    print("interrupted", time.monotonic() - began < 1)
+ready.wait(ready.syncobj, seq)
+print(kit.state(ready.command), ready.copy())
+""")
+    assert ended.stdout.splitlines() == ["interrupted True", "4 4"], ended.stderr
+
+
+def test_sigkill_in_a_command_frees_everything() -> None:
+    """A program killed in a blocked wait: its contexts go, other programs go on."""
+    ended = emulate_python("""
+import os, signal, time
+from tests.conformance import kit
+from amdxdna.node import KernelNode
+from amdxdna.emu.kernels import stream
+reader, writer = os.pipe()
+child = os.fork()
+if not child:
+    ready = kit.Ready(KernelNode("/dev/accel/accel0"))
+    seq = ready.start(stream.delay(400_000))
+    os.write(writer, b"x")
+    ready.wait(ready.syncobj, seq)
+os.read(reader, 1)
+mine = kit.Ready(KernelNode("/dev/accel/accel0"))
+time.sleep(0.05)
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+print(mine.copy())
+kit.until(lambda: [entry.pid for entry in mine.contexts()] == [os.getpid()], 5, "the child's context going")
+print(mine.copy())
+""")
+    assert ended.stdout.splitlines() == ["4", "4"], ended.stderr
+
+
+def test_forgetful_program() -> None:
+    """Sixty contexts made and dropped, each with an open of its own, on three slots."""
+    ended = emulate_python("""
+from tests.conformance import kit
+from amdxdna.node import KernelNode
+done = 0
+for _ in range(60):
+    ready = kit.Ready(KernelNode("/dev/accel/accel0"))
+    done += ready.copy() == 4
+    ready.close()
+print(done)
+""", options="slots=3")
+    assert ended.stdout == "60\n", ended.stderr
+
+
+def test_threads_fill_the_queue() -> None:
+    """Eight threads submit to one context at once: submits past the fourth wait, none is lost."""
+    ended = emulate_python("""
+import threading
+from tests.conformance import kit
+from amdxdna._native import lib
+from amdxdna.node import KernelNode
+from amdxdna.emu.kernels import stream
+ready = kit.Ready(KernelNode("/dev/accel/accel0"))
+commands = [ready.bo(4096, lib.AMDXDNA_BO_CMD) for _ in range(8)]
+program = ready.load(stream.delay(3000))
+seqs = []
+def work(command):
+    ready.pack(stream.delay(3000), command=command)
+    for _ in range(4):
+        seq = ready.submit(ready.hwctx, command.handle)
+        seqs.append(seq)
+        ready.wait(ready.syncobj, max(seq, 1))
+        ready.raw(command, *list(command.words()[:12]))
+threads = [threading.Thread(target=work, args=(c,)) for c in commands]
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(sorted(seqs) == list(range(32)))
+""")
+    assert ended.stdout == "True\n", ended.stderr
+
+
+def test_bo_memory_goes_back() -> None:
+    """Mapped, closed and unmapped BOs give their pages back, in whatever order."""
+    ended = emulate_python("""
+import ctypes, os
+from amdxdna.node import KernelNode
+from tests.conformance.kit import Client
+client = Client(KernelNode("/dev/accel/accel0"))
+def held():
+    total = at = 0
+    while True:
+        try:
+            at = os.lseek(client.node._fd, at, os.SEEK_DATA)
+        except OSError:
+            return total
+        end = os.lseek(client.node._fd, at, os.SEEK_HOLE)
+        total, at = total + end - at, end
+size = 8 << 20
+for first in ("close", "unmap"):
+    for _ in range(3):
+        handle = client.create_bo(1, size)
+        address = client.node.mmap(size, client.info(handle).map_offset)
+        ctypes.memset(address, 1, size)
+        if first == "close":
+            client.close_bo(handle)
+        assert held() >= size
+        client.node.munmap(address, size)
+        if first == "unmap":
+            client.close_bo(handle)
+client.close_bo(client.create_bo(1, 4096))
+print(held())
+""")
+    assert ended.stdout == "0\n", ended.stderr
+
+
+def test_vfio_user_prints_its_arguments(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["emulate", "--vfio-user", str(tmp_path / "npu.sock"), "--print-qemu-args"]) == 0
+    out = capsys.readouterr().out
+    assert str(tmp_path / "npu.sock") in out
+    assert "vfio-user-pci" in out
+
+
+def test_import_stays_light() -> None:
+    """Neither the package nor the command line imports numpy before something needs it."""
+    ended = subprocess.run([sys.executable, "-c", "import sys, amdxdna, amdxdna.cli, amdxdna.__main__, "
+                            "amdxdna.cli.emulate, amdxdna.cli.trace, amdxdna.cli.insts, amdxdna.cli.xclbin\n"
+                            "print([name for name in ('numpy', 'tokenizers') if name in sys.modules])"],
+                           cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ended.stdout == "[]\n"
+
+
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    began = time.monotonic()
+    assert main(["--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {name} " in out for name in ("emulate", "trace", "xclbin", "insts"))
+    assert time.monotonic() - began < 60
+    assert main([]) == 2
+    assert main(["nonsense"]) == 2
