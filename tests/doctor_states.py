@@ -190,7 +190,7 @@ STATES = [
             release="6.17.0-19",
         ),
         "firmware",
-        "npu.sbin (1.1.2.64)) speaks protocol 7.2 (Linux 6.17.0-19)",
+        "npu.sbin (1.1.2.64) speaks protocol 7.2, which the driver of Linux 6.17.0-19 does not",
         "Linux 7.0 or newer",
     ),
     State(
