@@ -113,8 +113,8 @@ def _protocol(case: Case, files: list[Path], facts: dict[str, object]) -> Findin
     named = f"protocol {speaks[0]}.{speaks[1]}" if speaks else "another protocol"
     facts["protocol"] = list(speaks) if speaks else None
     text = (
-        f"driver and firmware do not understand each other: {', '.join(map(_version, files))} speaks {named}, "
-        f"which the driver of Linux {case.machine.release} does not"
+        f"driver and firmware do not understand each other: {', '.join(map(_version, files))} speaks "
+        f"{named}, which the driver of Linux {case.machine.release} does not"
     )
     if case.machine.kernel < _NEW_DRIVER:
         return Finding(
