@@ -47,7 +47,7 @@ class Client:
         self.memory = device.memory
         self.pid = pid
         self.user = UserMemory(pid)
-        self.store = BackingStore()
+        self.store = BackingStore(own=pid == os.getpid())
         self.space = AddressMap()
         self.heap = DeviceHeap(self)
         self.handles: dict[int, Bo] = {}

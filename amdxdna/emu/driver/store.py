@@ -14,6 +14,7 @@ import os
 from typing import Any
 
 from amdxdna._native import lib
+from amdxdna.emu.driver.huge import HUGE_PAGE, huge_file
 
 OFFSET_START = 1 << 32
 """First map offset: below it DRM serves no BO (DRM_FILE_PAGE_OFFSET_START)."""
@@ -104,18 +105,36 @@ class Backing:
 
 
 class BackingStore:
-    """The memory of one client's BOs. Its file may be handed to the process the client stands for."""
+    """The memory of one client's BOs. Its file may be handed to the process the client stands for.
 
-    def __init__(self) -> None:
+    Large BOs of a client in this process, which needs no file to map them, are in a file of huge pages
+    instead, one behind the other, where there is such a file. Guarded by the device's memory lock.
+    """
+
+    def __init__(self, own: bool = False) -> None:
+        """`own`: the client is this process."""
         self.file = File(_memfd("amdxdna-emu", OFFSET_END))
+        self._own = own
+        self._large: File | None = None
+        self._next = 0
 
     def backing(self, offset: int, size: int) -> Backing:
         """The zero-filled bytes for a BO at map offset `offset`."""
+        if self._own and size >= HUGE_PAGE:
+            if self._large is None:
+                found = huge_file()
+                self._large = self.file if found is None else File(found)
+            if self._large is not self.file:
+                at = self._next
+                self._next += -(-size // HUGE_PAGE) * HUGE_PAGE
+                return Backing(self._large, at, size, owned=False)
         return Backing(self.file, offset, size, owned=False)
 
     def close(self) -> None:
-        """Closes the file: pages stay as long as something maps them."""
+        """Closes the files: pages stay as long as something maps them."""
         self.file.close()
+        if self._large is not None:
+            self._large.close()
 
 
 def apart(size: int, name: str) -> Backing:
