@@ -193,7 +193,7 @@ def test_exported_memory_moves_with_its_mappings(ready: Open) -> None:
 def test_freed_memory_goes_back(ready: Open) -> None:
     client = ready()
     store = client.node.client.store.file.fd  # type: ignore[attr-defined]
-    size = 4 << 20
+    size = 1 << 20
     before = os.fstat(store).st_blocks
     bo = client.bo(size)
     bo.view()[:] = b"x" * size
