@@ -140,6 +140,7 @@ TARGET void avx512_gemv_bfp6s(const gemv_job *job, size_t begin, size_t end)
             bfp6s_segment shared = bfp6s_open(p + BFP6S_SCALES);
             __m512i rows = rows0, scales = scales0;
             prefetch_lines(p + PREFETCH, 5);
+#pragma GCC unroll 8
             for (size_t i = 0; i < 8; i++, e++) {
                 prefetch_lines(p + PREFETCH + 64 * (5 + i), 1);
                 sum = bfp6s_tile(&shared, p + i * BFP6S_TILE, rows, scales, e, sum);
