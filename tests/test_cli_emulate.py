@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,14 +77,19 @@ def test_c_program(tmp_path: Path, options: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_c_program_unprivileged(tmp_path: Path) -> None:
+def test_c_program_unprivileged() -> None:
     """The supervisor and the program without any privilege."""
-    program = tmp_path / "sequence"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # pytest's own folders are for their owner alone
+        _unprivileged(folder)
+
+
+def _unprivileged(folder: Path) -> None:
+    program = folder / "sequence"
     program.write_bytes(c_program().read_bytes())
     program.chmod(0o755)
-    blob, code = device_programs(tmp_path)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    blob, code = device_programs(folder)
     words = ["emulate", "-O", "threads=1,quiet", "--", str(program), NODE, str(blob), str(code)]
     ended = subprocess.run([sys.executable, "-c", f"""
 import os, sys
