@@ -356,6 +356,20 @@ def test_dims_the_host_cannot_do():
                 check_dims(replace(text.config, **change))
 
 
+@pytest.mark.slow
+def test_a_prompt_beyond_32k_tokens_in_passes():
+    ids = tokens("tied", 33_000)
+    rows = []
+    for passes in (2048, 8192):
+        with model("tied", max_ctx=33_100, chunk=256, max_prompt=passes) as text:
+            rows.append([text.prefill(ids), text.decode(7), text.decode(9)])
+            assert text.length == text.position == 33_002
+    assert np.array_equal(rows[0], rows[1])
+    with model("tied", max_ctx=33_100, chunk=256, max_prompt=2048) as text:
+        text.prefill(ids[-900:])
+        assert np.abs(text.decode(7) - rows[0][1]).max() > 0.05  # what is far back still counts
+
+
 @pytest.mark.peer
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHAPES)

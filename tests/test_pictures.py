@@ -113,6 +113,18 @@ def test_a_changed_file_is_read_again_and_a_lost_one_is_remembered(
         talk.ask("and?", images=[tmp_path / "never.png"])
 
 
+def test_progress_tells_of_every_block_and_every_pass(model: Qwen35, tmp_path: Path) -> None:
+    shots = [picture(tmp_path / f"{seed}.png", seed, (64, 64)) for seed in (1, 2)]
+    told: list[tuple[str, int, int]] = []
+    reply = model.chat("what? " * 30, images=shots, max_new=1, sampling=GREEDY,
+                       progress=lambda *step: told.append(step)).result()
+    assert [step for step in told if step[0] == "picture"] == [("picture", 1, 2), ("picture", 2, 2)] * 2
+    total = reply.stats.prompt_tokens
+    passes = [*range(0, total, 64), total]
+    assert total > 128 and [step for step in told if step[0] == "prompt"] == [
+        ("prompt", done, total) for done in passes]
+
+
 def test_kept_embeddings_are_bounded(model: Qwen35, tmp_path: Path) -> None:
     counting = CountingTower(model.info.hidden)
     model.vision = Pictures(model.model, lambda: counting, budget=1)  # type: ignore[arg-type]
