@@ -1,8 +1,7 @@
 """Builds the C extensions with cffi (API mode, out of line, one abi3 binary each).
 
 Run as a script it rebuilds them in place (`python build_ffi.py`); setuptools uses :class:`BuildExt`
-through pyproject.toml. Each extension is declared by one entry of :data:`MODULES`: what Python sees
-(`cdef`), and the C that is compiled. Functions that need more than baseline x86-64 carry their own
+through pyproject.toml. Each extension is one entry of :data:`MODULES`. Functions that need more than baseline x86-64 carry their own
 `target` attribute and are chosen at run time, so no file needs special flags.
 """
 
@@ -22,35 +21,34 @@ LIMITED_API = "0x030A0000"
 
 
 class Module(NamedTuple):
-    """One extension: dotted name, cdef files, header included by the glue, C sources (all repo-relative)."""
+    """One extension: its dotted name, the folder of its C, and its parts.
+
+    A part X is declared to Python by X.cdef.h and to C by X.h; `shared` headers are read by both as they are.
+    """
 
     name: str
-    cdef: tuple[str, ...]
-    include: tuple[str, ...]
-    sources: tuple[str, ...]
+    folder: str
+    parts: tuple[str, ...]
+    shared: tuple[str, ...] = ()
 
-
-def _c_files(folder: str) -> tuple[str, ...]:
-    return tuple(sorted(str(p.relative_to(ROOT)) for p in (ROOT / folder).glob("*.c")))
+    def paths(self, pattern: str) -> list[str]:
+        """The folder's files of a pattern, relative to the repository, in order."""
+        return sorted(str(p.relative_to(ROOT)) for p in (ROOT / self.folder).glob(pattern))
 
 
 MODULES = (
-    Module("amdxdna._native",
-           ("amdxdna/csrc/uapi.h", "amdxdna/csrc/native.cdef.h", "amdxdna/csrc/process.cdef.h"),
-           ("amdxdna/csrc/native.h", "amdxdna/csrc/process.h"), _c_files("amdxdna/csrc")),
-    Module("amdxdna.emu._kernels", ("amdxdna/emu/csrc/kernels.cdef.h",),
-           ("amdxdna/emu/csrc/kernels.h",), _c_files("amdxdna/emu/csrc")),
-    Module("qwen35._host", ("qwen35/csrc/host.cdef.h", "qwen35/csrc/formats.cdef.h", "qwen35/csrc/resize.cdef.h", "qwen35/csrc/host_vision.cdef.h"),
-           ("qwen35/csrc/host.h", "qwen35/csrc/formats.h", "qwen35/csrc/resize.h", "qwen35/csrc/host_vision.h"), _c_files("qwen35/csrc")),
+    Module("amdxdna._native", "amdxdna/csrc", ("native", "process"), ("uapi",)),
+    Module("amdxdna.emu._kernels", "amdxdna/emu/csrc", ("kernels",)),
+    Module("qwen35._host", "qwen35/csrc", ("host", "host_vision", "formats", "resize")),
 )
 
 
 def emit(module: Module, folder: Path) -> Path:
     """Writes the module's cffi glue into `folder` (only when it changed) and returns its path."""
     ffi = FFI()
-    for path in module.cdef:
-        ffi.cdef((ROOT / path).read_text(encoding="ascii"))
-    ffi.set_source(module.name, "".join(f'#include "{Path(p).name}"\n' for p in module.include),
+    for name in (*(f"{part}.h" for part in module.shared), *(f"{part}.cdef.h" for part in module.parts)):
+        ffi.cdef((ROOT / module.folder / name).read_text(encoding="ascii"))
+    ffi.set_source(module.name, "".join(f'#include "{part}.h"\n' for part in module.parts),
                    py_limited_api=True)
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{module.name}.c"
@@ -68,11 +66,9 @@ class BuildExt(build_ext):
         for module in MODULES:
             ext = by_name[module.name]
             glue = emit(module, folder)
-            ext.sources = [os.path.relpath(glue, ROOT), *module.sources]
-            ext.depends = [str(p.relative_to(ROOT))
-                           for p in (ROOT / module.include[0]).parent.glob("*.[hc]*")]
-            ext.include_dirs = [str((ROOT / module.include[0]).parent.relative_to(ROOT)),
-                                "amdxdna/csrc"]
+            ext.sources = [os.path.relpath(glue, ROOT), *module.paths("*.c")]
+            ext.depends = module.paths("*.[hc]")
+            ext.include_dirs = [module.folder]
             ext.define_macros = [("Py_LIMITED_API", LIMITED_API), ("_GNU_SOURCE", None)]
             ext.extra_compile_args = ["-O3", "-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter",
                                       "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
