@@ -144,6 +144,8 @@ def test_tensors_of_the_wrong_size(copy: Path, name: str, entry: str, message: s
         ("gemm lin ", "M=16", "M=8", "gemm lin: M=8, but a chunk has 16 rows"),
         ("gemm att ", "K=64", "K=56", "gemm att: K=56, the model has 64"),
         ("gemm att ", "N=384", "N=320", "gemm att: N=320, the model has 384"),
+        ("gemm gu ", "N=320", "N=128", "gemm gu: N=128, the model has 160"),
+        ("gemv gu ", "M=320", "M=336", "gemv gu: M=336 is no whole number of 32 | 32 pairs"),
         ("gemm gu ", "c_stride=192", "c_stride=128", "gemm gu: c_stride=128 is less than a row's 160"),
         ("gemm down ", "lda=192", "lda=184", "gemm down: lda=184 differs from gu's c_stride=192"),
         ("gemv o ", "K=128", "K=64", "gemv o: K=64, the model has 128"),
@@ -182,6 +184,20 @@ def test_a_compiled_bundle_may_hold_longer_streams_but_no_shorter_ones(copy: Pat
     assert not Bundle.open(copy).emulated
     replace(copy / "tensors.txt", "l1.g.gu ", "l1.g.gu u8 23032 0 23032")
     fails(copy, "23,032 bytes, b_bytes of gemm gu takes 23,040")
+
+
+@pytest.mark.parametrize(("record", "old", "new"), [
+    ("gemm gu ", "N=320", "N=160"),  # the columns of C instead of B's
+    ("gemv o ", "w_words=", "w_words=9"),  # a unit of the compiler's own
+])
+def test_what_a_compiled_bundle_may_count_in_its_own_way(copy: Path, record: str, old: str, new: str) -> None:
+    for file in copy.glob("kernels/*.bin"):
+        file.write_bytes(b"\x01\0\0\0" + file.read_bytes())
+    lines = (copy / "manifest.txt").read_text().splitlines()
+    line = next(text for text in lines if text.startswith(record))
+    assert old in line
+    replace(copy / "manifest.txt", record, line.replace(old, new, 1))
+    assert not Bundle.open(copy).emulated
 
 
 def test_the_head_of_a_compiled_bundle_has_a_known_layout(copy: Path) -> None:

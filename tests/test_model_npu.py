@@ -121,6 +121,12 @@ def test_kernels_are_made_once_and_share_contexts(npu):
     assert npu.kernel("gu", 2).ops == 2 * 2 * spec.m * spec.k * spec.n
 
 
+def test_an_xclbins_only_kernel_runs_whatever_the_manifest_calls_it(npu):
+    xclbins = npu.bundle.xclbins
+    xclbins["gemv"] = replace(xclbins["gemv"], kernel="MAIN")
+    assert npu.kernel("lin", 0).name == "MLIR_AIE"
+
+
 def test_keys_the_bundle_lacks(npu):
     for call in (npu.gemm_spec, npu.gemv_spec):
         with pytest.raises(ModelError, match=r"has no gem[mv] v_patch"):

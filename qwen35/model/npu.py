@@ -155,8 +155,10 @@ class NpuModel:
                 stream = gemm.stream(chunks)
                 context, file = stream.ctx, stream.insts
                 work = 2 * gemm.m * gemm.k * gemm.n * chunks
-            name, insts = self.bundle.xclbins[context].kernel, self.bundle.insts(file)
-            found = self._pool.kernel(self._xclbin(context), insts, name=name, ops=work)
+            xclbin, name = self._xclbin(context), self.bundle.xclbins[context].kernel
+            # The only kernel of a file runs whatever the manifest calls it, as in the reference runtime.
+            chosen = None if len(xclbin.kernels) == 1 else name
+            found = self._pool.kernel(xclbin, self.bundle.insts(file), name=chosen, ops=work)
             self._kernels[key, chunks] = found
         return found
 
