@@ -24,6 +24,7 @@ assert suite.MODULES
 
 NOT_EMULATED = {
     "contexts.task_limit_is_the_drivers": "the emulated device's slots are its task limit",
+    "descriptor.reading": "reads of the descriptor go to the memory behind it",
     **{name: "runtime suspend is not emulated" for name in kit.CASES if name.startswith("power.")},
 }
 SLOW = {"timeouts"}
@@ -146,6 +147,10 @@ folder = os.open("/dev/accel", os.O_RDONLY | os.O_DIRECTORY)
 assert stat.S_ISCHR(os.stat("accel0", dir_fd=folder).st_mode)
 fd = os.open("accel0", os.O_RDWR, dir_fd=folder)
 assert stat.S_ISCHR(os.fstat(fd).st_mode) and os.get_inheritable(fd) is False
+for link in (f"/proc/self/fd/{fd}", f"/proc/{os.getpid()}/fd/{fd}"):
+    assert os.readlink(link) == "/dev/accel/accel0" and os.stat(link) == node
+    assert stat.S_ISLNK(os.lstat(link).st_mode)
+assert os.readlink("/proc/self/fd/0") != "/dev/accel/accel0"
 assert os.path.realpath("/sys/class/accel/accel0/device/driver").endswith("/drivers/amdxdna")
 device = os.path.realpath("/sys/class/accel/accel0/device")
 assert open(device + "/vendor").read() == "0x1022\\n"

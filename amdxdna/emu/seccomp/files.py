@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 import struct
 from collections.abc import Callable
@@ -28,6 +29,7 @@ _STATX = struct.Struct("<IIQIIIH2xQQQQ" + "qI4x" * 4 + "IIII112x")
 _OPEN_HOW = struct.Struct("<Q")
 _KEEP_FLAGS = os.O_DIRECTORY | os.O_NOFOLLOW | getattr(os, "O_PATH", 0)
 _INODE = 0xACCE1
+_OWN_FD = re.compile(r"/proc/(?:self|thread-self|(\d+)(?:/task/\d+)?)/fd/(\d+)")
 
 
 @dataclass
@@ -67,6 +69,14 @@ class Files:
         folder = int(struct.unpack("<i", struct.pack("<I", arguments[0] & 0xFFFFFFFF))[0])
         at = "cwd" if nr not in _HAVE_FOLDER or folder == AT_FDCWD else f"fd/{folder}"
         return self.tree.absolute(path, os.readlink(f"/proc/{thread}/{at}"))
+
+    def descriptor(self, nr: int, thread: int, path: str) -> str | None:
+        """The same link under the caller's own number, when the path is that of a process's descriptor and
+        the call asks what it leads to."""
+        match = _OWN_FD.fullmatch(path)
+        if match is None or nr not in (READLINK, READLINKAT, STAT, NEWFSTATAT, STATX):
+            return None
+        return f"/proc/{match[1] or thread}/fd/{match[2]}"
 
     def open_flags(self, nr: int, arguments: list[int], read: Callable[[int, int], bytes]) -> int:
         """The flags of an open."""
@@ -118,9 +128,7 @@ class Files:
         if nr in (READLINK, READLINKAT):
             if is_node:
                 raise error(errno.EINVAL)
-            at, size = (a[1], a[2]) if nr == READLINK else (a[2], a[3])
-            target = os.fsencode(os.readlink(entry))[:size & 0xFFFFFFFF]
-            return len(target), at, target
+            return self.link(nr, a, os.readlink(entry))
         if nr in _XATTRS:
             os.stat(entry, follow_symlinks=nr in (GETXATTR, LISTXATTR))
             if nr in (GETXATTR, LGETXATTR):
@@ -135,6 +143,12 @@ class Files:
         if not is_node and os.path.realpath(entry) == self.tree.root + self.tree.node:
             status = self.node_status()
         return self.status(nr, a, status)
+
+    def link(self, nr: int, arguments: list[int], target: str) -> tuple[int, int, bytes]:
+        """The answer to a readlink."""
+        at, size = arguments[1:3] if nr == READLINK else arguments[2:4]
+        data = os.fsencode(target)[:size & 0xFFFFFFFF]
+        return len(data), at, data
 
     def status(self, nr: int, arguments: list[int], status: os.stat_result) -> tuple[int, int, bytes]:
         """The answer to a call of the stat family."""

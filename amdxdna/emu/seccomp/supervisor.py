@@ -164,6 +164,10 @@ class Supervisor:
         except OSError:
             call.go_on()
             return
+        link = self._files.descriptor(call.nr, call.thread, full)
+        if link is not None:
+            self._descriptor(call, link)
+            return
         entry = self._tree.find(full)
         if full == self._tree.node:
             if call.nr in files.OPENS:
@@ -185,6 +189,21 @@ class Supervisor:
         else:
             self._answer(call, self._files.answer(call.nr, call.arguments, full, entry,
                                                   lambda: Caller.of(call.thread)))
+
+    def _descriptor(self, call: Call, link: str) -> None:
+        """A question about /proc/PID/fd/N: the device's descriptors lead to the node."""
+        try:
+            inode = os.stat(link).st_ino
+        except OSError:
+            inode = 0
+        follow = not ((call.nr == files.NEWFSTATAT and call.arguments[3] & files.AT_SYMLINK_NOFOLLOW)
+                      or (call.nr == files.STATX and call.arguments[2] & files.AT_SYMLINK_NOFOLLOW))
+        if inode not in self._clients or not follow:
+            call.go_on()
+        elif call.nr in (files.READLINK, files.READLINKAT):
+            self._answer(call, self._files.link(call.nr, call.arguments, self.node))
+        else:
+            self._answer(call, self._files.status(call.nr, call.arguments, self._files.node_status()))
 
     def _reader(self, call: Call) -> Callable[[int, int], bytes]:
         from amdxdna.emu.driver.usermem import UserMemory

@@ -39,13 +39,13 @@ class Tree:
         self.number = int(accel[1]) if accel else 0
         self.root = tempfile.mkdtemp(prefix="amdxdna-emulate-")
         self._roots: tuple[str, ...] = ()
-        tokens = [os.path.basename(self.node)]
+        tokens = ["/fd/", os.path.basename(self.node)]
         if accel:
             self._fill(f"accel{self.number}")
             self._roots = ("/dev/accel", "/sys/class/accel", f"/sys/devices/{_BRIDGE}",
                            "/sys/bus/pci/drivers/amdxdna", "/sys/module/amdxdna",
                            f"{_PCI_DEVICES}/{FUNCTION}", f"/sys/dev/char/{MAJOR}:{self.number}")
-            tokens = ["accel", "acce:", "amdxdna", f"/{MAJOR}:", _PCI_DEVICES]
+            tokens = ["/fd/", "accel", "acce:", "amdxdna", f"/{MAJOR}:", _PCI_DEVICES]
         self.tokens = b"".join(os.fsencode(token) + b"\0" for token in tokens) + b"\0"
         """For xdna_notice_next: what a path that concerns the device has in it."""
 
