@@ -1,9 +1,10 @@
-/* GEMV for AVX2: 16-bit integer products with |q| < 2^14, float32 sums of blocks. */
+/* GEMV for AVX2: products of 16-bit integers, float32 sums of blocks. */
 #define TARGET __attribute__((target("avx2,fma")))
 #include "avx2.h"
 #include "entries.h"
 
-enum { HEADROOM = 6 };
+/* bfp16's mantissas enter times 256 and leave q 14 bits and a sign, bfp6s's doubled and leave it 15. */
+enum { HEADROOM8 = 6, HEADROOM16 = 7 };
 
 typedef struct {
     int16_t q[8];
@@ -40,12 +41,12 @@ TARGET_INLINE void put16(void *out, size_t at, size_t block, const int32_t *q, i
 
 TARGET size_t avx2_prepare_bfp16(const uint16_t *x, size_t k, void *out)
 {
-    return fill_entries(x, k / 8, 8, HEADROOM, HEADROOM, 14 - 149, put8, out);
+    return fill_entries(x, k / 8, 8, HEADROOM8, HEADROOM8, 14 - 149, put8, out);
 }
 
 TARGET size_t avx2_prepare_bfp6s(const uint16_t *x, size_t k, void *out)
 {
-    return fill_entries(x, k / 16, 16, HEADROOM, HEADROOM, 7 - 149, put16, out);
+    return fill_entries(x, k / 16, 16, HEADROOM16, HEADROOM16, 7 - 149, put16, out);
 }
 
 /* Rows a and b of a block, one in each 128-bit lane, from 16 bytes each. */

@@ -8,7 +8,7 @@ are rounded once, half to even, to bf16. A sum that float32 holds exactly is exa
 additions shows, within float32's rounding of the terms. Results depend neither on the number of threads nor,
 for a GEMM, on the other rows.
 
-- GEMV makes integers of x: a weight block's x share an exponent and become 15 (AVX2) or 16 bit integers. What
+- GEMV makes integers of x: a weight block's x share an exponent and become integers of 15 or 16 bits. What
   these cut off smaller values goes into further integers for the same block until nothing is left, so that
   nothing is lost whatever the range within a block. Not finite, or outside 2^-122 .. 2^113: plain float32.
 - The BF16 GEMM (vdpbf16ps) takes denormal weights, activations and sums as zero and adds the two products of
