@@ -1,8 +1,8 @@
 """Builds the C extensions with cffi (API mode, out of line, one abi3 binary each).
 
 Run as a script it rebuilds them in place (`python build_ffi.py`); setuptools uses :class:`BuildExt`
-through pyproject.toml. Each extension is one entry of :data:`MODULES`. Functions that need more than baseline x86-64 carry their own
-`target` attribute and are chosen at run time, so no file needs special flags.
+through pyproject.toml. Each extension is one entry of :data:`MODULES`. Functions that need more than baseline
+x86-64 carry their own `target` attribute and are chosen at run time, so no file needs special flags.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class BuildExt(build_ext):
             ext.define_macros = [("Py_LIMITED_API", LIMITED_API), ("_GNU_SOURCE", None)]
             ext.extra_compile_args = ["-O3", "-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter",
                                       "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
-            ext.extra_link_args = ["-pthread"]
+            ext.extra_link_args = ["-pthread", "-Wl,-s"]
             ext.libraries = ["m"]
             ext.py_limited_api = True
 
