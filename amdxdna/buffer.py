@@ -266,8 +266,7 @@ def _map(client: Client, nbytes: int, offset: int) -> tuple[int, Any]:
 
 
 def _finish(client: Client, handle: int, kind: str, nbytes: int) -> Buffer:
-    """The buffer of a new SHARE or CMD BO."""
-    client.retain(handle)
+    """The buffer of a SHARE or CMD BO, whose handle it takes over."""
     try:
         info = _info(client, handle)
         host, pointer = _map(client, nbytes, info.map_offset)
@@ -299,8 +298,23 @@ def allocate(client: Client, nbytes: int, kind: str = "share", flush: bool = Tru
 
 def _create(client: Client, nbytes: int, kind: str) -> int:
     request = ffi.new("struct amdxdna_drm_create_bo *", {"size": nbytes, "type": KINDS[kind]})
-    ioctl.call(client.node, "CREATE_BO", request, kind.upper(), f"{nbytes} bytes")
-    return int(request.handle)
+    return _handle(client, "CREATE_BO", request, kind.upper(), f"{nbytes} bytes")
+
+
+def _handle(client: Client, name: str, request: Any, kind: str = "", detail: str = "") -> int:
+    """Issues a request that makes a handle, which the caller then owns (one count of it).
+
+    The driver cannot be interrupted in it: a signal's handler runs, and may raise, when the BO exists.
+    """
+    try:
+        ioctl.call(client.node, name, request, kind, detail)
+    except XdnaError:
+        raise
+    except BaseException:
+        if request.handle:
+            client.release(client.retain(request.handle))
+        raise
+    return client.retain(int(request.handle))
 
 
 def _allocate_dev(client: Client, nbytes: int) -> Buffer:
@@ -320,7 +334,6 @@ def _allocate_dev(client: Client, nbytes: int) -> Buffer:
                 if again.errno not in (errno.EAGAIN, errno.ENOSPC):
                     raise
                 raise heap.full(nbytes, again.errno) from None
-        client.retain(handle)
         try:
             info = _info(client, handle)
         except BaseException:
@@ -350,8 +363,7 @@ def wrap(client: Client, address: int, nbytes: int, keep: Any = None, read_only:
     table.va_entries[0].len = nbytes
     request = ffi.new("struct amdxdna_drm_create_bo *", {
         "vaddr": ioctl.address_of(table), "size": nbytes, "type": lib.AMDXDNA_BO_SHARE})
-    ioctl.call(client.node, "CREATE_BO", request, "userptr", f"{nbytes} bytes at {address:#x}")
-    handle = client.retain(int(request.handle))
+    handle = _handle(client, "CREATE_BO", request, "userptr", f"{nbytes} bytes at {address:#x}")
     device, pointer = address, None
     try:
         info = _info(client, handle)
@@ -376,7 +388,11 @@ def import_fd(client: Client, fd: int, nbytes: int | None) -> Buffer:
     client.check_open()
     reap()
     request = ffi.new("struct drm_prime_handle *", {"fd": fd})
-    ioctl.call(client.node, "PRIME_FD_TO_HANDLE", request, detail=f"descriptor {fd}")
-    # A dma-buf's size is where its end is; the driver does not tell it.
-    size = os.lseek(fd, 0, os.SEEK_END) if nbytes is None else nbytes
-    return _finish(client, int(request.handle), "share", size)
+    handle = _handle(client, "PRIME_FD_TO_HANDLE", request, detail=f"descriptor {fd}")
+    try:
+        # A dma-buf's size is where its end is; the driver does not tell it.
+        size = os.lseek(fd, 0, os.SEEK_END) if nbytes is None else nbytes
+    except BaseException:
+        client.release(handle)
+        raise
+    return _finish(client, handle, "share", size)

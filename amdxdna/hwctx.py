@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
+from typing import Any
 
 from amdxdna import ioctl, packet, query
 from amdxdna._native import ffi, lib
@@ -91,13 +92,9 @@ class HwContext:
         self._pdis = tuple(pdis) if pdis is not None else load_pdis(client, xclbin)
         self.handle = 0
         self.syncobj = 0
+        self._open: list[int] = []
         try:
             self._create(columns, array.core.row_count)
-            # The timeline lives as long as this object, past close(): a Run may be about to wait on it, and
-            # a new context may get its number.
-            self._open = [self.handle]
-            weakref.finalize(self, doom, partial(
-                _abandon, client, self._open, self.syncobj, self._pending)).atexit = False
             self._configure()
         except BaseException:
             self.close()
@@ -119,6 +116,7 @@ class HwContext:
         for attempt in range(_ATTEMPTS):
             try:
                 ioctl.call(self.client.node, "CREATE_HWCTX", request, detail=f"{columns} columns")
+                self._own(request)
                 break
             except XdnaError as error:
                 if error.errno != errno.EINVAL:
@@ -128,8 +126,23 @@ class HwContext:
                 certain = isinstance(verdict, NoFreeContext) and verdict.certain
                 if certain or attempt + 1 == _ATTEMPTS:
                     raise verdict from None
+            except BaseException:
+                # Out of a signal handler, which runs when the driver has answered: the context exists.
+                if request.handle and not self.handle:
+                    self._own(request)
+                raise
+
+    def _own(self, request: Any) -> None:
+        """Takes over what CREATE_HWCTX made.
+
+        The timeline lives as long as this object, past close(): a Run may be about to wait on it, and a new
+        context may get its number.
+        """
         self.handle = request.handle
         self.syncobj = request.syncobj_handle
+        self._open.append(self.handle)
+        weakref.finalize(self, doom, partial(
+            _abandon, self.client, self._open, self.syncobj, self._pending)).atexit = False
 
     def _configure(self) -> None:
         cus = self.xclbin.cus
@@ -178,6 +191,8 @@ class HwContext:
             if exec_.seq == NOT_SUBMITTED:
                 with self.lock:
                     self._recycle(command)
+            else:
+                self.orphans.append(command)
             raise
         return Run(self, command)
 
@@ -266,8 +281,7 @@ class HwContext:
     def _forget(self, usable: bool) -> None:
         """What close() does on this side, also when the driver could not destroy the context."""
         with self.lock:
-            if self.handle:
-                self._open.clear()
+            self._open.clear()
             self.handle = 0
             for command in list(self._pending):
                 if command.state is None:
