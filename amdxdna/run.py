@@ -137,7 +137,7 @@ class Run:
         further wait.
         """
         if self._command is not None:
-            deadline = FOREVER if timeout is None else time.monotonic_ns() + max(0, int(timeout * 1e9))
+            deadline = FOREVER if timeout is None else _deadline(timeout)
             if not self._over(deadline):
                 raise WaitTimeout(f"the command has not completed within {timeout} s",
                                   call="SYNCOBJ_TIMELINE_WAIT", remedy="Wait again: it is still running")
@@ -170,6 +170,13 @@ class Run:
         command = self._command
         if command is not None:
             self._context.orphans.append(command)
+
+
+def _deadline(seconds: float) -> int:
+    """CLOCK_MONOTONIC in `seconds`, in the nanoseconds of a signed 64-bit number; inf is for ever."""
+    if not seconds < FOREVER * 1e-9:
+        return FOREVER
+    return min(time.monotonic_ns() + int(max(seconds, 0.0) * 1e9), FOREVER)
 
 
 def failure(command: Command) -> CommandFailed:

@@ -542,3 +542,18 @@ def test_waiting_lets_other_threads_run(device):
     stop.set()
     thread.join()
     assert len(moves) > 5
+
+
+@pytest.mark.parametrize("timeout", [float("inf"), 1e30, 1e10, 9223372036.8])
+def test_any_timeout_is_a_deadline(device, timeout):
+    pair = numbers(device, 16), device.alloc(64)
+    adder(device, 64, 1, delay_us=2000).start(*pair).wait(timeout)
+    np.testing.assert_array_equal(pair[1].view("u4"), np.arange(16) + 1)
+
+
+@pytest.mark.parametrize("timeout", [-1.0, -1e30, float("-inf")])
+def test_a_timeout_in_the_past_is_none_to_wait(device, timeout):
+    run = adder(device, 64, 1, delay_us=100_000).start(numbers(device, 16), device.alloc(64))
+    with pytest.raises(errors.WaitTimeout):
+        run.wait(timeout)
+    run.wait()
