@@ -81,13 +81,30 @@ def test_params_that_cannot_be(copy: Path, name: str, text: str, message: str) -
         ("param gemv_format int4", "'int4' is not one of bfp16, bfp6s"),
         ("param tied 2", "2 is outside 0..1"),
         ("param tied 0", "tensor embed is missing"),
-        ("param v.D 64", "param v.weights is missing"),
+        ("param v.D 64", "param v.I is missing"),
     ],
 )
 def test_params_that_are_too_many(copy: Path, extra: str, message: str) -> None:
     with open(copy / "manifest.txt", "a") as manifest:
         manifest.write(extra + "\n")
     fails(copy, message)
+
+
+@pytest.mark.parametrize("weights", ["w8", "bfp16x2"])
+def test_weights_of_a_tower_that_no_param_tells(tmp_path: Path, weights: str) -> None:
+    path = write_bundle(tmp_path, SHAPES["vision"], None, Habits(chunks=1, vision=weights))
+    replace(path / "manifest.txt", "param v.weights ", "")
+    config = Bundle.open(path).config.vision
+    assert config is not None and config.weights == weights
+
+
+@pytest.mark.parametrize("key", ["v_m1", "v_m2"])
+def test_rows_of_the_merger_that_would_overlap(bundles: dict[str, Path], tmp_path: Path, key: str) -> None:
+    path = Path(shutil.copytree(bundles["vision"], tmp_path / "bundle"))
+    line = next(x for x in (path / "manifest.txt").read_text().splitlines() if x.startswith(f"gemm {key} "))
+    wide = int(line.split("lda=")[1].split()[0])
+    at = replace(path / "manifest.txt", f"gemm {key} ", line.replace(f"lda={wide}", f"lda={wide // 2}"))
+    assert fails(path, f"gemm {key}: lda={wide // 2} is less than the merger's rows of {wide}").line == at
 
 
 @pytest.mark.parametrize(

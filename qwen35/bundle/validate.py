@@ -159,8 +159,10 @@ class _Checker:
         if fc2.lda != fc1.c_stride:
             self.fail(fc2.line, f"gemm v_fc2: lda={fc2.lda} differs from v_fc1's c_stride={fc1.c_stride}")
         merger = self.bundle.gemms["v_m1"].m
-        self.gemm("v_m1", v.D, wide, wide, merger)
-        self.gemm("v_m2", v.D, v.out, v.out, merger)
+        for key, columns in (("v_m1", wide), ("v_m2", v.out)):
+            spec = self.gemm(key, v.D, columns, columns, merger)
+            if spec.lda < wide:
+                self.fail(spec.line, f"gemm {key}: lda={spec.lda} is less than the merger's rows of {wide}")
         self.f32("vis.pos", v.pos_side * v.pos_side, v.D)
         self.f32("vis.m_ln_w", v.D)
         self.f32("vis.m_ln_b", v.D)

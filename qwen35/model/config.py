@@ -72,17 +72,22 @@ class VisionConfig:
         return self.merge * self.merge
 
     @classmethod
-    def from_manifest(cls, manifest: Manifest) -> VisionConfig | None:
-        """The tower's constants, or None where the manifest has no `v.D`. Raises BundleError."""
+    def from_manifest(cls, manifest: Manifest, weights: str = "") -> VisionConfig | None:
+        """The tower's constants, or None where the manifest has no `v.D`. Raises BundleError.
+
+        `weights` is what they are where the manifest has no `v.weights` ("": it must).
+        """
         if "v.D" not in manifest.params:
             return None
 
         def count(name: str, most: int = _DIM) -> int:
             return manifest.param("v." + name).count(1, most)
 
-        weights = manifest.param("v.weights")
-        if weights.text not in VISION_WEIGHTS:
-            weights.fail(f"{weights.text!r} is not one of {', '.join(VISION_WEIGHTS)}")
+        if not weights or "v.weights" in manifest.params:
+            param = manifest.param("v.weights")
+            weights = param.text
+            if weights not in VISION_WEIGHTS:
+                param.fail(f"{weights!r} is not one of {', '.join(VISION_WEIGHTS)}")
         config = cls(
             D=count("D"), I=count("I"), depth=count("depth", _LAYERS), heads=count("heads"),
             patch=count("patch", 1024), merge=count("merge", 64), out=count("out"),
@@ -91,7 +96,7 @@ class VisionConfig:
             vision_start=manifest.param("v.vision_start").count(0, _TOKENS),
             vision_end=manifest.param("v.vision_end").count(0, _TOKENS),
             min_pixels=count("min_pixels", 1 << 30), max_pixels=count("max_pixels", 1 << 30),
-            max_patches=count("max_patches"), weights=weights.text,
+            max_patches=count("max_patches"), weights=weights,
         )
         config._check(manifest)
         return config
@@ -182,12 +187,19 @@ class ModelConfig:
 
     @classmethod
     def from_bundle(cls, bundle: Bundle) -> ModelConfig:
-        """The constants of an opened bundle. Raises BundleError naming the param's line."""
-        return cls.from_manifest(bundle.manifest)
+        """The constants of an opened bundle. Raises BundleError naming the param's line.
+
+        Where no param tells the tower's weights, they are w8 if factors are there (as the reference does).
+        """
+        factors = any(name.startswith("vis.") and name.endswith(".f") for name in bundle.tensors)
+        return cls.from_manifest(bundle.manifest, "w8" if factors else "bfp16x2")
 
     @classmethod
-    def from_manifest(cls, manifest: Manifest) -> ModelConfig:
-        """The constants of a manifest. Raises BundleError naming the param's line."""
+    def from_manifest(cls, manifest: Manifest, vision_weights: str = "") -> ModelConfig:
+        """The constants of a manifest. Raises BundleError naming the param's line.
+
+        `vision_weights` as in VisionConfig.from_manifest.
+        """
 
         def count(name: str, most: int = _DIM) -> int:
             return manifest.param(name).count(1, most)
@@ -203,7 +215,7 @@ class ModelConfig:
             max_prompt=count("max_prompt"), n_down=count("n_down", 4096),
             head_rows=count("head_rows", _TOKENS), n_head=count("n_head", _TOKENS),
             stop=manifest.param("stop").counts(_TOKENS), gemv_format=_gemv_format(manifest),
-            tied=_tied(manifest), vision=VisionConfig.from_manifest(manifest),
+            tied=_tied(manifest), vision=VisionConfig.from_manifest(manifest, vision_weights),
         )
         config._check(manifest)
         return config
