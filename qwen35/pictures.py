@@ -45,8 +45,13 @@ class Seen:
         self.grid = prepared.grid
         self.tokens = prepared.grid[0] * prepared.grid[1] // (merge * merge)
         self.original, self.resized = prepared.original, prepared.resized
-        self.patches: NDArray[np.float32] | None = prepared.patches
+        self.patches: NDArray[np.float32] = prepared.patches
         self.digest = hashlib.sha256(repr(self.grid).encode() + prepared.patches.tobytes()).digest()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its patches."""
+        return self.patches.nbytes
 
     def keys(self) -> list[int]:
         """A name for each of its tokens: negative, so that no token id is one."""
@@ -58,7 +63,8 @@ class Pictures:
     """The pictures of a session, and the tower that turns them into embeddings. Not thread-safe.
 
     The tower is made for the first picture. Embeddings are kept by content, the least recently used dropped
-    beyond `budget` bytes; a picture is read again only when its file has changed.
+    beyond `budget` bytes, and so are the patches of pictures from files: until then one is read again only
+    when its file has changed.
     """
 
     def __init__(
@@ -98,6 +104,8 @@ class Pictures:
             # The file is gone; a conversation goes on with what was seen of it.
             seen = next((s for k, s in reversed(self._by_source.items()) if k[0] == key[0]), None)
         if seen is not None:
+            if key is not None and key in self._by_source:
+                self._by_source.move_to_end(key)
             return seen
         seen = Seen(self._prepare(image), self.config.merge)
         if seen.grid[0] * seen.grid[1] > self.config.max_patches:
@@ -111,7 +119,8 @@ class Pictures:
             self.note(f"{name} is {wide}x{tall}, shrunk to {seen.resized[0]}x{seen.resized[1]}")
         if key is not None:
             self._by_source[key] = seen
-            while len(self._by_source) > 64:
+            kept = self._by_source.values()
+            while len(kept) > 1 and sum(one.nbytes for one in kept) > self.budget:
                 self._by_source.popitem(last=False)
         return seen
 
@@ -121,12 +130,11 @@ class Pictures:
         if rows is None:
             if self._tower is None:
                 self._tower = self._make_tower()
-            assert seen.patches is not None
             progress = None if told is None else lambda done, total: told("picture", done, total)
             rows = self._tower.encode(seen.patches, seen.grid, progress)
             self._by_content[seen.digest] = rows
             kept = self._by_content.values()
-            while len(kept) > 1 and sum(rows.nbytes for rows in kept) > self.budget:
+            while len(kept) > 1 and sum(one.nbytes for one in kept) > self.budget:
                 self._by_content.popitem(last=False)
         self._by_content.move_to_end(seen.digest)
         return rows

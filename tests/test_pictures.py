@@ -77,6 +77,22 @@ def test_a_picture_goes_through_the_tower_once_for_all_its_turns(
     assert tower.seen == 2
 
 
+def test_pictures_from_files_are_kept_within_the_budget(
+    model: Qwen35, tower: CountingTower, tmp_path: Path
+) -> None:
+    pictures = model.vision
+    assert pictures is not None
+    paths = [picture(tmp_path / f"{seed}.png", seed) for seed in range(4)]
+    pictures.budget = 3 * pictures.look(paths[0]).patches.nbytes
+    first, second = pictures.look(paths[0]), pictures.look(paths[1])
+    pictures.look(paths[2])
+    assert pictures.look(paths[0]) is first
+    pictures.look(paths[3])
+    assert pictures.look(paths[0]) is first and pictures.look(paths[1]) is not second
+    pictures.budget = 0
+    assert pictures.look(paths[2]) is pictures.look(paths[2])
+
+
 def test_states_of_different_pictures_are_not_mixed_up(model: Qwen35, bundle: Path, tmp_path: Path) -> None:
     """The prompts' ids are the same; the answers must be those of a fresh model."""
     shots = [picture(tmp_path / f"{seed}.png", seed) for seed in (1, 2)]

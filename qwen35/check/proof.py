@@ -121,7 +121,7 @@ class _Run:
     def _picture(self, seen: Seen, pictures: Pictures) -> Iterator[Finding]:
         grid = tuple(int(v) for v in self._tensor("grid"))
         patches = self._tensor("patches")
-        if seen.grid != grid or seen.patches is None or seen.patches.size != patches.size:
+        if seen.grid != grid or seen.patches.size != patches.size:
             yield self._finding("picture", False, f"its patch grid is {seen.grid}, recorded {grid}")
             return
         worst = float(np.abs(seen.patches - patches.reshape(seen.patches.shape)).max())
