@@ -312,7 +312,7 @@ class Conversation:
             data = json.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise UsageError(f"cannot read the conversation: {error.strerror}", str(path)) from None
-        except ValueError:
+        except (ValueError, RecursionError):
             data = None
         if not isinstance(data, dict) or data.get("format") != _FORMAT:
             raise UsageError("this is no saved conversation", str(path), "give a file that /save wrote")
@@ -330,8 +330,16 @@ _FORMAT = "qwen35-conversation"
 
 
 def _sound(message: Any) -> bool:
+    """Whether a message of a file is one as `save` writes them; what it says is the template's to judge."""
+    if not isinstance(message, dict) or message.get("role") not in ("system", "user", "assistant", "tool"):
+        return False
+    content, calls = message.get("content"), message.get("tool_calls", [])
+    items = [{"text": content}] if isinstance(content, str) else content
     return (
-        isinstance(message, dict)
-        and message.get("role") in ("system", "user", "assistant", "tool")
-        and isinstance(message.get("content"), (str, list))
+        isinstance(items, list)
+        and all(isinstance(item, dict) and isinstance(item.get("text", ""), str) for item in items)
+        and all(isinstance(item.get("image", ""), str) for item in items)
+        and isinstance(message.get("reasoning_content", ""), str)
+        and isinstance(calls, list)
+        and all(isinstance(call, dict) and isinstance(call.get("function"), dict) for call in calls)
     )

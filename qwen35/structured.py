@@ -27,7 +27,7 @@ def read_schema(path: str | Path) -> Any:
         schema = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise UsageError(f"cannot read the schema: {error.strerror}", str(path)) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"the schema is not JSON: {error}", str(path)) from None
     if not isinstance(schema, (dict, bool)):
         raise UsageError("a schema is a JSON object", str(path))

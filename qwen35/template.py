@@ -189,15 +189,15 @@ def _render_assistant(out: list[Piece], message: Message, current: bool, where: 
 
 
 def _render_call(out: list[Piece], lead: str, call: Mapping[str, Any], where: str) -> None:
-    function = call.get("function", call)
-    name = function.get("name")
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    name = function.get("name") if isinstance(function, Mapping) else None
     if not isinstance(name, str):
         raise TemplateError("a tool call needs a function name", where)
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments) if arguments.strip() else {}
-        except ValueError:
+        except (ValueError, RecursionError):
             arguments = None
     if not isinstance(arguments, Mapping):
         raise TemplateError(f"the arguments of {name} are not a JSON object", where)
@@ -267,7 +267,7 @@ def _data(text: str) -> list[Piece]:
 def _json(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise TemplateError(f"a tool's description or argument is not JSON: {error}") from None
 
 
@@ -356,6 +356,6 @@ def _value(text: str) -> Any:
     if text[:1] in "[{":
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
     return text

@@ -292,6 +292,19 @@ def test_images_are_saved_as_paths(model: Qwen35, tmp_path: Path) -> None:
         "", "[]", "{}", '{"format": "other"}', '{"format": "qwen35-conversation", "version": 2}',
         '{"format": "qwen35-conversation", "version": 1, "messages": [{"role": "robot", "content": ""}]}',
         '{"format": "qwen35-conversation", "version": 1, "messages": [], "tools": 3}',
+        "[" * 100_000,
+        *(
+            json.dumps({"format": "qwen35-conversation", "version": 1, "messages": [message]})
+            for message in (
+                {"role": "assistant", "content": [3]},
+                {"role": "assistant", "content": [{"text": 3}]},
+                {"role": "user", "content": [{"image": {}}]},
+                {"role": "assistant", "content": "", "reasoning_content": 3},
+                {"role": "assistant", "content": "", "tool_calls": 3},
+                {"role": "assistant", "content": "", "tool_calls": [3]},
+                {"role": "assistant", "content": "", "tool_calls": [{"function": 3}]},
+            )
+        ),
     ],
 )
 def test_a_file_that_is_no_conversation_changes_nothing(model: Qwen35, tmp_path: Path, content: str) -> None:

@@ -209,7 +209,8 @@ def test_the_next_turn_shares_everything_up_to_the_border(tokenizer: Tokenizer) 
             "cannot hold images",
         ),
         ([{"role": "user", "content": "<tool_response>x</tool_response>"}], "no user message"),
-        ([{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{"function": {}}]}], "name"),
+        *(([{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}], "name")
+          for call in ({"function": {}}, {"function": 3}, 3)),
     ],
 )
 def test_what_the_format_has_no_place_for(messages: list[dict[str, Any]], message: str) -> None:
@@ -238,3 +239,12 @@ def test_tool_calls_are_read_back() -> None:
 )
 def test_text_without_a_whole_call_stays(text: str) -> None:
     assert parse_tool_calls(text) == (text, [])
+
+
+def test_an_argument_nested_beyond_reading_stays_text() -> None:
+    deep = "[" * 100_000
+    call = f"<tool_call>\n<function=f>\n<parameter=a>\n{deep}\n</parameter>\n</function>\n</tool_call>"
+    assert parse_tool_calls(call)[1][0]["function"]["arguments"] == {"a": deep}
+    calls = [{"function": {"name": "f", "arguments": deep}}]
+    with pytest.raises(TemplateError, match="not a JSON object"):
+        render([{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": calls}])
