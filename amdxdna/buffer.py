@@ -226,7 +226,7 @@ class Buffer:
 
 
 def _release(client: Client, handle: int, heap_bytes: int) -> None:
-    if heap_bytes:
+    if heap_bytes and client.pid == os.getpid():
         with client.lock:
             client.device_bytes -= heap_bytes
     client.release(handle)

@@ -34,6 +34,15 @@ _unmaps: deque[Callable[[], None]] = deque()
 _doomed: deque[Callable[[], None]] = deque()
 
 
+def _after_fork() -> None:
+    """What the parent's garbage collector gave up is the parent's to give back."""
+    _unmaps.clear()
+    _doomed.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def doom(action: Callable[[], None], first: bool = False) -> None:
     """Queues what a finalizer has to do for the next :func:`reap`. Never blocks.
 
@@ -132,6 +141,8 @@ class Client:
 
     def release(self, handle: int) -> None:
         """Gives a buffer handle back, at the last owner. Errors are dropped."""
+        if self.pid != os.getpid():
+            return
         with self.lock:
             left = self._handles.get(handle, 0) - 1
             if left > 0:

@@ -21,6 +21,14 @@ _clients: dict[str, Client] = {}
 _lock = threading.Lock()
 
 
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class Device:
     """An open NPU, kernel or emulated. A context manager; :meth:`close` ends everything made through it.
 

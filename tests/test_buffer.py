@@ -7,6 +7,7 @@ import gc
 import mmap
 import os
 import random
+import signal
 import threading
 
 import numpy as np
@@ -300,6 +301,37 @@ def test_a_forked_child_cannot_use_the_parents_buffers(device):
 
 
 # The heap
+
+
+def test_a_forked_child_waits_for_none_of_the_parents_locks(device):
+    """A lock that another thread of the parent held stays locked in the child for good."""
+    dropped, kept = device.alloc(64), device.alloc(64)
+    held, over = threading.Event(), threading.Event()
+
+    def hold():
+        with device.client.lock:
+            held.set()
+            over.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    del dropped  # queued, for the next allocation
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)
+        status = 1
+        try:
+            with Device.open("emu:quiet,threads=1,slots=5") as own:
+                own.alloc(64)
+                kept.close()
+                status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    over.set()
+    thread.join()
+    assert kept.read(0, 1) == b"\0"
 
 
 def test_the_heap_grows_behind_itself(device):

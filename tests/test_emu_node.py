@@ -445,6 +445,37 @@ def test_a_forked_child_may_not_use_the_parents_node(ready: Open) -> None:
     assert client.copy() == kit.COMPLETED
 
 
+def test_a_forked_child_has_a_device_of_its_own() -> None:
+    done = run_python("""
+        import signal
+        from amdxdna import errors
+        from amdxdna.device import Device
+        from tests.binding import adder, hanging
+
+        options = "emu:quiet,slots=1,threads=1,tdr=0.3"
+        parent = Device.open(options)
+        pair = parent.alloc(64), parent.alloc(64)
+        adder(parent, 64, 1).run(*pair)
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            mine = Device.open(options)
+            assert mine.contexts() == ()
+            pair = mine.alloc(64), mine.alloc(64)
+            adder(mine, 64, 1).run(*pair)
+            try:
+                hanging(mine).run()
+            except errors.CommandTimeout:
+                adder(mine, 64, 1).run(*pair)
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(child, 0)[1] == 0
+        adder(parent, 64, 1).run(*pair)
+        print("fine")
+    """)
+    assert (done.returncode, done.stdout) == (0, "fine\n"), done.stderr
+
+
 def test_a_child_that_exits_normally_leaves_the_parent_alone() -> None:
     done = run_python("""
         child = os.fork()

@@ -20,29 +20,40 @@ from amdxdna.emu.driver.store import error
 from amdxdna.emu.options import EmuOptions
 from amdxdna.errors import Closed, from_errno
 
-_devices: dict[EmuOptions, tuple[EmuDriver, int]] = {}
+_devices: dict[tuple[int, EmuOptions], tuple[EmuDriver, int]] = {}
+"""By process id too: in a forked child the parent's devices have no threads, and locks that nobody opens."""
 _devices_lock = threading.Lock()
 atexit.register(shutdown_all)
 
 
+def _after_fork() -> None:
+    global _devices_lock
+    _devices_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def _acquire(options: EmuOptions) -> EmuDriver:
-    """The device of these options; made by the first open, gone with the last close."""
+    """The process's device of these options; made by the first open, gone with the last close."""
+    key = os.getpid(), options
     with _devices_lock:
-        if options not in _devices:
-            _devices[options] = (EmuDriver(options), 0)
-        device, opens = _devices[options]
-        _devices[options] = (device, opens + 1)
+        if key not in _devices:
+            _devices[key] = (EmuDriver(options), 0)
+        device, opens = _devices[key]
+        _devices[key] = (device, opens + 1)
         return device
 
 
 def _release(options: EmuOptions) -> None:
+    key = os.getpid(), options
     with _devices_lock:
-        device, opens = _devices[options]
+        device, opens = _devices[key]
         if opens > 1 or device.faults.counts("open"):
             # Faults of opens are counted over failed opens too: such a device stays.
-            _devices[options] = (device, opens - 1)
+            _devices[key] = (device, opens - 1)
         else:
-            del _devices[options]
+            del _devices[key]
             device.shutdown(0.0)
 
 
