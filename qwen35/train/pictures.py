@@ -50,6 +50,15 @@ SIZES = ((64, 64), (64, 64), (64, 64), (64, 48), (48, 64))
 
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "what": (
+        "Can you tell me what is in the picture?",
+        "Can you describe it?",
+        "What does it show?",
+        "What do we see here?",
+        "Please describe this image.",
+        "Tell me what you see in this image.",
+        "Explain the picture.",
+        "What is here?",
+        "Look at the picture. What is it?",
         "What is this?",
         "What is in this picture?",
         "What is in the picture?",
@@ -71,6 +80,13 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
         "Describe what you see.",
     ),
     "colour": (
+        "Can you tell me the color?",
+        "Say which color it is.",
+        "Of what color is the {s}?",
+        "What color do you see?",
+        "The color of the {s}?",
+        "Which color does it have?",
+        "What color is this {s}?",
         "What color is it?",
         "What colour is it?",
         "What color is the {s}?",
@@ -82,6 +98,12 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
         "Tell me the color.",
     ),
     "shape": (
+        "Can you tell me the shape?",
+        "What is its shape?",
+        "What kind of figure is it?",
+        "Which figure do you see?",
+        "Say what shape it is.",
+        "Tell me what shape this is.",
         "What shape is it?",
         "What shape is this?",
         "Which shape is it?",
@@ -92,6 +114,16 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
         "What is the {c} shape?",
     ),
     "count": (
+        "What is the number of {s}s?",
+        "Number of shapes?",
+        "Can you count the {s}s?",
+        "Say how many {s}s there are.",
+        "How many {s}s does the picture show?",
+        "Do you know how many shapes there are?",
+        "How many shapes can be seen?",
+        "Count them.",
+        "How many {s}s in total?",
+        "Can you tell me how many {s}s you see?",
         "How many shapes are there?",
         "How many shapes do you see?",
         "How many are there?",
@@ -103,6 +135,19 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
         "How many shapes are in the picture?",
     ),
     "place": (
+        "Where in the image is the {s}?",
+        "Can you tell me where the {s} is?",
+        "On which side is the {s}?",
+        "Where do I find the {s}?",
+        "Where can I find the {s}?",
+        "In this image, where is the shape?",
+        "Looking at the picture, where is it?",
+        "Do you see where the {s} is?",
+        "Where exactly is the {s}?",
+        "Position of the {s}?",
+        "Say where the {s} is.",
+        "Locate the {s}.",
+        "Where can it be seen?",
         "Where is it?",
         "Where is the {s}?",
         "Where is the shape?",
@@ -112,8 +157,26 @@ QUESTIONS: dict[str, tuple[str, ...]] = {
         "In which part of the picture is it?",
         "Tell me where the {s} is.",
     ),
-    "left": ("What is on the left?", "What do you see on the left?", "What is at the left?"),
-    "right": ("What is on the right?", "What do you see on the right?", "What is at the right?"),
+    "left": (
+        "On the left, what do you see?",
+        "What can you see on the left side?",
+        "Say what is on the left.",
+        "Describe the left side.",
+        "Which shape is on the left?",
+        "What is on the left?",
+        "What do you see on the left?",
+        "What is at the left?",
+    ),
+    "right": (
+        "On the right, what do you see?",
+        "What can you see on the right side?",
+        "Say what is on the right.",
+        "Describe the right side.",
+        "Which shape is on the right?",
+        "What is on the right?",
+        "What do you see on the right?",
+        "What is at the right?",
+    ),
 }
 QUESTIONS_HELD_OUT: dict[str, tuple[str, ...]] = {
     "what": ("What does this image show?", "Can you describe the picture?", "What do you see here?"),
@@ -172,7 +235,7 @@ def scene(rng: random.Random, held_out: bool | None = False, kind: str | None = 
     width, height = rng.choice(SIZES)
     shade = rng.randint(228, 255)
     ground = tuple(min(255, shade + rng.randint(-10, 6)) for _ in range(3))
-    kind = kind or rng.choice(("one", "one", "one", "many", "many", "pair"))
+    kind = kind or rng.choice(("one", "one", "one", "many", "many", "many", "pair"))
     things: list[Thing] = []
     if kind == "one":
         colour, shape = _pair(rng, held_out)

@@ -31,6 +31,8 @@ from .phrases import ASKED, HELD_OUT, UNKNOWN
 from .pictures import WHOLE
 from .wordnet import WordNet
 
+MIX = ("text", "picture", "text", "picture", "tower")
+"""Kinds of batches, in turn."""
 STEADY = 0.35
 """Share of the steps at the full learning rate."""
 OWN_ROWS = 0.3
@@ -220,16 +222,16 @@ class Trainer:
         return " ".join(f"{name} {value:.2f}" for name, value in found.items())
 
     def batch(self) -> Batch:
-        """The batch of this step: first the tower alone, then of five three text, one pictures, one tower."""
+        """The batch of this step: the tower alone at first, then `MIX` over and over."""
         number = self.step - self.args.tower_steps
         if number < 0:
             return self.batches.tower(self.step)
-        cycle, place = divmod(number, 5)
-        if place == 3:
-            return self.batches.picture(cycle)
-        if place == 4:
+        cycle, place = divmod(number, len(MIX))
+        kind = MIX[place]
+        if kind == "tower":
             return self.batches.tower(self.step)
-        return self.batches.text(cycle * 3 + place, exponent(self.done))
+        nth = cycle * MIX.count(kind) + MIX[:place].count(kind)
+        return self.batches.picture(nth) if kind == "picture" else self.batches.text(nth, exponent(self.done))
 
     @property
     def done(self) -> float:
