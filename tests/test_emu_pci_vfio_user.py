@@ -189,6 +189,8 @@ def test_interrupts(served: Served, client: Client) -> None:
     (vfio_user.REGION_READ, bytes(7), errno.EINVAL),
     (vfio_user.REGION_READ, struct.pack("<QII", 0, 0, 1 << 30), errno.EINVAL),
     (vfio_user.SET_IRQS, b"", errno.EINVAL),
+    (vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 2, 0, 0xFFFFFFFF), errno.EINVAL),
+    (vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 2, 32, 1), errno.EINVAL),
 ])
 def test_bad_messages(client: Client, command: int, body: bytes, expected: int) -> None:
     """Answered with an errno; the connection goes on."""
@@ -224,6 +226,33 @@ def test_a_client_that_leaves_takes_its_memory(served: Served) -> None:
     second.ask(vfio_user.GET_INFO, bytes(16))
     assert not served.function.memory.covers(0, 1)
     second.socket.close()
+
+
+def test_descriptors_of_a_message_cut_short_go_with_their_client(served: Served) -> None:
+    first = Client(served.server.path)
+    fd = os.memfd_create("ram")
+    os.ftruncate(fd, PAGE)
+    first.send(first.message(vfio_user.DMA_MAP, b"")[:8], [fd])
+    os.close(fd)
+    first.socket.close()
+    second = Client(served.server.path)
+    second.ask(vfio_user.DMA_MAP, struct.pack("<IIQQQ", 32, 3, 0, 0, PAGE))
+    assert not served.function.memory.covers(0, 1)
+    second.socket.close()
+
+
+def test_descriptors_that_nothing_takes_are_closed(served: Served, client: Client) -> None:
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    client.ask(vfio_user.GET_INFO, bytes(16))
+    fds = [os.eventfd(0) for _ in range(3)]
+    before = count()
+    for flags, kind, number in ((0x24, 2, 1), (0x24, 3, 1), (0x21, 2, 0)):
+        client.ask(vfio_user.SET_IRQS, struct.pack("<IIIII", 20, flags, kind, 0, number), fds)
+    assert count() == before
+    for fd in fds:
+        os.close(fd)
 
 
 def test_a_fault_of_the_model_is_an_error(served: Served, client: Client, capsys: pytest.CaptureFixture[str],

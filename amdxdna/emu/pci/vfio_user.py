@@ -114,6 +114,7 @@ class Server:
                     self._log(f"client lost: {reason}")
             finally:
                 self._client.close()
+                self._drop_descriptors()
                 self._function.interrupts.disconnect()
                 self._function.unmap_all()
             self._log("client gone")
@@ -161,12 +162,16 @@ class Server:
             body = self._receive(client, size - _HEADER.size)
             self.messages[command] += 1
             error, reply = self._answer(command, body)
-            for fd in self._fds:
-                os.close(fd)
-            self._fds = []
+            self._drop_descriptors()
             if not flags & _NO_REPLY:
                 kind = _REPLY | (_ERROR if error else 0)
                 client.sendall(_HEADER.pack(number, command, _HEADER.size + len(reply), kind, error) + reply)
+
+    def _drop_descriptors(self) -> None:
+        """Closes what came with a message and was not taken."""
+        fds, self._fds = self._fds, []
+        for fd in fds:
+            os.close(fd)
 
     def _answer(self, command: int, body: bytes) -> tuple[int, bytes]:
         handler = self._handlers.get(command)
@@ -222,17 +227,17 @@ class Server:
 
     def _set_irqs(self, body: bytes) -> bytes:
         _, flags, kind, start, count = struct.unpack_from("<IIIII", body)
-        fds, self._fds = self._fds, []
         interrupts = self._function.interrupts
         if kind != _MSIX:
-            for fd in fds:
-                os.close(fd)
-        elif flags & _SET_EVENTFD:
-            for i in range(count):
-                if i < len(fds):
-                    interrupts.connect(start + i, fds[i])
+            return b""
+        if start + count > interrupts.count:
+            raise OSError(errno.EINVAL, f"vectors {start} to {start + count} of {interrupts.count}")
+        if flags & _SET_EVENTFD:
+            for vector in range(start, start + count):
+                if self._fds:
+                    interrupts.connect(vector, self._fds.pop(0))
                 else:
-                    interrupts.disconnect(start + i)
+                    interrupts.disconnect(vector)
         elif flags & _SET_NONE and count == 0:
             interrupts.disconnect()
         return b""
