@@ -176,6 +176,32 @@ def test_broken_tower(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["picture tower"] is False
 
 
+@pytest.mark.parametrize(("name", "start", "value", "message"), [
+    ("top_ids", 4, 1 << 30, "an id is outside the vocabulary of"),
+    ("top_ids", 4, -1, "an id is outside the vocabulary of"),
+])
+def test_reference_ids_that_cannot_be(
+    bundle: Path, name: str, start: int, value: int, message: str
+) -> None:
+    def change(data: np.ndarray) -> None:
+        data[start:start + 4] = np.frombuffer(np.int32(value).tobytes(), np.uint8)
+
+    patch_tensor(bundle, f"ref.text.{name}", change)
+    with pytest.raises(BundleError, match=message):
+        check_main([str(bundle), "--device", "emu", "--quiet", "--max-ctx", "512"])
+
+
+@pytest.mark.parametrize(("name", "entry"), [("top_ids", "i32 1,16 0 64"), ("top_logits", "f32 1,16 0 64"),
+                                             ("tokens", "i32 0 0 0")])
+def test_references_of_the_wrong_size(bundle: Path, name: str, entry: str) -> None:
+    index = bundle / "tensors.txt"
+    lines = [f"ref.text.{name} {entry}" if line.startswith(f"ref.text.{name} ") else line
+             for line in index.read_text().splitlines()]
+    index.write_text("\n".join(lines) + "\n")
+    with pytest.raises(BundleError, match=r"ref\.text\.top_ids: .* ids and .* logits for .* steps"):
+        check_main([str(bundle), "--device", "emu", "--quiet", "--max-ctx", "512"])
+
+
 def test_nothing_recorded_is_no_pass(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = bundle / "manifest.txt"
     kept = [line for line in manifest.read_text().splitlines() if not line.startswith(("ref ", "tokcase "))]

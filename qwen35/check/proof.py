@@ -7,7 +7,7 @@ logits are `MARGIN` or more apart: nearer than that, bf16 activations may decide
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,11 +80,21 @@ class _Run:
         self.model, self.bundle, self.reference, self.told = model, bundle, reference, told
         self.ids = [int(i) for i in self._tensor("ids")]
         self.tokens = [int(i) for i in self._tensor("tokens")]
-        self.top_ids = self._tensor("top_ids").reshape(len(self.tokens), -1)
-        self.top_logits = self._tensor("top_logits").reshape(len(self.tokens), -1)
+        ids, logits = self._tensor("top_ids"), self._tensor("top_logits")
+        steps, vocab = len(self.tokens), bundle.config.vocab
+        if not steps or ids.size < 2 * steps or ids.size % steps or ids.size != logits.size:
+            self._fail("top_ids", f"{ids.size} ids and {logits.size} logits for {steps} steps")
+        if not 0 <= int(ids.min()) <= int(ids.max()) < vocab:
+            self._fail("top_ids", f"an id is outside the vocabulary of {vocab:,}")
+        self.top_ids, self.top_logits = ids.reshape(steps, -1), logits.reshape(steps, -1)
 
     def _tensor(self, name: str) -> NDArray[Any]:
         return self.bundle.tensors.get(f"ref.{self.reference.name}.{name}")
+
+    def _fail(self, name: str, message: str) -> NoReturn:
+        info = self.bundle.tensors.info(f"ref.{self.reference.name}.{name}")
+        raise BundleError(self.bundle.tensors.index_path, info.line, f"tensor {info.name}: {message}",
+                          "export the bundle again with --refs")
 
     def findings(self) -> Iterator[Finding]:
         seen, pictures = None, self.model.vision
