@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 from itertools import pairwise
@@ -12,6 +13,8 @@ import numpy as np
 import pytest
 
 from qwen35.api import Qwen35
+from qwen35.cli.args import parse
+from qwen35.cli.chat import Chat
 from qwen35.conversation import ThinkSplitter
 from qwen35.errors import PromptTooLong, TemplateError, UsageError
 from qwen35.sampling import GREEDY, Sampling
@@ -343,3 +346,27 @@ def test_hash_model_tells_states_apart() -> None:
     one.prefill([1, 2]), two.prefill([1]), three.prefill([1, 3])
     assert not np.array_equal(one.logits(), two.prefill([2]))
     assert not np.array_equal(one.logits(), three.logits())
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_question_retried_in_vain_leaves_history_and_pictures(
+    model: Qwen35, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    options = parse(["--chat", "--quiet"])
+    options.schema = None
+    chat = Chat(model, options)
+    chat.talk.ask("one").result()
+    before, asked = list(chat.talk.messages), []
+
+    def ask(text: str) -> str:
+        asked.append((text, chat.images))
+        if fails:
+            raise UsageError("no")
+        return "cancel"
+
+    monkeypatch.setattr(chat, "_ask", ask)
+    chat.images = ["next.png"]
+    with pytest.raises(UsageError) if fails else contextlib.nullcontext():
+        chat._retry("")
+    assert asked == [("one", [])]
+    assert chat.talk.messages == before and chat.images == ["next.png"]

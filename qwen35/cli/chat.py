@@ -153,18 +153,19 @@ class Chat:
         notice(f"took back: {question[:60]}{'...' * (len(question) > 60)}")
 
     def _retry(self, rest: str) -> None:
-        before = list(self.talk.messages)
+        before, pending = list(self.talk.messages), self.images
         last = next((m for m in reversed(before) if m["role"] == "user"), None)
         question = self.talk.undo()
         if last is None or question is None:
             raise UsageError("there is no question to ask again")
-        if isinstance(last["content"], list):
-            self.images = [item["image"] for item in last["content"] if "image" in item]
+        content, undone = last["content"], len(self.talk.messages)
+        self.images = [i["image"] for i in content if "image" in i] if isinstance(content, list) else []
         try:
             self._ask(question)
-        except BaseException:
-            self.talk.messages[:] = before
-            raise
+        finally:
+            self.images = pending
+            if len(self.talk.messages) == undone:  # failed, or stopped before the answer began
+                self.talk.messages[:] = before
 
     def _system(self, rest: str) -> None:
         if rest:
