@@ -165,6 +165,7 @@ def test_shards(hf: Path) -> None:
         ({"a": "../x.safetensors"}, "names no files of this directory"),
         ({}, "names no files of this directory"),
         ({"a": 3}, "names no files of this directory"),
+        ({"a": "missing.safetensors", "b": None}, "names no files of this directory"),
         ({"a": "missing.safetensors"}, "no such file"),
         ({"nowhere": shard}, "tensor nowhere is missing, the index puts it here"),
     ):

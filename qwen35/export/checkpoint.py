@@ -198,7 +198,8 @@ class Checkpoint:
         if index.is_file():
             table = read_json(index)
             files = table.section("weight_map").table
-            names = {file for file in files.values() if isinstance(file, str)}
+            strings = all(isinstance(file, str) for file in files.values())
+            names = set(files.values()) if strings else set()
             if not names or len(names) > 4096 or any(relative_path(name) is None for name in names):
                 raise table.fail("weight_map", "names no files of this directory")
             shards = {name: SafeTensors(self.path / name) for name in sorted(names)}
