@@ -114,33 +114,36 @@ def _read(
     store = bundle.tensors
     total = sum(store.info(name).nbytes for name in names)
     buffers: dict[str, Buffer] = {}
+    views: dict[Buffer, memoryview] = {}
     done = 0
     try:
         with open(store.path, "rb", buffering=0) as file, \
                 ThreadPoolExecutor(threads or min(len(os.sched_getaffinity(0)), 8)) as pool:
 
-            def piece(job: tuple[memoryview, int]) -> int:
-                view, offset = job
+            def piece(job: tuple[Buffer, int, int]) -> int:
+                buffer, at, offset = job
+                view = views[buffer][at:at + _PIECE]
                 lib.host_populate(ffi.cast("void *", ffi.from_buffer(view)), len(view))
                 _fill(file.fileno(), view, offset, str(store.path))
                 if release:
                     os.posix_fadvise(file.fileno(), offset, len(view), os.POSIX_FADV_DONTNEED)
+                buffer.to_device(at, len(view))
                 return len(view)
 
-            def jobs() -> Iterable[tuple[memoryview, int]]:
+            def jobs() -> Iterable[tuple[Buffer, int, int]]:
                 for name in sorted(names, key=lambda name: store.info(name).offset):
                     info = store.info(name)
-                    buffers[name] = device.alloc(info.nbytes, flush=False)
-                    view = buffers[name].view().data
+                    buffer = buffers[name] = device.alloc(info.nbytes, flush=False)
+                    views[buffer] = buffer.view().data
                     for at in range(0, info.nbytes, _PIECE):
-                        yield view[at:at + _PIECE], info.offset + at
+                        yield buffer, at, info.offset + at
 
             for size in pool.map(piece, jobs()):
                 done += size
                 if progress is not None:
                     progress(done, total)
         for buffer in buffers.values():
-            buffer.to_device()
+            buffer.clean = True  # every piece has been flushed, and nobody else has the view
     except BaseException:
         for buffer in buffers.values():
             buffer.close()
