@@ -21,6 +21,8 @@ RECOVERY_SECONDS = 0.5
 """No command reaches the device in this time after a timeout: the driver re-creates contexts meanwhile."""
 
 _EVICT_PATIENCE = 0.05
+_EVICT_SECONDS = 60.0
+"""How long a busy context is waited for: several commands of the slowest (emulated) kind."""
 
 
 @dataclass(frozen=True)
@@ -249,14 +251,19 @@ class ContextPool:
 
     def _evict(self, wanting: SharedContext) -> bool:
         """Gives up one context, idle and least recently used if there is such; false when none can go."""
-        others = sorted((e for e in self._listed() if e.context is not None and e is not wanting),
-                        key=lambda e: e.stamp)
-        for patience in (0.0, _EVICT_PATIENCE, 1.0):
+        end = time.monotonic() + _EVICT_SECONDS
+        patience = 0.0
+        while True:
+            others = sorted((e for e in self._listed() if e.context is not None and e is not wanting),
+                            key=lambda e: e.stamp)
             for entry in others:
                 if self._give_up(entry, patience):
                     self._swaps += 1
                     return True
-        return False
+            left = end - time.monotonic()
+            if not others or left <= 0:
+                return False
+            patience = min(max(_EVICT_PATIENCE, 4 * patience), left)
 
     def _give_up(self, entry: SharedContext, patience: float) -> bool:
         """Closes the context of `entry` unless it stays busy, or being submitted to, for `patience` seconds.

@@ -13,6 +13,7 @@ from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
 from amdxdna.node import open_node
+from amdxdna.packet import State
 from amdxdna.pool import ContextPool, PoolStats
 from amdxdna.xclbin import Xclbin, writer
 from tests.binding import COPY, ProxyNode, adder, copy_xclbin, hanging
@@ -177,6 +178,18 @@ def test_a_running_context_is_waited_for_not_torn_down(open_emu):
     check(other, second, 2)
     run.wait()
     np.testing.assert_array_equal(pair[1].view("u4"), np.arange(16) + 1)
+    assert opened.pool.stats == PoolStats(2, 1, 0, 1)
+
+
+def test_long_commands_are_waited_for_too(open_emu):
+    opened = open_emu("slots=1,tdr=0")
+    slow = adder(opened, 64, 1, delay_us=900_000)
+    other = adder(opened, 64, 2, variant=1)
+    pair, second = buffers(opened), buffers(opened, 100)
+    runs = [slow.start(*pair) for _ in range(3)]
+    check(other, second, 2)
+    for run in runs:
+        assert run.wait().state == State.COMPLETED
     assert opened.pool.stats == PoolStats(2, 1, 0, 1)
 
 
