@@ -28,7 +28,7 @@ class Habits:
     (None: max_prompt/chunk, 1: none), `contexts`: explicit ctx fields and one xclbin under two keys,
     `unknown`: records, keys and params that no reader knows, `backwards`: the tensors in reverse order,
     `least`: a_elems and c_elems end with the last element that is used, not with its row. `vision`: the
-    tower's weights, where the shape has one.
+    tower's weights, where the shape has one, `weights` all others (bfp6s takes multiples of 128 inputs).
     """
 
     chunk: int = 16
@@ -42,6 +42,7 @@ class Habits:
     backwards: bool = False
     least: bool = False
     vision: str = "w8"
+    weights: str = "bfp16"
     align: int = 64
 
 
@@ -65,21 +66,64 @@ def bfp16_stream(matrix: np.ndarray) -> bytes:
     return packed.reshape(n // 8, 8, k // 8, 9).transpose(0, 2, 1, 3).tobytes()
 
 
-def gemm_bytes(k: int, n: int, flags: int = 0) -> int:
+SCALES = np.array([(5 + (s & 3)) / 2 * 2.0 ** ((s >> 2) + 80 - 133) for s in range(256)])
+"""bfp6s: what a weight of q = 1 is worth, by scale byte and before rounding; ascending."""
+
+
+def bfp6s_codes(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """q [n, k / 16, 16] in -32..31 and scale bytes [n, k / 16]: the least scale that clips nothing."""
+    tiles = matrix.astype(np.float64).reshape(len(matrix), -1, 16)
+    scales = np.minimum(np.searchsorted(SCALES, np.abs(tiles).max(axis=-1) / 31), 255)
+    return np.clip(np.rint(tiles / SCALES[scales][..., None]), -32, 31).astype(np.int64), scales
+
+
+def bfp6s_round(matrix: np.ndarray) -> np.ndarray:
+    """[n, k] as `bfp6s_stream` holds it: round_half_even(q c / 2) 2^(exponent - 133)."""
+    q, scales = bfp6s_codes(matrix)
+    whole = np.rint(q * (5 + (scales & 3))[..., None] / 2)
+    return (whole * np.exp2((scales >> 2) + 80.0 - 133)[..., None]).reshape(matrix.shape).astype(np.float32)
+
+
+def bfp6s_stream(matrix: np.ndarray) -> bytes:
+    """[n, k] float32 as bfp6s: groups of 8 rows, segments of 128 k, 832 bytes each."""
+    q, scales = bfp6s_codes(matrix)
+    n, k = matrix.shape
+    u = (q + 32).astype(np.uint8).reshape(n // 8, 8, k // 128, 8, 2, 8).transpose(0, 2, 3, 4, 1, 5)
+    lanes = u.reshape(n // 8, k // 128, 8, 2, 64)
+    nibbles = lanes[..., 0, :] & 15 | (lanes[..., 1, :] & 15) << 4
+    high = lanes >> 4
+    twos = high[..., 0, :32] | high[..., 1, :32] << 4 | high[..., 0, 32:] << 2 | high[..., 1, 32:] << 6
+    tiles = np.concatenate([nibbles, twos], -1).reshape(n // 8, k // 128, 768)
+    bytes_ = scales.astype(np.uint8).reshape(n // 8, 8, k // 128, 8).transpose(0, 2, 3, 1)
+    return np.concatenate([tiles, bytes_.reshape(n // 8, k // 128, 64)], -1).tobytes()
+
+
+STREAMS = {"bfp16": bfp16_stream, "bfp6s": bfp6s_stream}
+
+
+def matrix_bytes(n: int, k: int, weights: str = "bfp16") -> int:
+    """Bytes of a stream without a bias."""
+    return n * k // 8 * 9 if weights == "bfp16" else n // 8 * (k // 128) * 832
+
+
+def gemm_bytes(k: int, n: int, flags: int = 0, weights: str = "bfp16") -> int:
     """Packed bytes of a GEMM's B."""
-    return n * k // 8 * 9 * (2 if flags & 8 else 1) + (4 * n if flags & 2 else 0)
+    return matrix_bytes(n, k, weights) * (2 if flags & 8 else 1) + (4 * n if flags & 2 else 0)
 
 
-def gemm_words(m: int, chunks: int, k: int, n: int, lda: int, c_stride: int, flags: int = 0) -> bytes:
-    """One emulator GEMM op over a bfp16 stream; flags 1 = SwiGLU, 2 = bias, 4 = GELU, 8 = two parts."""
-    b_bytes = gemm_bytes(k, n, flags)
-    fields = (m, chunks, k, n, lda, c_stride, flags, 0, b_bytes)
+def gemm_words(
+    m: int, chunks: int, k: int, n: int, lda: int, c_stride: int, flags: int = 0, weights: str = "bfp16"
+) -> bytes:
+    """One emulator GEMM op; flags 1 = SwiGLU, 2 = bias, 4 = GELU, 8 = two parts."""
+    b_bytes = gemm_bytes(k, n, flags, weights)
+    fields = (m, chunks, k, n, lda, c_stride, flags, list(STREAMS).index(weights), b_bytes)
     return struct.pack("<13I", 0x31554D45, 1, 1, 1 | 10 << 16, *fields)
 
 
-def gemv_words(m: int, k: int) -> bytes:
-    """One emulator GEMV op over a bfp16 stream."""
-    return struct.pack("<9I", 0x31554D45, 1, 1, 2 | 6 << 16, m, k, 0, 0, m * k // 8 * 9)
+def gemv_words(m: int, k: int, weights: str = "bfp16") -> bytes:
+    """One emulator GEMV op."""
+    fields = (m, k, 0, list(STREAMS).index(weights), matrix_bytes(m, k, weights))
+    return struct.pack("<9I", 0x31554D45, 1, 1, 2 | 6 << 16, *fields)
 
 
 def xclbin(family: str) -> bytes:
@@ -133,7 +177,7 @@ def write_bundle(
     n_head = -(-s.vocab // head_rows)
     from tests.synthetic_tower import Tower
 
-    blob = _tensors(s, tensors, slices, head_rows, n_head)
+    blob = _tensors(s, tensors, slices, head_rows, n_head, STREAMS[h.weights])
     tower = Tower(s, h) if s.vision is not None else None
     if tower is not None:
         tower.tensors(tensors, blob)
@@ -161,12 +205,17 @@ def _params(s: Shape, h: Habits, slices: int, head_rows: int, n_head: int) -> li
         params["lin_kheads"] = s.lin_kheads
     if not s.tied:
         params["tied"] = 0
+    if h.weights != "bfp16":
+        params["gemv_format"] = h.weights
     if h.unknown:
         params["x.unheard_of"] = "any words at all"
     return [f"param {name} {value}" for name, value in params.items()]
 
 
-def _tensors(s: Shape, t: dict[str, np.ndarray], slices: int, head_rows: int, n_head: int) -> Blob:
+def _tensors(
+    s: Shape, t: dict[str, np.ndarray], slices: int, head_rows: int, n_head: int,
+    pack: Callable[[np.ndarray], bytes],
+) -> Blob:
     at = "model.language_model." if "model.language_model.norm.weight" in t else "model."
     blob = Blob()
     for i, kind in enumerate(s.layer_types):
@@ -189,20 +238,20 @@ def _tensors(s: Shape, t: dict[str, np.ndarray], slices: int, head_rows: int, n_
             blob.f32(hp + "q_norm", get(sa + "q_norm.weight"))
             blob.f32(hp + "k_norm", get(sa + "k_norm.weight"))
             out = get(sa + "o_proj.weight")
-        blob.bytes(g + "in", bfp16_stream(np.concatenate(joined)))
-        blob.bytes(g + "o", bfp16_stream(out))
+        blob.bytes(g + "in", pack(np.concatenate(joined)))
+        blob.bytes(g + "o", pack(out))
         gate, up = get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")
-        blob.bytes(g + "gu", bfp16_stream(interleave(gate, up)))
+        blob.bytes(g + "gu", pack(interleave(gate, up)))
         down = np.zeros((s.hidden, slices * s.hidden), np.float32)
         down[:, :s.mlp] = get("mlp.down_proj.weight")
         for j in range(slices):
-            blob.bytes(f"{g}down{j}", bfp16_stream(down[:, j * s.hidden:(j + 1) * s.hidden]))
+            blob.bytes(f"{g}down{j}", pack(down[:, j * s.hidden:(j + 1) * s.hidden]))
     blob.f32("ln_f", t[at + "norm.weight"])
     embed = t[at + "embed_tokens.weight"]
     head = np.zeros((head_rows * n_head, s.hidden), np.float32)
     head[:s.vocab] = embed if s.tied else t["lm_head.weight"]
     for j in range(n_head):
-        blob.bytes(f"head{j}", bfp16_stream(head[j * head_rows:(j + 1) * head_rows]))
+        blob.bytes(f"head{j}", pack(head[j * head_rows:(j + 1) * head_rows]))
     if not s.tied:
         upper = (embed.view(np.uint32) >> 16).astype("<u2")
         blob.entries.append(("embed", "bf16", upper.shape, upper.tobytes()))
@@ -214,10 +263,11 @@ def gemm_records(
 ) -> list[str]:
     """The records of one GEMM (K, N, lda, c_stride) over 1 to `most` chunks, and their streams."""
     k, n, lda, stride = shape
+    weights = "bfp16" if key.startswith("v_") else h.weights
     lines, columns = [], n // 2 if flags & 1 else n
     for count in range(1, most + 1):
         file, rows = f"kernels/{key}_{count}.bin", count * h.chunk
-        (directory / file).write_bytes(gemm_words(h.chunk, count, k, n, lda, stride, flags))
+        (directory / file).write_bytes(gemm_words(h.chunk, count, k, n, lda, stride, flags, weights))
         a, c = (rows - 1) * lda + k, (rows - 1) * stride + columns
         a, c = (a, c) if h.least else (rows * lda, rows * stride)
         spans = f"a_elems={a} c_elems={c} insts={file}"
@@ -228,7 +278,7 @@ def gemm_records(
         named = f" ctx={ctx}" if ctx else ""
         lines.append(
             f"gemm {key} M={h.chunk} K={k} N={n} lda={lda} c_stride={stride}"
-            f" b_bytes={gemm_bytes(k, n, flags)} {spans}{named}{extra}"
+            f" b_bytes={gemm_bytes(k, n, flags, weights)} {spans}{named}{extra}"
         )
     return lines
 
@@ -257,10 +307,11 @@ def _records(directory: Path, s: Shape, h: Habits, slices: int, head_rows: int) 
         lines += gemm_records(directory, h, key, (k, n, lda, stride), most, 1 if key == "gu" else 0, ctx)
     rows = {"lin": (lin, d), "att": (att, d), "o": (d, o_in), "gu": (2 * s.mlp, d), "down": (d, d)}
     for key, (m, k) in {**rows, "head": (head_rows, d)}.items():
-        (directory / f"kernels/v_{key}.bin").write_bytes(gemv_words(m, k))
+        (directory / f"kernels/v_{key}.bin").write_bytes(gemv_words(m, k, h.weights))
         ctx = " ctx=gemv" if h.contexts else ""
         lines.append(
-            f"gemv {key} M={m} K={k} w_words={m * k // 32 * 9} insts=kernels/v_{key}.bin{ctx}{extra}"
+            f"gemv {key} M={m} K={k} w_words={matrix_bytes(m, k, h.weights) // 4} "
+            f"insts=kernels/v_{key}.bin{ctx}{extra}"
         )
     tokenizer = Tokenizer.from_str(tokenizer_json())
     for text in ("", "a b", "What is a penguin?"):

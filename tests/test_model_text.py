@@ -449,6 +449,33 @@ def test_rows_of_pictures_replace_the_image_tokens(pictured):
         assert np.abs(text.prefill(ids, positions=where) - got).max() > 0.3
 
 
+def test_bfp6s_weights_of_another_encoder(tmp_path):
+    """A bundle written from the format page, its head too: strides, spans and chunks of its own."""
+    from amdxdna.device import Device
+    from qwen35.bundle import Bundle
+    from qwen35.formats import bfp6s
+    from qwen35.model.text import TextModel
+    from tests.numpy_model import Forward
+    from tests.synthetic_bundle import Habits, bfp6s_round, bfp6s_stream, write_bundle
+
+    shape = synthetic.smaller(synthetic.SHAPES["untied"], layers=4, tied=True)
+    original = synthetic.weights(shape, 2)
+    packed = dict(original)
+    for name, value in original.items():
+        if name.endswith(("_proj.weight", "in_proj_qkv.weight", "in_proj_z.weight", "embed_tokens.weight")):
+            packed[name] = bfp6s_round(value)
+            stream = np.frombuffer(bfp6s_stream(value), np.uint8)
+            assert np.array_equal(bfp6s.decode(stream, *value.shape), packed[name])
+    ids = tokens("tied", 40)
+    npu = Forward(shape, packed, npu=True).logits(ids, decode_from=30)[29:]
+    habits = Habits(weights="bfp6s", spare=8, least=True, chunks=1, head_rows=40, contexts=True)
+    path = write_bundle(tmp_path / "b", shape, original, habits)
+    with Device.open("emu:threads=1,quiet") as device, TextModel(Bundle.open(path), device, 64) as text:
+        got = run(text, ids, 30)
+    assert np.abs(got - npu).max() < 6 * 2.0**-8 * np.abs(npu).max()
+    assert np.abs(got - Forward(shape, original).logits(ids)[29:]).max() > 0.5  # and the format shows
+
+
 def test_bfp6s_weights(tmp_path):
     from amdxdna.device import Device
     from qwen35.bundle import Bundle
