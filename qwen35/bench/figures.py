@@ -10,6 +10,7 @@ the meaning of a key does not change.
 `bandwidth`          memory read by `threads` threads; `gemm_float32`: numpy's product
 `load`               weights to the device's buffers, page cache warm; `way` as Weights says
 `load_model`         the whole model, kernels included
+`fresh_pages`        pages of fresh device buffers, untouched otherwise: the floor of a load
 `host_token`         seconds of a token when commands complete at once; `device` null: no driver
                      either, instant: with the emulated driver
 `host_prompt`        the same for a prompt

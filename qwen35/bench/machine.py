@@ -7,11 +7,27 @@ import mmap
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-__all__ = ["Memory", "bandwidth", "cores", "cpu_name", "free_bytes", "gemm_rate", "memory", "reset_peak"]
+if TYPE_CHECKING:
+    from amdxdna.buffer import Buffer
+    from amdxdna.device import Device
+
+__all__ = [
+    "Memory",
+    "bandwidth",
+    "cores",
+    "cpu_name",
+    "free_bytes",
+    "fresh_pages",
+    "gemm_rate",
+    "memory",
+    "reset_peak",
+]
 
 _PROBE_BYTES = 512 << 20
 _GEMM = 1536
@@ -75,6 +91,28 @@ def bandwidth(threads: int = 0, repeats: int = 7) -> float:
         np.frombuffer(pages, np.uint8)[:: mmap.PAGESIZE] = 1
         return max(_PROBE_BYTES / _seconds(lambda: lib.emu_read(start, _PROBE_BYTES, threads))
                    for _ in range(repeats))
+
+
+def fresh_pages(nbytes: int, device: Device, threads: int) -> float:
+    """Bytes a second at which `threads` threads get the pages of fresh buffers: what a load cannot beat.
+
+    In a virtual machine the first touch of a page may also be the host's; then this is far below bandwidth.
+    """
+    from qwen35._host import ffi, lib
+
+    piece = 16 << 20
+    count = max(nbytes // piece, 1)
+    buffers = [device.alloc(piece, flush=False) for _ in range(count)]
+
+    def touch(buffer: Buffer) -> None:
+        lib.host_populate(ffi.cast("void *", buffer.host_address), piece)
+
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            return count * piece / _seconds(lambda: list(pool.map(touch, buffers)))
+    finally:
+        for buffer in buffers:
+            buffer.close()
 
 
 def gemm_rate(repeats: int = 4) -> float:

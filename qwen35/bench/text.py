@@ -156,12 +156,14 @@ def drop(bundle: Bundle) -> None:
 
 
 def load_figures(subject: Subject, out: Printer, bandwidth: float) -> None:
-    """How the weights came to the device."""
+    """How the weights came to the device, and how fast memory does."""
     weights = subject.model.weights
     rate = weights.nbytes / weights.seconds
     out.add("load", rate / 1e9, "GB/s", f"half of memory bandwidth: {bandwidth / 2e9:.1f}", way=weights.way,
             seconds=round(weights.seconds, 3), megabytes=round(weights.nbytes / 1e6))
     out.add("load_model", subject.seconds, "s")
+    count = machine.cores()
+    out.add("fresh_pages", machine.fresh_pages(1 << 30, subject.device, count) / 1e9, "GB/s", threads=count)
 
 
 def host_figures(subject: Subject, out: Printer, context: int, prompt: int, count: int, repeats: int) -> None:
