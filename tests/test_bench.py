@@ -266,11 +266,11 @@ def test_the_command_prints_one_json_line_a_figure():
     path = str(model_bundle.bundle_path("tied"))
     done = subprocess.run(
         [sys.executable, "-m", "qwen35", "bench", path, "--json", "--only", "load", "--only", "memory",
-         "--quick", "--threads", "1"], capture_output=True, text=True, check=True)
+         "--only", "start", "--quick", "--threads", "1"], capture_output=True, text=True, check=True)
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert all(record["bench"] == SHAPE and record["unit"] for record in records)
     names = {record["figure"] for record in records}
-    assert {"bandwidth", "load", "memory_anonymous", "memory_peak"} <= names
+    assert {"bandwidth", "import_amdxdna", "load", "memory_anonymous", "memory_peak"} <= names
     assert next(r for r in records if r["figure"] == "load")["way"] in ("read", "user-pointer")
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["bench_main", "parser"]
 
 PROMPTS, CONTEXTS, COMPARED, HOST_CONTEXT, CHAT = (23, 778), (512, 1024, 8192), 512, 1024, 4096
-PARTS = ("machine", "load", "host", "text", "vision", "memory")
+PARTS = ("machine", "start", "load", "host", "text", "vision", "memory")
 
 
 def parser() -> Parser:
@@ -96,6 +96,11 @@ def _run(options: argparse.Namespace, path: Path) -> None:
     out = Printer(options.json)
     bundle = Bundle.open(path)
     bandwidth = _machine(out, threads) if "machine" in parts or "load" in parts else 0.0
+    if "start" in parts:
+        from qwen35.bench.start import start_figures
+
+        out.title("Start")
+        start_figures(out, options.device, 3 if options.quick else 7)
     if "memory" in parts:
         _memory(options, path, out)
     if options.cold:

@@ -8,6 +8,7 @@ the meaning of a key does not change.
 ===================  ==========================================================================
 `threads`            threads of host and peers, with the instruction sets in use
 `bandwidth`          memory read by `threads` threads; `gemm_float32`: numpy's product
+`import_amdxdna`     user time of the import; `first_token`: the whole command, built-in model
 `load`               weights to the device's buffers, page cache warm; `way` as Weights says
 `load_model`         the whole model, kernels included
 `fresh_pages`        pages of fresh device buffers, untouched otherwise: the floor of a load
