@@ -19,8 +19,8 @@ opens of the node, from 1. ``call`` is the interface's name; ``open``, ``mmap``,
 calls too, and a request that nobody knows is ``ioctl 0x..``. ``in`` holds the fields of the struct as the
 program passed them and what they point to (``qos``, ``cus``, ``bos``, ``waits``, ``table``, ``value``),
 ``out`` those that changed and what was filled in (``result``, ``elements``, ``name``). Fields that are 0 on
-the way in are left out. Addresses are hexadecimal strings. ``errno``, ``meaning`` and ``remedy`` are there
-when the call failed.
+the way in, and have no name for that value, are left out. Addresses are hexadecimal strings. ``errno``,
+``meaning`` and ``remedy`` are there when the call failed.
 
 EXEC_CMD also has ``packet``::
 

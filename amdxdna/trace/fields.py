@@ -70,7 +70,7 @@ def named(names: dict[int, str], value: int) -> str | int:
 def decode(kind: str, data: bytes, *, zeros: bool = False) -> dict[str, Any]:
     """The fields of `struct kind` in `data` (padded with zeros if it is short), without padding fields.
 
-    Fields that are 0 are left out unless `zeros`.
+    Fields that are 0 and have no name for it are left out unless `zeros`.
     """
     size = ffi.sizeof(f"struct {kind}")
     struct = ffi.from_buffer(f"struct {kind} *", bytearray(data[:size].ljust(size, b"\0")))
@@ -89,14 +89,12 @@ def _fields(kind: str, struct: Any, zeros: bool) -> dict[str, Any]:
             if field.type.length is None:
                 continue
             value = bytes(ffi.buffer(value)).split(b"\0", 1)[0].decode("utf-8", "replace")
+        elif (kind, name) in _NAMES:
+            value = named(_NAMES[kind, name], value)
         elif not value and not zeros:
             continue
-        else:
-            names = _NAMES.get((kind, name))
-            if names:
-                value = named(names, value)
-            elif name in _ADDRESSES:
-                value = hexadecimal(value)
+        elif name in _ADDRESSES:
+            value = hexadecimal(value)
         result[name] = value
     return result
 

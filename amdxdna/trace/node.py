@@ -115,9 +115,10 @@ def recorder(path: str) -> Recorder:
 
 
 def _finish(pid: int, path: str) -> None:
-    if pid == os.getpid():
+    known = _recorders.get((pid, path))
+    if pid == os.getpid() and known is not None:
         with contextlib.suppress(OSError):
-            _recorders[pid, path].finish()
+            known.finish()
 
 
 def open_traced(path: str, where: str, opener: Callable[[], Node]) -> Node:
