@@ -213,6 +213,7 @@ def test_255_contexts_a_file(bare: Callable[..., kit.Client]) -> None:
     assert handles == list(range(1, 256))
     with fails(errno.EBUSY):
         client.context()
+    assert len(client.node.client.syncobjs) == 255
     client.destroy(77)
     assert client.context()[0] == 77
 

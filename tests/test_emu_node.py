@@ -190,6 +190,48 @@ def test_exported_memory_moves_with_its_mappings(ready: Open) -> None:
     assert bytes(client.destination.view()[:3]) == b"new"
 
 
+def test_a_bo_closed_during_its_export_stays_until_that_is_over(ready: Open,
+                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+    client = ready()
+    node = client.node
+    assert isinstance(node, EmuNode)
+    memory = node.client.memory
+    bo = client.create_bo(1, PAGE)
+    before = len(memory.by_offset)
+
+    def close_meanwhile(bos: object, seconds: float) -> None:
+        monkeypatch.undo()
+        node.client.drop_handle(bo)
+        assert client.create_bo(1, PAGE) == bo  # the number has another owner now
+
+    monkeypatch.setattr(memory, "wait_idle", close_meanwhile)
+    fd = client.export(bo)
+    os.pwrite(fd, b"still", 0)
+    assert len(memory.by_offset) == before
+    assert node.client.dmabufs == {}
+    os.close(fd)
+
+
+def test_two_exports_at_once_share_one_file(ready: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = ready()
+    node = client.node
+    assert isinstance(node, EmuNode)
+    bo = client.create_bo(1, PAGE)
+    fds = []
+
+    def export_meanwhile(seconds: float) -> bool:
+        monkeypatch.undo()
+        fds.append(client.export(bo))
+        return True
+
+    monkeypatch.setattr(node.client.memory, "quiet", export_meanwhile)
+    fds.append(client.export(bo))
+    os.pwrite(fds[0], b"same", 0)
+    assert os.pread(fds[1], 4, 0) == b"same"
+    for fd in fds:
+        os.close(fd)
+
+
 def test_freed_memory_goes_back(ready: Open) -> None:
     client = ready()
     store = client.node.client.store.file.fd  # type: ignore[attr-defined]

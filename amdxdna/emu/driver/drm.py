@@ -9,7 +9,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.emu.driver import store
-from amdxdna.emu.driver.bo import DEV, SHARE
+from amdxdna.emu.driver.bo import DEV, SHARE, Bo
 from amdxdna.emu.driver.store import error
 from amdxdna.emu.driver.timeline import (
     WAIT_ALL,
@@ -56,31 +56,42 @@ def handle_to_fd(client: Client, args: Any) -> None:
     if args.flags & ~(os.O_CLOEXEC | os.O_RDWR):
         raise error(errno.EINVAL)
     memory = client.memory
-    bo = client.handles.get(args.handle)
-    if bo is None:
-        raise error(errno.ENOENT)
-    memory.wait_idle([bo], client.device.idle_wait)
     with memory.lock:
-        if bo.kind == DEV or bo.private or bo.backing is None:
-            raise error(errno.EOPNOTSUPP)
-        if not bo.backing.owned:
-            if client.remap is None:
-                raise error(errno.EOPNOTSUPP)
-            # A command may use a BO that it does not list; what it writes while the bytes move is lost.
-            memory.quiet(client.device.idle_wait)
-            old, bo.backing = bo.backing, store.dmabuf_of(bo.backing)
-            try:
-                client.remap(bo)
-            except OSError:
-                bo.backing.release()
-                bo.backing = old
-                raise
-            old.release()
-        fd = fcntl.fcntl(bo.backing.file.fd, fcntl.F_DUPFD_CLOEXEC, 3)
-        key = store.identity(fd)
-        if key is not None:
-            client.dmabufs[key] = args.handle
+        bo = client.handles.get(args.handle)
+        if bo is None:
+            raise error(errno.ENOENT)
+        memory.get(bo)
+    try:
+        memory.wait_idle([bo], client.device.idle_wait)
+        with memory.lock:
+            fd = _export(client, bo)
+            key = store.identity(fd)
+            if key is not None and client.handles.get(args.handle) is bo:
+                client.dmabufs[key] = args.handle
+    finally:
+        memory.put(bo)
     args.fd = client.give(fd, bool(args.flags & os.O_CLOEXEC))
+
+
+def _export(client: Client, bo: Bo) -> int:
+    """A descriptor of the file that is the BO's alone from now on. Holds the memory lock."""
+    if bo.kind == DEV or bo.private or bo.backing is None:
+        raise error(errno.EOPNOTSUPP)
+    if client.remap is None and not bo.backing.owned:
+        raise error(errno.EOPNOTSUPP)
+    if not bo.backing.owned:
+        # A command may use a BO that it does not list; what it writes while the bytes move is lost.
+        client.memory.quiet(client.device.idle_wait)
+    if client.remap is not None and not bo.backing.owned:  # still: the wait lets the lock go
+        old, bo.backing = bo.backing, store.dmabuf_of(bo.backing)
+        try:
+            client.remap(bo)
+        except OSError:
+            bo.backing.release()
+            bo.backing = old
+            raise
+        old.release()
+    return fcntl.fcntl(bo.backing.file.fd, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
 def fd_to_handle(client: Client, args: Any) -> None:

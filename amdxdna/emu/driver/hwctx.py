@@ -85,6 +85,7 @@ def create(client: Client, args: Any) -> None:
                 break
             handle += 1
         else:
+            client.syncobjs.pop(hwctx.syncobj)
             release(hwctx)
             raise error(errno.EBUSY)
         client.next_context = handle + 1
