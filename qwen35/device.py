@@ -27,20 +27,27 @@ def open_device(
     """Opens the device `spec` names (as Device.open) for a bundle's kernels; the caller closes it.
 
     "auto" with emulated kernels falls back to the emulated NPU, which `note` is told. Raises ModelError where
-    a named device cannot run the bundle's kernels, and the binding's XdnaError.
+    the device cannot run the bundle's kernels, before gigabytes of weights are read, and the binding's
+    XdnaError.
     """
     from amdxdna import Device
 
     automatic = spec is None or spec == "auto"
     device = Device.open(spec)
     try:
-        if not bundle.emulated or _is_model(device):
+        if bundle.emulated == _is_model(device, bundle.emulated):
             return device
     except BaseException:
         device.close()
         raise
     where = device.node.path
     device.close()
+    if not bundle.emulated:
+        found = "no NPU was found" if automatic and where == "emu" else f"{where} is an emulated one"
+        raise ModelError(
+            f"the bundle's kernels are compiled for an NPU and {found}, which does not run compiled code",
+            str(bundle.path), "see python -m amdxdna doctor, or export a checkpoint for the emulated NPU",
+        )
     if not automatic:
         raise ModelError(
             f"the bundle's kernels are the emulated NPU's and {where} is a real one", str(bundle.path),
@@ -51,9 +58,18 @@ def open_device(
     return Device.open("emu")
 
 
-def _is_model(device: Device) -> bool:
-    """Whether the NPU model answers, in process or behind a driver."""
+def _is_model(device: Device, certain: bool) -> bool:
+    """Whether the NPU model answers, in process or behind a driver.
+
+    A driver that does not tell its firmware raises XdnaError where the answer must be `certain`.
+    """
     from amdxdna import query
     from amdxdna.emu.identity import FIRMWARE_BUILD
+    from amdxdna.errors import XdnaError
 
-    return query.firmware_version(device.client).build == FIRMWARE_BUILD
+    try:
+        return query.firmware_version(device.client).build == FIRMWARE_BUILD
+    except XdnaError:
+        if certain:
+            raise
+        return False

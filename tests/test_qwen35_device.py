@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from amdxdna import query
 from amdxdna.emu import identity
 from amdxdna.emu.npu import Npu
+from amdxdna.errors import Unsupported
 from qwen35.bundle import Bundle
 from qwen35.device import open_device
 from qwen35.errors import ModelError
@@ -61,11 +63,33 @@ def test_auto_falls_back_and_says_so(
     assert "left alone" in notes[0]
 
 
-def test_compiled_kernels_go_to_any_device(
-    bundle: Bundle, real_firmware: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def compiled(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     monkeypatch.setattr(Bundle, "emulated", property(lambda self: False))
-    open_device(bundle, "emu:slots=5").close()
+    return bundle
+
+
+def test_compiled_kernels_go_to_any_real_device(compiled: Bundle, real_firmware: None) -> None:
+    open_device(compiled, "emu:slots=5").close()
+
+
+@pytest.mark.parametrize("spec", ["emu", "emu:slots=6"])
+def test_compiled_kernels_are_refused_before_their_weights_are_read(compiled: Bundle, spec: str) -> None:
+    with pytest.raises(ModelError, match=r"compiled for an NPU and .*emulated"):
+        open_device(compiled, spec)
+
+
+def test_a_driver_that_does_not_tell_its_firmware(
+    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(client: object) -> object:
+        raise Unsupported("no such query", call="GET_INFO")
+
+    monkeypatch.setattr(query, "firmware_version", refuses)
+    with pytest.raises(Unsupported):
+        open_device(bundle, "emu:slots=7")
+    monkeypatch.setattr(Bundle, "emulated", property(lambda self: False))
+    open_device(bundle, "emu:slots=7").close()
 
 
 def test_released_builds_are_not_the_models() -> None:
