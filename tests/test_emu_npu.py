@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 
 import pytest
 
@@ -11,6 +12,7 @@ from amdxdna._native import ffi
 from amdxdna.emu.faults import Fault, Faults
 from amdxdna.emu.kernels import Family, pdi, stream
 from amdxdna.emu.npu import DEVICE_HEAP, HEAP_CHUNK, BadAddress, Npu, Reply, Slot, Status
+from amdxdna.emu.npu.context import Context
 
 HOST = 4 * HEAP_CHUNK  # where the heap is on the bus
 BUFFERS = 0x1000
@@ -204,6 +206,20 @@ def test_destroy_ends_a_hung_command_unanswered_and_others_go_on() -> None:
     rig.npu.close()
     assert len(rig.replies) == 1
     assert rig.npu.submit(rig.context, [copy_slot(rig)], rig.done) == Status.INVALID_PARAM
+
+
+def test_close_waits_for_all_workers_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.npu.create_context()
+    left = []
+
+    def join(context: Context, seconds: float) -> None:
+        left.append(seconds)
+        time.sleep(0.05)
+
+    monkeypatch.setattr(Context, "join", join)
+    rig.npu.close(0.04)
+    assert left[0] > 0 == left[1]
 
 
 def test_health_says_where_a_hung_context_is() -> None:

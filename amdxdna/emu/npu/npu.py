@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -264,8 +265,9 @@ class Npu:
             contexts = list(self._contexts)
         for number in contexts:
             self.destroy_context(number)
+        end = time.monotonic() + seconds
         for left in list(self._leaving.values()):
-            left.join(seconds)
+            left.join(max(end - time.monotonic(), 0.0))
 
     # -- on a worker
 
