@@ -98,6 +98,19 @@ def test_weights_of_a_tower_that_no_param_tells(tmp_path: Path, weights: str) ->
     assert config is not None and config.weights == weights
 
 
+def test_factors_of_a_tower_may_be_left_out_by_a_compiler_alone(
+    bundles: dict[str, Path], tmp_path: Path
+) -> None:
+    path = Path(shutil.copytree(bundles["vision"], tmp_path / "bundle"))
+    replace(path / "tensors.txt", "vis.patch.f ", "")
+    fails(path, "tensor vis.patch.f is missing")
+    for file in path.glob("kernels/*.bin"):
+        file.write_bytes(b"\x01\0\0\0" + file.read_bytes())
+    assert Bundle.open(path).config.vision is not None
+    replace(path / "tensors.txt", "vis.b0.qkv.f ", "vis.b0.qkv.f f32 8 0 32")
+    fails(path, "vis.b0.qkv.f is 8 elements")
+
+
 @pytest.mark.parametrize("key", ["v_m1", "v_m2"])
 def test_rows_of_the_merger_that_would_overlap(bundles: dict[str, Path], tmp_path: Path, key: str) -> None:
     path = Path(shutil.copytree(bundles["vision"], tmp_path / "bundle"))

@@ -178,10 +178,10 @@ class _Checker:
         self._weight("m2", "v_m2", v.out, v.n_merge)
 
     def _weight(self, name: str, gemm: str, outputs: int, slices: int = 0) -> None:
-        """Weight `vis.NAME` (`slices` K slices of it) and, with w8, its factors."""
+        """Weight `vis.NAME` (`slices` K slices of it) and its factors: a compiled bundle may do without."""
         exact, wanted = self.bundle.emulated, self.bundle.gemms[gemm].b_bytes
         for part in [f"vis.{name}.{j}" for j in range(slices)] or [f"vis.{name}"]:
             self.stream(part, wanted, f"b_bytes of gemm {gemm}", exact)
-        vision = self.config.vision
-        if vision is not None and vision.weights == "w8":
-            self.f32(f"vis.{name}.f", outputs)
+        vision, factors = self.config.vision, f"vis.{name}.f"
+        if factors in self.bundle.tensors or (exact and vision is not None and vision.weights == "w8"):
+            self.f32(factors, outputs)

@@ -2,8 +2,9 @@
 
 Every projection is a GEMM on the tower's own hardware context; LayerNorms, the rotation, attention, the GELU
 of `w8` weights, the merger's GELU and the sums over K slices are the host's. Biases are inside the packed
-streams (the GEMM adds them). With `w8` weights every GEMM output column is multiplied by its factor on the
-host, fc1's before the GELU; with `bfp16x2` fc1's GEMM ends with the GELU (as the published bundles have it).
+streams (the GEMM adds them). Of a weight with factors (`w8`) every GEMM output column is multiplied by its
+own on the host, fc1's before the GELU; without them (`bfp16x2`) fc1's GEMM ends with the GELU (as published
+bundles have it).
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class VisionTower:
             return np.array(tensors.expect("vis." + name, "f32", size))
 
         def factors(name: str, size: int) -> F32 | None:
-            return vector(name + ".f", size) if c.weights == "w8" else None
+            return vector(name + ".f", size) if f"vis.{name}.f" in tensors else None
 
         self._inner = npu.gemm_spec("v_fc1").n  # v.I, or more where the exporter padded it
         self._table = np.array(tensors.expect("vis.pos", "f32", c.pos_side * c.pos_side, c.D))
@@ -92,7 +93,6 @@ class VisionTower:
                 factors(at + "fc1", self._inner)))
             before = factors(at + "fc2", c.D)
         self._merger_norm = LayerNorm(vector("m_ln_w", c.D), vector("m_ln_b", c.D), c.n_fc2, before)
-        self._fused_gelu = c.weights != "w8"
         self._buffers: dict[str, Buffer] = {}
         self._chunks = 0
 
@@ -150,7 +150,7 @@ class VisionTower:
             block.norm_mlp.rows(x, [added], into["v_fc1"])
             lap("vision.host")
             self._gemm("v_fc1", chunks, "a", f"b{i}.fc1", "fc1")
-            if not self._fused_gelu:
+            if block.fc1_factors is not None:  # else the GEMM ends with the GELU
                 activate(GELU_TANH, n, self._inner, [wide], wide, block.fc1_factors)
                 lap("vision.host")
             self._slices("v_fc2", chunks, "fc1", f"b{i}.fc2", "part", c.n_fc2)
