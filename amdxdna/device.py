@@ -41,7 +41,7 @@ class Device:
         self._client: Client | None = client
 
     @classmethod
-    def open(cls, spec: str | int | Node | None = "auto", *, sys: str | Path = "/sys",
+    def open(cls, spec: str | int | os.PathLike[str] | Node | None = "auto", *, sys: str | Path = "/sys",
              dev: str | Path = "/dev") -> Device:
         """Opens a device.
 
@@ -52,6 +52,8 @@ class Device:
 
         Raises NoDevice, PermissionDenied or DeviceBusy, each saying why and what to do.
         """
+        if isinstance(spec, os.PathLike):
+            spec = os.fspath(spec)
         if spec is not None and not isinstance(spec, (str, int)):
             return cls(Client(spec))
         where = resolve(spec, sys, dev)

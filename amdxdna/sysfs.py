@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DRIVER = "amdxdna"
-_AMD = 0x1022
-# PCI device ids of drivers/accel/amdxdna/amdxdna_pci_drv.c.
-_NPU_IDS = frozenset({0x1502, 0x17F0, 0x17F1, 0x17F2, 0x17F3, 0x1B0A, 0x1B0B, 0x1B0C})
+AMD = 0x1022
+"""PCI vendor id."""
+NPU_IDS = frozenset({0x1502, 0x17F0, 0x17F1, 0x17F2, 0x17F3, 0x1B0A, 0x1B0B, 0x1B0C})
+"""PCI device ids: drivers/accel/amdxdna/amdxdna_pci_drv.c and the aliases of Linux 7.3.4's module."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def why_none(sys: str | Path = "/sys") -> tuple[str, str]:
     """(cause, remedy) for a machine on which :func:`find_nodes` finds nothing."""
     root = Path(sys)
     functions = [p for p in _listed(root / "bus" / "pci" / "devices")
-                 if _hex(p / "vendor") == _AMD and _hex(p / "device") in _NPU_IDS]
+                 if _hex(p / "vendor") == AMD and _hex(p / "device") in NPU_IDS]
     if not functions:
         return ("no NPU on the PCI bus: this machine has none, its firmware setup disables it, or a virtual "
                 "machine or container hides it",

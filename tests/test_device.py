@@ -83,6 +83,12 @@ def test_a_kernel_node_is_opened_once_a_process(kernel_nodes, tmp_path):
     third.close()
 
 
+def test_paths_may_be_path_objects(kernel_nodes, tmp_path):
+    (tmp_path / "accel0").touch()
+    with Device.open(tmp_path / "accel0") as one, Device.open(str(tmp_path / "accel0")) as other:
+        assert one.client is other.client
+
+
 def test_a_forked_child_opens_its_own(kernel_nodes, tmp_path):
     (tmp_path / "accel0").touch()
     parent = Device.open(str(tmp_path / "accel0"))

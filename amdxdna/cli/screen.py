@@ -15,7 +15,7 @@ _WIDEST = 120
 
 
 def width() -> int:
-    """Columns to write to: the terminal's, at most 100, at least 40."""
+    """Columns to write to: the terminal's, at most 120, at least 40."""
     return max(40, min(_WIDEST, shutil.get_terminal_size((80, 24)).columns))
 
 

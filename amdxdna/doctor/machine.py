@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from amdxdna.doctor.models import AMD, DEVICES, Model, model_of
+from amdxdna.doctor.models import Model, model_of
+from amdxdna.sysfs import AMD, NPU_IDS
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
@@ -145,7 +146,7 @@ class Machine:
         for name in self.names("sys/bus/pci/devices"):
             path = folder / name
             vendor, device = (self._hex(path / key) for key in ("vendor", "device"))
-            if vendor == AMD and device in DEVICES:
+            if vendor == AMD and device in NPU_IDS:
                 driver = path / "driver"
                 bound = driver.resolve().name if driver.exists() else ""
                 found.append(PciNpu(name, device, self._hex(path / "revision"), bound, path))

@@ -1,6 +1,6 @@
 """The NPUs there are, by PCI device id and revision, and where each one's firmware lies.
 
-Ids from the device table of drivers/accel/amdxdna/amdxdna_pci_drv.c and the aliases and firmware names of
+Revisions from the device table of drivers/accel/amdxdna/amdxdna_pci_drv.c, firmware folders from the names in
 Linux 7.3.4's module; names from the same driver's npu*_regs.c.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-AMD = 0x1022
+from amdxdna.sysfs import NPU_IDS
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,8 @@ _MODELS: dict[tuple[int, int | None], Model] = {
     (0x17F0, 0x10): Model("npu4", "XDNA2", "Strix Point", ("17f0_10",)),
     (0x17F0, 0x11): Model("npu5", "XDNA2", "Strix Halo", ("17f0_11",)),
     (0x17F0, 0x20): Model("npu6", "XDNA2", "Krackan Point", ("17f0_20", "17f0_10")),
-    **{(device, None): _NPU3 for device in (0x17F1, 0x17F2, 0x17F3, 0x1B0A, 0x1B0B, 0x1B0C)},
+    **{(device, None): _NPU3 for device in NPU_IDS - {0x1502, 0x17F0}},
 }
-DEVICES = frozenset(device for device, _ in _MODELS)
 
 
 def model_of(device: int, revision: int) -> Model:
