@@ -40,7 +40,7 @@ class JsonGrammars:
     def __init__(self, tokenizer: Tokenizer, vocab: int, stop: Sequence[int]) -> None:
         """`vocab` is the logits' length, `stop` the tokens that end an answer.
 
-        Raises UsageError where the llguidance package is missing.
+        Raises UsageError where the llguidance package is missing or no token ends an answer.
         """
         try:
             import llguidance
@@ -48,9 +48,13 @@ class JsonGrammars:
             raise UsageError(
                 "the llguidance package is missing", "--json-schema", "install this package's extra [json]"
             ) from None
+        stop = [token for token in stop if token < vocab]
+        if not stop:
+            raise UsageError("the bundle's param stop names no token of the vocabulary", "--json-schema",
+                             "leave the schema out")
         wrapper = llguidance.TokenizerWrapper(_Vocabulary(tokenizer, vocab, stop))
         self._library = llguidance
-        self._tokens = llguidance.LLTokenizer(wrapper, n_vocab=vocab, eos_token=list(stop), slices=[])
+        self._tokens = llguidance.LLTokenizer(wrapper, n_vocab=vocab, eos_token=stop, slices=[])
         self._vocab = vocab
         self._stop = stop[-1]
         self._think_end = tokenizer.token_id("</think>")

@@ -11,7 +11,7 @@ import pytest
 
 from qwen35.errors import UsageError
 from qwen35.sampling import Sampling
-from qwen35.structured import read_schema
+from qwen35.structured import JsonGrammars, read_schema
 from tests.mock_model import fake
 
 pytestmark = pytest.mark.peer
@@ -72,6 +72,13 @@ def test_an_answer_cut_short_says_so(model: Any) -> None:
     schema = {"type": "array", "items": {"type": "integer"}, "minItems": 400}
     reply = model.chat("q", json_schema=schema, max_new=20).result()
     assert reply.finish == "length" and reply.note == "the JSON is not complete"
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_a_bundle_without_an_end_of_answer(model: Any, beyond: bool) -> None:
+    vocab = model.tokenizer.vocab_size
+    with pytest.raises(UsageError, match="param stop names no token"):
+        JsonGrammars(model.tokenizer, vocab, [vocab] if beyond else [])
 
 
 def test_schemas_that_cannot_be_used(model: Any, tmp_path: Path) -> None:
