@@ -83,6 +83,8 @@ class Client:
         self.references = 1
         self.device_bytes = 0
         self._handles: dict[int, int] = {}
+        self.heap_chunk: tuple[int, int] | None = None
+        """Handle and bytes of a heap BO that is not mapped yet: until then the driver uses none after it."""
         self._heap: Heap | None = None
         self._metadata: AieMetadata | None = None
         self.pool: ContextPool | None = None

@@ -55,26 +55,34 @@ class Heap:
         raise from_errno("mmap", -start, f"{length >> 20} MiB of address space for the device heap")
 
     def _add(self, nbytes: int) -> int:
-        """One more BO of `nbytes` behind the last; returns its device address."""
+        """One more BO, of `nbytes` or one that an earlier call left, behind the last; its device address."""
         client = self._client
-        request = ffi.new("struct amdxdna_drm_create_bo *", {"size": nbytes, "type": lib.AMDXDNA_BO_DEV_HEAP})
-        ioctl.call(client.node, "CREATE_BO", request, "DEV_HEAP", f"{nbytes >> 20} MiB")
-        handle = client.retain(request.handle)
+        if client.heap_chunk is None:
+            self._create(nbytes)
+        assert client.heap_chunk is not None
+        handle, nbytes = client.heap_chunk
         info = ffi.new("struct amdxdna_drm_get_bo_info *", {"handle": handle})
+        ioctl.call(client.node, "GET_BO_INFO", info)
         try:
-            ioctl.call(client.node, "GET_BO_INFO", info)
-            try:
-                client.node.mmap(nbytes, info.map_offset, address=self.host + self.size)
-            except XdnaError:
-                raise
-            except OSError as error:
-                raise from_errno("mmap", error.errno or 0, f"heap of {nbytes >> 20} MiB") from None
-        except BaseException:
-            client.release(handle)
+            client.node.mmap(nbytes, info.map_offset, address=self.host + self.size)
+        except XdnaError:
             raise
+        except OSError as error:
+            raise from_errno("mmap", error.errno or 0, f"heap of {nbytes >> 20} MiB") from None
+        client.heap_chunk = None
         self._chunks.append(nbytes)
         self.size += nbytes
         return int(info.xdna_addr)
+
+    def _create(self, nbytes: int) -> None:
+        """A heap BO of `nbytes`, as the client's `heap_chunk`: also when a signal handler raises after it."""
+        client = self._client
+        request = ffi.new("struct amdxdna_drm_create_bo *", {"size": nbytes, "type": lib.AMDXDNA_BO_DEV_HEAP})
+        try:
+            ioctl.call(client.node, "CREATE_BO", request, "DEV_HEAP", f"{nbytes >> 20} MiB")
+        finally:
+            if request.handle:
+                client.heap_chunk = client.retain(int(request.handle)), nbytes
 
     def grow(self, nbytes: int) -> None:
         """Enlarges the heap by whole 64 MiB so that `nbytes` more fit.
@@ -82,10 +90,12 @@ class Heap:
         Raises OutOfHeap, with the numbers, when the driver cannot or will not.
         """
         extra = -(-nbytes // CHUNK) * CHUNK
-        if self.size + extra > self.limit:
+        goal = self.size + extra
+        if goal > self.limit:
             raise self.full(nbytes)
         try:
-            self._add(extra)
+            while self.size < goal:
+                self._add(goal - self.size)
         except XdnaError as error:
             if isinstance(error, OutOfHeap) or error.errno in (errno.EINVAL, errno.EBUSY, errno.EOPNOTSUPP):
                 raise self.full(nbytes, error.errno) from None

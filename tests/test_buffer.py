@@ -383,6 +383,28 @@ def test_drivers_with_one_heap(code):
         keep.close()
 
 
+def test_a_heap_that_could_not_be_mapped_is_mapped_at_the_next_try():
+    node = ProxyNode(open_node("emu:quiet"))
+    with Device.open(node) as opened:
+        for _ in range(2):
+            node.refuse_maps = errno.ENOMEM
+            with pytest.raises(errors.OutOfMemory):
+                opened.alloc(64, "dev")
+        node.refuse_maps = 0
+        keep = opened.alloc(60 * MIB, "dev")
+        assert opened.bo_usage().total == 64 * MIB
+        node.refuse_maps = errno.ENOMEM
+        with pytest.raises(errors.OutOfMemory):
+            opened.alloc(30 * MIB, "dev")
+        node.refuse_maps = 0
+        more = opened.alloc(100 * MIB, "dev")  # takes the chunk of 64 MiB and one more
+        assert opened.heap.size == opened.bo_usage().total == 192 * MIB
+        for buffer in (keep, more):
+            assert buffer.host_address - opened.heap.host == buffer.address - opened.heap.device
+        pair = opened.alloc(64), opened.alloc(64)
+        adder(opened, 64, 1).run(*pair)
+
+
 def test_the_heap_does_without_room_to_grow(monkeypatch, open_emu):
     """With little address space there is one chunk, still aligned."""
     class NoRoom:

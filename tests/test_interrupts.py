@@ -50,6 +50,17 @@ def test_a_bo_is_closed(kind):
         assert device.bo_usage() == before
 
 
+def test_the_heap_is_mapped_at_the_next_try():
+    source = Interrupted(lib.DRM_IOCTL_AMDXDNA_CREATE_BO)
+    with source.open() as device:
+        source.armed = True
+        with pytest.raises(Interrupt):
+            device.alloc(64, "dev")
+        assert not source.armed
+        device.alloc(64, "dev")
+        assert device.bo_usage().total == device.heap.size == 64 << 20
+
+
 def test_a_user_pointer_bo_is_closed():
     source = Interrupted(lib.DRM_IOCTL_AMDXDNA_CREATE_BO)
     with source.open() as device, mmap.mmap(-1, 8192) as memory:
