@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from qwen35.bundle import Bundle
+from qwen35.bundle.info import describe, lines
 
 D, MLP, VOCAB, CHUNK, PASS, HEAD_ROWS = 2048, 6144, 248320, 256, 2048, 49664
 V_D, V_I, PATCHES = 1024, 4096, 4096
@@ -121,21 +122,21 @@ def published(tmp_path: Path) -> Path:
     (tmp_path / "tokenizer.json").write_text("{}")
     for name in ("a.xclbin", "b.xclbin", "stream.bin"):
         (tmp_path / "kernels" / name).write_bytes(b"\x00\x01\x03\x06" * 4)
-    lines = ["# written by a compiler", "", "version 1", "   # indented"]
-    lines += [f"param {line}" for line in PARAMS.strip().splitlines()]
-    lines += ["xclbin gemm kernels/a.xclbin MLIR_AIE", "xclbin mlp kernels/a.xclbin MLIR_AIE",
+    records = ["# written by a compiler", "", "version 1", "   # indented"]
+    records += [f"param {line}" for line in PARAMS.strip().splitlines()]
+    records += ["xclbin gemm kernels/a.xclbin MLIR_AIE", "xclbin mlp kernels/a.xclbin MLIR_AIE",
               "xclbin gemv kernels/b.xclbin MLIR_AIE", "xclbin vision kernels/b.xclbin other"]
     for key, (k, n, lda, stride, chunks, context) in GEMMS.items():
         for count in range(1, chunks + 1):
             rows = count * CHUNK
             spans = f"a_elems={rows * lda} c_elems={rows * stride} insts=kernels/stream.bin"
-            lines.append(f"gemm_chunks {key} {count} {spans}" if count > 1 else
+            records.append(f"gemm_chunks {key} {count} {spans}" if count > 1 else
                          f"gemm {key} M={CHUNK} K={k} N={n} lda={lda} c_stride={stride} "
                          f"b_bytes={packed(n, k)} {spans}{context}")
     for key, (m, k) in GEMVS.items():
-        lines.append(f"gemv {key} M={m} K={k} w_words={packed(m, k) // 4} insts=kernels/stream.bin")
-    lines += ["tokcase - ", "tokcase 6869 1,2", "ref one prompt=6869 thinking=0", "anything else=1"]
-    (tmp_path / "manifest.txt").write_text("\n".join(lines) + "\n")
+        records.append(f"gemv {key} M={m} K={k} w_words={packed(m, k) // 4} insts=kernels/stream.bin")
+    records += ["tokcase - ", "tokcase 6869 1,2", "ref one prompt=6869 thinking=0", "anything else=1"]
+    (tmp_path / "manifest.txt").write_text("\n".join(records) + "\n")
     index, at = [], 0
     for name, dtype, shape in tensors():
         size = math.prod(shape) * (4 if dtype == "f32" else 1)
@@ -165,6 +166,13 @@ def test_it_opens_as_it_is(published: Path) -> None:
     assert bundle.manifest.params["origin"].text == "a line of free text  with = signs"
 
 
+def test_info_tells_what_it_is(published: Path) -> None:
+    facts = describe(Bundle.open(published))
+    assert (facts["name"], facts["device"], facts["checksums"]) == ("Qwen3.5-2B", "compiled", 0)
+    assert 1.9e9 < facts["memory"]["weights"] < 2.8e9
+    assert any("compiled kernels" in line for line in lines(facts))
+
+
 @pytest.mark.parametrize(("file", "old", "new"), [
     ("manifest.txt", "param v.weights w8\n", ""),
     ("manifest.txt", "param mrope_section 11,11,10\n", ""),
@@ -183,13 +191,13 @@ def test_it_opens_with_what_a_compiler_may_do_otherwise(
 
 def test_bfp6s_streams(published: Path) -> None:
     """Six and a half bits a weight in the text model, nine in the tower."""
-    lines = []
+    entries = []
     for line in (published / "tensors.txt").read_text().splitlines():
         name, dtype, _, at, size = line.split()
         text = dtype == "u8" and not name.startswith("vis.")
         fewer = int(size) * 13 // 18 if text else int(size)
-        lines.append(f"{name} {dtype} {fewer} {at} {fewer}")
-    (published / "tensors.txt").write_text("\n".join(lines) + "\n")
+        entries.append(f"{name} {dtype} {fewer} {at} {fewer}")
+    (published / "tensors.txt").write_text("\n".join(entries) + "\n")
     records = []
     for line in (published / "manifest.txt").read_text().splitlines():
         words = line.split(" ")
