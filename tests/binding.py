@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from amdxdna.buffer import Buffer
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
 from amdxdna.emu.kernels.stream import Copy, Delay, Hang
@@ -29,6 +30,13 @@ def adder(device, nbytes: int, addend: int, *, delay_us: int = 0, variant: int =
 def hanging(device, variant: int = 0) -> Kernel:
     """Never completes."""
     return device.pool.kernel(copy_xclbin(variant), stream.program([Hang()]))
+
+
+def numbers(device, count: int, start: int = 0) -> Buffer:
+    """A buffer of 32-bit words that count up."""
+    buffer = device.alloc(4 * count)
+    buffer.view("u4")[:] = range(start, start + count)
+    return buffer
 
 
 class ProxyNode:

@@ -1,8 +1,7 @@
-"""Buffers, the device heap, views, sharing and user memory."""
+"""Buffers: views, sub-buffers, lifetimes, sharing."""
 
 from __future__ import annotations
 
-import errno
 import gc
 import mmap
 import os
@@ -13,12 +12,11 @@ import threading
 import numpy as np
 import pytest
 
-from amdxdna import errors, heap
+from amdxdna import errors
 from amdxdna._native import ffi, lib
 from amdxdna.client import reap
 from amdxdna.device import Device
-from amdxdna.node import open_node
-from tests.binding import ProxyNode, adder
+from tests.binding import adder
 
 MIB = 1 << 20
 
@@ -300,9 +298,6 @@ def test_a_forked_child_cannot_use_the_parents_buffers(device):
     assert buffer.read(0, 6) == b"parent"
 
 
-# The heap
-
-
 def test_a_forked_child_waits_for_none_of_the_parents_locks(device):
     """A lock that another thread of the parent held stays locked in the child for good."""
     dropped, kept = device.alloc(64), device.alloc(64)
@@ -332,95 +327,6 @@ def test_a_forked_child_waits_for_none_of_the_parents_locks(device):
     over.set()
     thread.join()
     assert kept.read(0, 1) == b"\0"
-
-
-def test_the_heap_grows_behind_itself(device):
-    device.alloc(100, "dev")
-    assert device.heap.size == 64 * MIB
-    big = device.alloc(63 * MIB, "dev")
-    more = device.alloc(4 * MIB, "dev")
-    assert device.heap.size == 128 * MIB
-    assert more.host_address - device.heap.host == more.address - device.heap.device
-    more.view()[-1] = 9
-    assert more.read(4 * MIB - 1) == b"\x09"
-    big.close()
-    again = device.alloc(60 * MIB, "dev")
-    assert device.heap.size == 128 * MIB
-    again.close()
-
-
-def test_a_full_heap_says_so_with_numbers(device):
-    device.heap.limit = 64 * MIB
-    keep = device.alloc(40 * MIB, "dev")
-    with pytest.raises(errors.OutOfHeap) as caught:
-        device.alloc(30 * MIB, "dev")
-    assert (caught.value.requested, caught.value.used) == (30 * MIB, 40 * MIB)
-    assert (caught.value.size, caught.value.limit) == (64 * MIB, 64 * MIB)
-    assert str(30 * MIB) in str(caught.value) and caught.value.remedy
-    keep.close()
-    device.alloc(30 * MIB, "dev")
-
-
-@pytest.mark.parametrize("code", [errno.EBUSY, errno.EOPNOTSUPP, errno.ENOSPC, errno.EINVAL])
-def test_drivers_with_one_heap(code):
-    heaps = []
-
-    def one_heap(request, address):
-        if request == lib.DRM_IOCTL_AMDXDNA_CREATE_BO:
-            bo = ffi.cast("struct amdxdna_drm_create_bo *", address)
-            if bo.type == lib.AMDXDNA_BO_DEV_HEAP:
-                heaps.append(bo.size)
-                if len(heaps) > 1:
-                    raise OSError(code, os.strerror(code))
-
-    with Device.open(ProxyNode(open_node("emu:quiet"), one_heap)) as opened:
-        keep = opened.alloc(40 * MIB, "dev")
-        with pytest.raises(errors.OutOfHeap) as caught:
-            opened.alloc(30 * MIB, "dev")
-        assert caught.value.size == 64 * MIB and caught.value.used == 40 * MIB
-        assert heaps == [64 * MIB, 64 * MIB]
-        opened.alloc(20 * MIB, "dev").close()
-        keep.close()
-
-
-def test_a_heap_that_could_not_be_mapped_is_mapped_at_the_next_try():
-    node = ProxyNode(open_node("emu:quiet"))
-    with Device.open(node) as opened:
-        for _ in range(2):
-            node.refuse_maps = errno.ENOMEM
-            with pytest.raises(errors.OutOfMemory):
-                opened.alloc(64, "dev")
-        node.refuse_maps = 0
-        keep = opened.alloc(60 * MIB, "dev")
-        assert opened.bo_usage().total == 64 * MIB
-        node.refuse_maps = errno.ENOMEM
-        with pytest.raises(errors.OutOfMemory):
-            opened.alloc(30 * MIB, "dev")
-        node.refuse_maps = 0
-        more = opened.alloc(100 * MIB, "dev")  # takes the chunk of 64 MiB and one more
-        assert opened.heap.size == opened.bo_usage().total == 192 * MIB
-        for buffer in (keep, more):
-            assert buffer.host_address - opened.heap.host == buffer.address - opened.heap.device
-        pair = opened.alloc(64), opened.alloc(64)
-        adder(opened, 64, 1).run(*pair)
-
-
-def test_the_heap_does_without_room_to_grow(monkeypatch, open_emu):
-    """With little address space there is one chunk, still aligned."""
-    class NoRoom:
-        def __getattr__(self, name):
-            return getattr(lib, name)
-
-        def xdna_mmap(self, address, length, prot, flags, fd, offset):
-            if length > 256 * MIB:
-                return -errno.ENOMEM
-            return lib.xdna_mmap(address, length, prot, flags, fd, offset)
-
-    monkeypatch.setattr(heap, "lib", NoRoom())
-    opened = open_emu()
-    assert opened.heap.limit == 64 * MIB and opened.heap.host % (64 * MIB) == 0
-    with pytest.raises(errors.OutOfHeap):
-        opened.alloc(65 * MIB, "dev")
 
 
 # dma-buf
@@ -467,123 +373,3 @@ def test_what_cannot_be_shared(device):
             device.import_fd(fd)
     os.close(read_end)
     os.close(write_end)
-
-
-# User memory
-
-
-def test_wrapped_memory_is_used_in_place(device):
-    block = mmap.mmap(-1, 8192)
-    array = np.frombuffer(block, "u4")
-    array[:] = np.arange(2048)
-    wrapped = device.wrap(array)
-    result = device.alloc(8192)
-    adder(device, 8192, 3).run(wrapped, result, outputs=[result])
-    np.testing.assert_array_equal(result.view("u4"), np.arange(2048) + 3)
-    adder(device, 8192, 10).run(result, wrapped, outputs=[wrapped])
-    np.testing.assert_array_equal(array, np.arange(2048) + 13)
-    with pytest.raises(errors.Unsupported):
-        wrapped.export_fd()
-
-
-def test_wrapped_memory_outlives_buffer_and_views(device):
-    block = mmap.mmap(-1, 8192)
-    block[:4] = b"mine"
-    buffer = device.wrap(block)
-    view = buffer.view()
-    buffer.close()
-    view[0] = ord("M")
-    del view
-    gc.collect()
-    reap()
-    assert block[:4] == b"Mine"
-    again = device.wrap(block)
-    assert again.read(0, 4) == b"Mine"
-    again.close()
-    assert block[:4] == b"Mine"
-
-
-@pytest.mark.parametrize("address", ["pasid", "iova"])
-def test_drivers_that_do_not_map_user_memory(address):
-    """Linux 7.3.4: mmap of a user-pointer BO is EINVAL. The caller's own mapping serves instead."""
-    with Device.open(ProxyNode(open_node(f"emu:quiet,address={address}"))) as opened:
-        block = mmap.mmap(-1, 4096)
-        source = opened.alloc(4096)
-        source.view("u4")[:] = np.arange(1024)
-        kernel = adder(opened, 4096, 2)
-        kernel.run(source, source)
-        opened.node.refuse_maps = errno.EINVAL
-        wrapped = opened.wrap(block)
-        opened.node.refuse_maps = 0
-        assert (wrapped.address == wrapped.host_address) == (address == "pasid")
-        kernel.run(source, wrapped, outputs=[wrapped])
-        np.testing.assert_array_equal(np.frombuffer(block, "u4"), np.arange(1024) + 4)
-        assert wrapped.read(4, 4) == (5).to_bytes(4, "little")
-
-
-def test_iova_mode_never_maps_user_memory():
-    with Device.open(ProxyNode(open_node("emu:quiet,address=iova"))) as opened:
-        before = opened.node.maps
-        opened.wrap(mmap.mmap(-1, 4096)).close()
-        assert opened.node.maps == before
-
-
-def test_wrapped_read_only_memory_is_not_written(device):
-    """As newer drivers allow it; views must not hand out what would fault."""
-    from amdxdna.buffer import wrap
-
-    block = mmap.mmap(-1, 4096)
-    keep = ffi.from_buffer(block)
-    buffer = wrap(device.client, int(ffi.cast("uintptr_t", keep)), 4096, keep, read_only=True)
-    assert not buffer.view("u4").flags.writeable
-    with pytest.raises(errors.BadArgument, match="read-only"):
-        buffer.write(b"x")
-    part = buffer.sub(64)
-    assert not part.view().flags.writeable
-    assert part.read(0, 4) == bytes(4)
-
-
-def test_wrap_takes_addresses_and_mmaps_and_keeps_them_alive(device):
-    block = mmap.mmap(-1, 8192)
-    block[:4] = b"left"
-    address = int(ffi.cast("uintptr_t", ffi.from_buffer(block)))
-    by_address = device.wrap(address + 4096, 4096)
-    by_address.write(b"right")
-    assert block[4096:4101] == b"right"
-    by_address.close()
-    by_object = device.wrap(block)
-    with pytest.raises(BufferError):
-        block.close()
-    assert by_object.read(0, 4) == b"left"
-    by_object.close()
-
-
-@pytest.mark.parametrize("make", [
-    lambda block: (np.frombuffer(block, "u1")[1:4097],),
-    lambda block: (np.frombuffer(block, "u1")[:4000],),
-    lambda block: (block, 8193),
-    lambda block: (block, 0),
-    lambda block: (4096,),
-    lambda block: (4096 + 1, 4096),
-    lambda block: (np.frombuffer(block, "u1")[::2],),
-    lambda block: ("text",),
-], ids=["unaligned", "odd size", "too long", "empty", "no size", "odd address", "strided", "no buffer"])
-def test_what_cannot_be_wrapped(device, make):
-    block = mmap.mmap(-1, 8192)
-    with pytest.raises(errors.BadArgument):
-        device.wrap(*make(block))
-
-
-def test_memory_the_driver_refuses(open_emu, tmp_path):
-    opened = open_emu()
-    with pytest.raises(errors.BadArgument, match="unmapped, read-only") as caught:
-        opened.wrap(1 << 20, 4096)
-    assert caught.value.errno == errno.EFAULT
-    path = tmp_path / "file"
-    path.write_bytes(bytes(4096))
-    with open(path, "rb") as file:
-        read_only = mmap.mmap(file.fileno(), 4096, access=mmap.ACCESS_READ)
-    with pytest.raises(errors.BadArgument):
-        opened.wrap(read_only)
-    with pytest.raises(errors.OutOfMemory, match="locked-memory"):
-        open_emu("privileged=0,memlock=0").wrap(mmap.mmap(-1, 4096))
