@@ -6,13 +6,18 @@ transformers in float32 on the same bfp16-rounded weights.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from amdxdna.device import Device
 from qwen35 import host
+from qwen35.bundle import Bundle
 from qwen35.errors import ModelError, PromptTooLong
+from qwen35.model.text import TextModel
 from tests import synthetic
-from tests.model_bundle import forward, model, rounded, run, tokens
+from tests.model_bundle import bundle_path, forward, model, rounded, run, tokens
 
 SHAPES = ("tied", "grouped", "untied")
 HABIT = {"tied": "plain", "grouped": "strides", "untied": "tight"}
@@ -345,8 +350,6 @@ def test_timing_names_every_stage():
 
 
 def test_dims_the_host_cannot_do():
-    from dataclasses import replace
-
     from qwen35.model.layers import check_dims
 
     with model("tied") as text:
@@ -357,6 +360,22 @@ def test_dims_the_host_cannot_do():
 
 
 @pytest.mark.slow
+def test_results_of_a_step_have_room_for_padded_rows():
+    """A kernel may give more rows than the model has."""
+    bundle = Bundle.open(bundle_path("tied"))
+    for key, spec in bundle.gemvs.items():
+        bundle.gemvs[key] = replace(spec, m=spec.m + (0 if key == "head" else 64))
+    with Device.open("emu:threads=1,quiet") as device, TextModel(bundle, device) as text:
+        names = {id(kernel): key for (key, _), kernel in text.npu._kernels.items()}
+        sizes = {}
+        for plan in text._step._plans:
+            for runs in (plan.project, plan.output, plan.gate_up, plan.down):
+                for kernel, (_, _, result) in runs._calls[0]:
+                    sizes[names[id(kernel)]] = result.nbytes
+        assert set(sizes) == {"lin", "att", "o", "gu", "down"}
+        assert all(size >= 2 * bundle.gemvs[key].m for key, size in sizes.items())
+
+
 def test_a_prompt_beyond_32k_tokens_in_passes():
     ids = tokens("tied", 33_000)
     rows = []

@@ -80,9 +80,9 @@ class Step:
         mixed, self._mixed_pointer, self._mixed = self._input(npu, config.o_in)
         hidden, self._hidden_pointer, _ = self._input(npu, inner)
         wide_out, self._y_pointer, _ = self._result(npu, wide)
-        o_out, _, o_view = self._result(npu, config.D)
+        o_out, _, o_view = self._result(npu, npu.gemv_spec("o").m)
         pairs_out, self._pairs_pointer, _ = self._result(npu, pairs)
-        slices = [self._result(npu, config.D) for _ in range(config.n_down)]
+        slices = [self._result(npu, npu.gemv_spec("down").m) for _ in range(config.n_down)]
         logits, self._logits_pointer, _ = self._result(npu, config.n_head * config.head_rows)
         self._swiglu = pairs // 2
         self._gates: F32 = np.zeros(max(layer.norm_in.proj_cols for layer in layers) or 1, np.float32)
