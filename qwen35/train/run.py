@@ -103,7 +103,7 @@ class Trainer:
         )
         self.batches = Batches(
             Encoder(self.tokenizer),
-            Generator(self.corpus, args.seed),
+            Generator(self.corpus, args.seed, args.known),
             args.batch,
             args.seed,
             args.worker,
@@ -314,8 +314,9 @@ def parser() -> argparse.ArgumentParser:
         "--wordnet", required=True, help="dict folder of Debian's wordnet-base, /usr/share/wordnet"
     )
     made.add_argument("--out", required=True, help="folder of the checkpoint, the log and the result")
-    made.add_argument("--words", type=int, default=1300, help="how many words to teach (default 1300)")
-    made.add_argument("--steps", type=int, default=14000, help="planned steps in all (default 14000)")
+    made.add_argument("--words", type=int, default=1200, help="how many words to teach (default 1200)")
+    made.add_argument("--known", type=int, default=0, help="words the saved state knows, when --words grows")
+    made.add_argument("--steps", type=int, default=8000, help="planned steps in all (default 8000)")
     made.add_argument("--finish-in", type=float, help="minutes after which to end, instead of --steps")
     made.add_argument("--save-only", action="store_true", help="write the result of the saved state and stop")
     made.add_argument(
