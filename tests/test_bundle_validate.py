@@ -178,6 +178,9 @@ def test_tensors_of_the_wrong_size(copy: Path, name: str, entry: str, message: s
         ("gemv gu ", "M=320", "M=336", "gemv gu: M=336 is no whole number of 32 | 32 pairs"),
         ("gemm gu ", "c_stride=192", "c_stride=128", "gemm gu: c_stride=128 is less than a row's 160"),
         ("gemm down ", "lda=192", "lda=184", "gemm down: lda=184 differs from gu's c_stride=192"),
+        ("gemm lin ", "a_elems=1024", "a_elems=1023", "a_elems=1023 and c_elems=8192 do not span 16 rows"),
+        ("gemm lin ", "c_elems=8192", "c_elems=7680", "a_elems=1024 and c_elems=7680 do not span 16 rows"),
+        ("gemm_chunks lin 2", "a_elems=2048", "a_elems=1024", "do not span 32 rows of strides lda=64"),
         ("gemv o ", "K=128", "K=64", "gemv o: K=64, the model has 128"),
         ("gemv head ", "M=", "M=1", "gemv head: M=1"),
     ],
@@ -219,6 +222,8 @@ def test_a_compiled_bundle_may_hold_longer_streams_but_no_shorter_ones(copy: Pat
 @pytest.mark.parametrize(("record", "old", "new"), [
     ("gemm gu ", "N=320", "N=160"),  # the columns of C instead of B's
     ("gemv o ", "w_words=", "w_words=9"),  # a unit of the compiler's own
+    ("gemm lin ", "a_elems=1024", "a_elems=1"),
+    ("gemm_chunks lin 2", "c_elems=16384", "c_elems=1"),
 ])
 def test_what_a_compiled_bundle_may_count_in_its_own_way(copy: Path, record: str, old: str, new: str) -> None:
     for file in copy.glob("kernels/*.bin"):

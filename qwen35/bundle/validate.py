@@ -70,7 +70,20 @@ class _Checker:
             self.fail(spec.line, f"gemm {key}: N={spec.n}, the model has {n}")
         if spec.c_stride < columns:
             self.fail(spec.line, f"gemm {key}: c_stride={spec.c_stride} is less than a row's {columns}")
+        if self.bundle.emulated:
+            self._spans(spec)
         return spec
+
+    def _spans(self, spec: GemmSpec) -> None:
+        """The views must hold every row; what a compiler counts in them is its own, and buffers hold them."""
+        for stream in spec.streams:
+            rows = spec.m * stream.chunks - 1
+            if stream.a_elems < rows * spec.lda + spec.k or stream.c_elems <= rows * spec.c_stride:
+                self.fail(
+                    stream.line,
+                    f"gemm {spec.key}: a_elems={stream.a_elems} and c_elems={stream.c_elems} do not span "
+                    f"{rows + 1} rows of strides lda={spec.lda} and c_stride={spec.c_stride}",
+                )
 
     def gemv(self, key: str, m: int, k: int) -> GemvSpec:
         """The GEMV `key`, which must give at least m outputs of K = k inputs."""
