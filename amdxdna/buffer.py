@@ -134,8 +134,10 @@ class Buffer:
     def sub(self, offset: int, nbytes: int | None = None) -> Buffer:
         """A part of this buffer as a buffer: same BO, own address and ``clean`` flag.
 
-        The BO stays open until the whole and every part are closed. `nbytes` None: to the end. Raises
-        BadArgument when the part does not lie inside.
+        The BO stays open until the whole and every part are closed. `nbytes` None: to the end. Parts that the
+        host and the device write at the same time must not share a cache line (64 bytes): writing the line
+        back puts the host's copy of all of it over what the device wrote. Raises BadArgument when the part
+        does not lie inside.
         """
         memory = self._alive()
         size = self.nbytes - offset if nbytes is None else nbytes
@@ -355,7 +357,7 @@ def wrap(client: Client, address: int, nbytes: int, keep: Any = None, read_only:
     """
     client.check_open()
     reap()
-    if nbytes <= 0 or address % PAGE or nbytes % PAGE:
+    if not 0 < address < 1 << 56 or not 0 < nbytes < 1 << 47 or address % PAGE or nbytes % PAGE:
         raise BadArgument(f"{nbytes} bytes at {address:#x}: address and size must be multiples of {PAGE}",
                           call="wrap", remedy="Align the memory, or copy it into an ordinary buffer")
     table = ffi.new("struct amdxdna_drm_va_tbl *", {"dmabuf_fd": -1, "num_entries": 1, "va_entries": 1})
@@ -387,6 +389,9 @@ def import_fd(client: Client, fd: int, nbytes: int | None) -> Buffer:
     """A buffer over a dma-buf; :meth:`amdxdna.device.Device.import_fd` documents it."""
     client.check_open()
     reap()
+    if not 0 <= fd < 1 << 31 or (nbytes is not None and not 0 < nbytes < 1 << 47):
+        raise BadArgument(f"{'all' if nbytes is None else nbytes} bytes of descriptor {fd}", call="import",
+                          remedy="Pass the descriptor an exporter gave, and at least 1 byte")
     request = ffi.new("struct drm_prime_handle *", {"fd": fd})
     handle = _handle(client, "PRIME_FD_TO_HANDLE", request, detail=f"descriptor {fd}")
     try:

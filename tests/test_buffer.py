@@ -364,6 +364,12 @@ def test_import_into_another_device(open_emu):
     np.testing.assert_array_equal(result.view("u4"), np.arange(1024) + 5)
 
 
+@pytest.mark.parametrize(("fd", "nbytes"), [(-1, None), (1 << 31, None), (0, 0), (0, -4096), (0, 1 << 63)])
+def test_impossible_imports(device, fd, nbytes):
+    with pytest.raises(errors.BadArgument):
+        device.import_fd(fd, nbytes)
+
+
 def test_what_cannot_be_shared(device):
     with pytest.raises(errors.Unsupported):
         device.alloc(64, "dev").export_fd()

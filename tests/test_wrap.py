@@ -112,7 +112,11 @@ def test_wrap_takes_addresses_and_mmaps_and_keeps_them_alive(device):
     lambda block: (4096 + 1, 4096),
     lambda block: (np.frombuffer(block, "u1")[::2],),
     lambda block: ("text",),
-], ids=["unaligned", "odd size", "too long", "empty", "no size", "odd address", "strided", "no buffer"])
+    lambda block: (-4096, 4096),
+    lambda block: (1 << 64, 4096),
+    lambda block: (4096, 1 << 64),
+], ids=["unaligned", "odd size", "too long", "empty", "no size", "odd address", "strided", "no buffer",
+        "negative", "past the end", "too large"])
 def test_what_cannot_be_wrapped(device, make):
     block = mmap.mmap(-1, 8192)
     with pytest.raises(errors.BadArgument):
