@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import struct
+import subprocess
+import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 
@@ -214,6 +217,33 @@ def test_a_command_runs(probe: Probe) -> None:
     assert configure(channel, DEVICE_HEAP + PDI) == Status.OK
     assert channel.ask(commands.CHAIN_NPU, message) == bytes(12)
     assert struct.unpack("<4I", os.pread(probe.ram, 16, HEAP_BYTES + 0x1000)) == (8, 9, 10, 11)
+
+
+def test_closing_under_a_running_command_waits_for_it() -> None:
+    """Its memory must not go away under it: that would end the process."""
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent("""
+        import struct
+        from amdxdna.emu.kernels import stream
+        from tests.test_emu_pci_firmware import *
+        probe = Probe(FirmwareOptions(threads=1))
+        _, channel = probe.context(probe.start())
+        load(probe, stream.copy(16, 7))
+        configure(channel, DEVICE_HEAP + PDI)
+        long = stream.program([stream.Copy(32 << 20, 1)] * 12)
+        message = load(probe, long)
+        size = struct.calcsize("<IQQQ6I")
+        words = [3, 0, DEVICE_HEAP + CODE, 0, len(long)]
+        for address in (HEAP_IOVA + (16 << 20),) * 2:
+            words += [address & 0xFFFFFFFF, address >> 32]
+        os.pwrite(probe.ram, struct.pack(f"<{len(words)}I", *words), LIST + size)
+        channel.send(commands.CHAIN_NPU, message)
+        npu = probe.function.firmware.npu
+        while not npu.executed:
+            pass
+        probe.close()
+        print("closed")
+    """)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
 
 
 def test_strictness(probe: Probe) -> None:

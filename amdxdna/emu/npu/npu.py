@@ -259,15 +259,20 @@ class Npu:
             raise BadAddress(address, size)
         return self._read(found, address, size)
 
-    def close(self, seconds: float = 2.0) -> None:
-        """Destroys every context and waits for the workers, at most that long in all."""
+    def close(self, seconds: float = 2.0) -> bool:
+        """Destroys every context and waits for the workers, at most that long in all; whether all have ended.
+
+        One that computes still uses pointers. Call it again to wait on.
+        """
         with self._lock:
             contexts = list(self._contexts)
         for number in contexts:
             self.destroy_context(number)
         end = time.monotonic() + seconds
-        for left in list(self._leaving.values()):
+        leaving = list(self._leaving.values())
+        for left in leaving:
             left.join(max(end - time.monotonic(), 0.0))
+        return not any(left.alive for left in leaving)
 
     # -- on a worker
 

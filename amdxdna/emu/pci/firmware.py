@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -97,6 +98,8 @@ class Firmware:
         self._lock = lock
         self._log = log
         self._state: _State | None = None
+        self._ending: list[Npu] = []
+        """What was stopped while it computed."""
         self._management: dict[int, tuple[int, Callable[[Message], bytes | None]]] = {
             CREATE_CONTEXT: (28, self._create_context),
             DESTROY_CONTEXT: (4, self._destroy_context),
@@ -150,7 +153,15 @@ class Firmware:
                 return
             for channel in state.channels.values():
                 channel.close()
-            state.npu.close(0)
+            self._ending = [npu for npu in (*self._ending, state.npu) if not npu.close(0)]
+
+    def ended(self, seconds: float) -> bool:
+        """Waits until nothing that was stopped computes any more, at most that long; whether it is so.
+
+        Not to be called with the function's lock held: what ends may need it.
+        """
+        end = time.monotonic() + seconds
+        return all(npu.close(max(end - time.monotonic(), 0.0)) for npu in self._ending)
 
     @property
     def running(self) -> bool:

@@ -20,6 +20,7 @@ _BAR2 = 0x18
 _BAR_64BIT_PREFETCHABLE = 0xC
 # A vector a context, and the management channel's.
 VECTORS = 32
+_LONGEST_COMMAND = 30.0  # seconds
 
 
 def configuration_space() -> bytes:
@@ -114,10 +115,11 @@ class Npu2Function:
             self.firmware.overrides = {}
 
     def close(self) -> None:
-        """Ends the firmware and gives the guest's memory back."""
+        """Ends the firmware and gives the guest's memory back, unless a command computes for too long."""
         with self.lock:
             self.firmware.stop()
-        self.memory.close()
+        if self.firmware.ended(_LONGEST_COMMAND):
+            self.memory.close()
 
     def _ring_psp(self) -> None:
         self._log(f"psp command {self.bars.load(reg.PSP_BAR, reg.PSP_COMMAND)}")
