@@ -75,6 +75,14 @@ def test_hexadecimal_text_is_the_same_stream() -> None:
     assert disassemble(text) == disassemble(binary)
 
 
+@pytest.mark.parametrize("text", [
+    b"deadbeef\n\n" * 60 + b"x", b"deadbeef \n " * 60 + b"dead", b"deadbeef deadbeef\n", b"\n" * 1000,
+    b"0x" * 500])
+def test_almost_hexadecimal_text_is_unknown_at_once(text: bytes) -> None:
+    listing, = disassemble(text)
+    assert (listing.format, listing.size) == ("unknown", len(text))
+
+
 def test_memory_tile_descriptor() -> None:
     op = one(1, 0, 0x061A00C0, 0x30, 1, 0x00580002, 0x000C0005, 0x00100007, 9, 0, 0x059A000C, 0x84038201)
     assert (op["tile"], op["register"]) == ([3, 1], "DMA_BD6_0")
@@ -299,6 +307,14 @@ def test_control_code_in_elf(wide: bool) -> None:
     assert (second.section, [op["op"] for op in second.ops]) == (".preempt_save.0", ["NOOP"])
     for length in range(len(data)):
         disassemble(data[:length])
+
+
+def test_overlapping_sections_cannot_multiply_an_elf_file() -> None:
+    data = bytearray(elf(True, {".ctrltext.0": bytes(64), ".ctrltext.1": b"1234"}))
+    second = len(data) - 2 * 64
+    struct.pack_into("<QQ", data, second + 24, 0, len(data))
+    listing, = disassemble(bytes(data))
+    assert listing.problems == ["an ELF file without control code"]
 
 
 # -- the command

@@ -7,10 +7,14 @@ import struct
 MAGIC = b"\x7fELF"
 _PREFIXES = (".ctrltext", ".preempt_save", ".preempt_restore")
 _MOST_SECTIONS = 1 << 16
+_LONGEST_NAME = 256
 
 
 def streams(data: bytes) -> list[tuple[str, bytes]]:
-    """(name, bytes) of the control-code sections of a little-endian ELF file; [] for a damaged one."""
+    """(name, bytes) of the control-code sections of a little-endian ELF file; [] for a damaged one.
+
+    What it returns is never larger than the file: sections that overlap are damage too.
+    """
     try:
         return list(_streams(data))
     except (struct.error, ValueError, IndexError):
@@ -30,8 +34,12 @@ def _streams(data: bytes) -> list[tuple[str, bytes]]:
     sections = [struct.unpack_from(layout, data, at + entry * index) for index in range(count)]
     table = data[sections[names][2]:sections[names][2] + sections[names][3]]
     found = []
+    room = len(data)
     for name, _, offset, size in sections:
-        text = table[name:].split(b"\0", 1)[0].decode("ascii", "replace")
+        text = table[name:name + _LONGEST_NAME].split(b"\0", 1)[0].decode("ascii", "replace")
         if text.startswith(_PREFIXES) and offset + size <= len(data):
+            room -= size
+            if room < 0:
+                return []
             found.append((text, data[offset:offset + size]))
     return found

@@ -9,7 +9,8 @@ from typing import Any
 
 from amdxdna.insts import elf, txn
 
-_HEX_LINES = re.compile(rb"(?:\s*(?:0x)?[0-9a-fA-F]{8}\s*(?:\n|$))+")
+_HEX_TEXT = re.compile(rb"[0-9a-fA-Fx\s]+")
+_HEX_WORD = re.compile(rb"(?:0x)?[0-9a-fA-F]{8}")
 _EMU_HEADER = 12
 
 
@@ -50,10 +51,18 @@ def disassemble(data: bytes) -> list[Listing]:
                 listings.append(listing)
             return listings
         return [Listing("unknown", len(data), problems=["an ELF file without control code"])]
-    if data and _HEX_LINES.fullmatch(data):
-        words = [int(word, 16) for word in data.split()]
-        data = struct.pack(f"<{len(words)}I", *words)
-    return [_one(data)]
+    return [_one(_from_text(data) or data)]
+
+
+def _from_text(data: bytes) -> bytes:
+    """The words of a text file of hexadecimal words, one a line; nothing when `data` is no such file."""
+    if not _HEX_TEXT.fullmatch(data):
+        return b""
+    lines = [line.strip() for line in data.split(b"\n")]
+    words = [line for line in lines if line]
+    if not all(_HEX_WORD.fullmatch(word) for word in words):
+        return b""
+    return struct.pack(f"<{len(words)}I", *(int(word, 16) for word in words))
 
 
 def _one(data: bytes) -> Listing:
