@@ -142,3 +142,34 @@ def test_drain_waits_for_what_is_in_flight(npu):
     assert all(run.done for run in runs)
     npu.close()
     npu.close()
+
+
+def test_a_driver_without_chains_gets_single_commands(npu, monkeypatch):
+    """A chain that the driver drops is tried once; this group and all later ones run singly."""
+    from amdxdna.errors import CommandRejected
+
+    spec = npu.gemv_spec("att")
+    w, _ = weight(npu, "l3.g.in", spec.m, spec.k)
+    inputs = [filled(npu, (spec.k,), seed)[0] for seed in range(6)]
+    outputs = [npu.alloc(spec.m * 2) for _ in inputs]
+    group = npu.dispatch("att", 0, [(x, w, y) for x, y in zip(inputs, outputs, strict=True)])
+    group.run()
+    want = [y.read() for y in outputs]
+    tried = []
+
+    class Dropped:
+        def wait(self, *_):
+            raise CommandRejected("the driver dropped the packet", call="EXEC_CMD", state=1)
+
+    def chain(calls, flush=True):
+        tried.append(len(calls))
+        return Dropped()
+
+    monkeypatch.setattr(npu.device.pool, "chain", chain)
+    for _ in range(2):
+        for y in outputs:
+            y.view()[:] = 0
+        group.run()
+        assert [y.read() for y in outputs] == want
+    assert tried == [6]
+    assert not npu.chains

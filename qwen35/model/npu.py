@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from amdxdna.buffer import Buffer
-from amdxdna.errors import XdnaError
+from amdxdna.errors import CommandRejected, XdnaError
 from amdxdna.xclbin import Xclbin
 from qwen35.bundle.specs import GemmSpec, GemvSpec
 from qwen35.errors import ModelError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from amdxdna.device import Device
     from amdxdna.kernel import Kernel
     from amdxdna.pool import ContextPool
+    from amdxdna.run import Run
     from qwen35.bundle.bundle import Bundle
 
 __all__ = ["Dispatch", "NpuModel", "Operands", "Runnable"]
@@ -42,35 +43,40 @@ class Dispatch:
     """Runs that do not depend on each other, made once and run as often as wanted.
 
     `run` submits all of them before it waits: as one command chain, of which the driver makes one submit and
-    one wait. With `read` the results are made readable for the host. Runs through one Dispatch must not
-    overlap.
+    one wait. Where the driver drops a chain's packet unrun, this and every later group of the model runs as
+    single commands. With `read` the results are made readable for the host. Runs through one Dispatch must
+    not overlap.
     """
 
-    __slots__ = ("_calls", "_pool", "_results")
+    __slots__ = ("_calls", "_model", "_pool", "_results")
 
     def __init__(
-        self, pool: ContextPool, calls: Sequence[tuple[Kernel, Operands]], read: bool = True
+        self, model: NpuModel, pool: ContextPool, calls: Sequence[tuple[Kernel, Operands]], read: bool = True
     ) -> None:
-        self._pool = pool
+        self._model, self._pool = model, pool
         self._calls = [list(calls[at:at + _CHAIN]) for at in range(0, len(calls), _CHAIN)]
         self._results = [operands[2] for _, operands in calls] if read else []
 
     def run(self) -> None:
         """Runs and waits. Raises the binding's errors; see NpuModel.drain for what to do then."""
         groups = self._calls
-        if len(groups) == 1:
-            calls = groups[0]
-            if len(calls) == 1:
-                kernel, operands = calls[0]
-                run = kernel.start(*operands)
-            else:
-                run = self._pool.chain(calls)
-            run.wait(None, self._results)
+        if len(groups) == 1 and len(groups[0]) == 1:
+            kernel, operands = groups[0][0]
+            kernel.start(*operands).wait(None, self._results)
             return
-        for run in [self._pool.chain(calls) for calls in groups]:
+        if self._model.chains:
+            try:
+                self._wait([self._pool.chain(calls) for calls in groups])
+                return
+            except CommandRejected:
+                self._model.drain()
+                self._model.chains = False
+        self._wait([kernel.start(*operands) for calls in groups for kernel, operands in calls])
+
+    def _wait(self, runs: list[Run]) -> None:
+        for run in runs[:-1]:
             run.wait()
-        for buffer in self._results:
-            buffer.from_device()
+        runs[-1].wait(None, self._results)
 
 
 class NpuModel:
@@ -82,6 +88,8 @@ class NpuModel:
 
     def __init__(self, bundle: Bundle, device: Device) -> None:
         self.bundle, self.device = bundle, device
+        self.chains = True
+        """False once the driver has dropped a command chain: groups of runs are single commands then."""
         self._pool = device.pool
         self._xclbins: dict[str, Xclbin] = {}
         self._kernels: dict[tuple[str, int], Kernel] = {}
@@ -133,7 +141,7 @@ class NpuModel:
                 calls.append((self.kernel(key, 0), (a, b, c)))
             else:
                 calls += self._parts(self.gemm_spec(key), chunks, a, b, c)
-        return Dispatch(self._pool, calls, read)
+        return Dispatch(self, self._pool, calls, read)
 
     def gemm(self, key: str, chunks: int, a: Buffer, b: Buffer, c: Buffer) -> None:
         """C = A B over `chunks` chunks of rows; waits, and C is readable then."""
