@@ -41,20 +41,21 @@ def emulate_python(code: str, *, options: str = "", more: tuple[str, ...] = (),
 
 
 @functools.cache
-def c_program() -> Path:
+def c_program(static: bool = False) -> Path:
     """The C program tests/c/sequence.c, compiled. Skips without a C compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
-    target = ROOT / "build" / "tests" / "sequence"
+    target = ROOT / "build" / "tests" / ("sequence-static" if static else "sequence")
     sources = [ROOT / "tests" / "c" / name for name in ("sequence.c", "npu.c")]
     headers = [ROOT / "tests" / "c" / "npu.h", ROOT / "amdxdna" / "csrc" / "uapi.h"]
     newest = max(path.stat().st_mtime for path in (*sources, *headers))
     if not target.exists() or target.stat().st_mtime < newest:
         target.parent.mkdir(parents=True, exist_ok=True)
-        made = target.with_name(f"sequence.{os.getpid()}")
+        made = target.with_name(f"{target.name}.{os.getpid()}")
         subprocess.run([compiler, "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread",
-                        f"-I{ROOT / 'amdxdna' / 'csrc'}", "-o", made, *sources], check=True)
+                        *(["-static"] if static else []), f"-I{ROOT / 'amdxdna' / 'csrc'}", "-o", made,
+                        *sources], check=True)
         made.replace(target)
     return target
 

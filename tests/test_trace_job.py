@@ -339,6 +339,58 @@ threads = [threading.Thread(target=work) for _ in range(4)]
         line for line in calls if line["call"] == "GET_BO_INFO"]}) == 5
 
 
+DRIVER_PAGES = """
+with open("/proc/self/maps") as maps:
+    areas = [line.split("-")[0] for line in maps if "[vvar]" in line]
+where = int(areas[0], 16) if areas else 0
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("--every-call",)])
+def test_pages_of_a_driver_are_read_by_the_program_itself(file: Path, more: tuple[str, ...]) -> None:
+    """BO mappings of the kernel's driver cannot be read from outside, and neither can the kernel's own data
+    page in every process, which stands for them here. The program does not notice, whatever else goes on."""
+    ended = trace_python(DRIVER_PAGES + """
+import ctypes, os, signal, sys, threading
+if not where:
+    sys.exit(77)
+seen = []
+signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
+signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong]
+fd = os.open(NODE, os.O_RDWR)
+wrong = []
+def work():
+    for _ in range(40):
+        if libc.ioctl(fd, 0xC0206443, where) != -1 or ctypes.get_errno() != 25:
+            wrong.append(ctypes.get_errno())
+threads = [threading.Thread(target=work) for _ in range(3)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(wrong, len(seen) > 0)
+""", file, *more)
+    if ended.returncode == 77:
+        pytest.skip("this kernel maps no such page")
+    assert ended.stdout == "[] True\n", ended.stderr
+    _, calls, _ = read_trace(file.with_name("trace.jsonl"))
+    created = [line for line in calls if line["call"] == "CREATE_BO"]
+    assert len(created) == 120
+    assert all("type" in line["in"] and line["errno"] == "ENOTTY" for line in created)
+
+
+def test_own_pages_of_a_driver() -> None:
+    namespace: dict[str, int] = {}
+    exec(DRIVER_PAGES, namespace)
+    if not namespace["where"]:
+        pytest.skip("this kernel maps no such page")
+    from amdxdna.trace.node import OWN
+
+    assert len(OWN.read(namespace["where"], 64)) == 64
+    with pytest.raises(OSError, match="Bad address"):
+        OWN.read(8, 8)
+
+
 @pytest.mark.parametrize(("command", "status"), [
     (["true"], 0), (["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -TERM $$"], 143),
     (["sh", "-c", "sleep 0.2 & exit 4"], 4)])

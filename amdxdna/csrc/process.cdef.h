@@ -61,3 +61,4 @@ struct xdna_tracer *xdna_tracer_new(int every_stop, const char *tokens, const ch
 void xdna_tracer_free(struct xdna_tracer *t);
 int xdna_tracer_seize(struct xdna_tracer *t, int pid);
 int xdna_tracer_next(struct xdna_tracer *t, struct xdna_trace_event *e);
+int xdna_tracer_fetch(struct xdna_tracer *t, int tid, uint64_t address, void *data, size_t size);

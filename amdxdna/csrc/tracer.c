@@ -1,6 +1,7 @@
 /* Watches the calls of a program and of everything it starts (ptrace). With the filter of xdna_watch() only
  * calls that may concern a node stop; in the other mode, for programs whose calls somebody else answers, every
  * call does. One tracer belongs to one thread. */
+#include "native.h"
 #include "process.h"
 
 #include <errno.h>
@@ -10,11 +11,18 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/user.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
+#ifndef PR_SET_PTRACER
+#define PR_SET_PTRACER 0x59616d61
+#endif
+enum { SYSCALL_INSTRUCTION = 2, RED_ZONE = 128 };
 enum { SYSCALL_STOP = SIGTRAP | 0x80, EVENT_STOP = 128 };
 /* What a call that a signal interrupts returns before it is restarted (linux/errno.h, not for user space). */
 enum { ERESTARTSYS = 512, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK = 516 };
@@ -22,6 +30,10 @@ enum { ERESTARTSYS = 512, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK 
 struct thread {
     int tid, process;
     int waits_for_exit; /* a call that concerns a node is under way */
+    int at_entry;       /* it is stopped before that call */
+    int again;          /* the call was put off, and its begin comes once more */
+    int borrowed;       /* it has run calls of ours: `registers` are its own */
+    struct user_regs_struct registers;
     int32_t nr;
     uint64_t args[6];
     int64_t began;
@@ -135,9 +147,25 @@ static int concerns(struct xdna_tracer *t, struct thread *thread)
     }
 }
 
+/* Gives the thread its own registers back. One that was stopped before its call starts it once more. */
+static void give_back(struct thread *thread)
+{
+    struct user_regs_struct regs = thread->registers;
+    if (thread->at_entry) {
+        regs.rax = regs.orig_rax;
+        regs.rip -= SYSCALL_INSTRUCTION;
+        thread->again = 1;
+    }
+    regs.orig_rax = (unsigned long long)-1;
+    ptrace(PTRACE_SETREGS, thread->tid, 0, &regs);
+    thread->borrowed = 0;
+}
+
 static int resume(struct xdna_tracer *t, int tid, int signal)
 {
     struct thread *thread = lookup(t, tid);
+    if (thread && thread->borrowed)
+        give_back(thread);
     int every = t->every_stop || (thread && thread->waits_for_exit);
     return ptrace(every ? PTRACE_SYSCALL : PTRACE_CONT, tid, 0, (void *)(intptr_t)signal) ? -errno : 0;
 }
@@ -165,7 +193,7 @@ static int at_call(struct xdna_tracer *t, struct thread *thread, struct xdna_tra
     if (info.op == PTRACE_SYSCALL_INFO_EXIT) {
         if (!thread->waits_for_exit)
             return 0;
-        thread->waits_for_exit = 0;
+        thread->waits_for_exit = thread->at_entry = 0;
         int64_t value = info.exit.rval;
         if (value == -ERESTARTSYS || value == -ERESTARTNOINTR || value == -ERESTARTNOHAND
             || value == -ERESTART_RESTARTBLOCK)
@@ -178,6 +206,13 @@ static int at_call(struct xdna_tracer *t, struct thread *thread, struct xdna_tra
     if (info.arch != 0xC000003E) /* AUDIT_ARCH_X86_64 */
         return 0;
     int seccomp = info.op == PTRACE_SYSCALL_INFO_SECCOMP;
+    if (thread->again) {
+        if (seccomp || t->every_stop) {
+            thread->again = thread->at_entry = 0;
+            thread->began = now();
+        }
+        return 0;
+    }
     thread->nr = (int32_t)(seccomp ? info.seccomp.nr : info.entry.nr);
     for (int i = 0; i < 6; i++)
         thread->args[i] = seccomp ? info.seccomp.args[i] : info.entry.args[i];
@@ -187,8 +222,70 @@ static int at_call(struct xdna_tracer *t, struct thread *thread, struct xdna_tra
     thread->waits_for_exit = 1;
     if (thread->nr != SYS_ioctl && thread->nr != SYS_close)
         return 0;
+    thread->at_entry = 1;
     fill(e, XDNA_TRACE_ENTER, thread, 0);
     return 1;
+}
+
+/* Lets a stopped thread go on to its next stop at a call; -ESRCH when it ends instead. */
+static int next_call_stop(int tid)
+{
+    int status;
+    for (;;) {
+        if (ptrace(PTRACE_SYSCALL, tid, 0, 0))
+            return -errno;
+        if (waitpid(tid, &status, __WALL) < 0 || !WIFSTOPPED(status))
+            return -ESRCH;
+        if (WSTOPSIG(status) == SYSCALL_STOP)
+            return 0;
+    }
+}
+
+/* Reads memory of the thread whose event was returned last, by making it write that memory to ours. Mappings of
+ * a driver's pages cannot be read from outside (VM_PFNMAP); the program itself can. */
+int xdna_tracer_fetch(struct xdna_tracer *t, int tid, uint64_t address, void *data, size_t size)
+{
+    struct thread *thread = lookup(t, tid);
+    struct user_regs_struct regs;
+    if (!thread || t->stopped != tid)
+        return -ESRCH;
+    prctl(PR_SET_PTRACER, -1L, 0, 0, 0); /* lets it, where Yama would not */
+    int before = thread->at_entry && !thread->borrowed;
+    if (!thread->borrowed) {
+        if (ptrace(PTRACE_GETREGS, tid, 0, &thread->registers))
+            return -errno;
+        thread->borrowed = 1;
+    }
+    regs = thread->registers;
+    uint64_t stack = (regs.rsp - RED_ZONE - 64) & ~(uint64_t)15;
+    struct iovec vectors[2] = {{(void *)(uintptr_t)address, size}, {data, size}};
+    int written = xdna_vm_write(tid, (uintptr_t)stack, vectors, sizeof vectors);
+    if (written)
+        return written;
+    regs.rdi = (unsigned long long)getpid();
+    regs.rsi = stack;
+    regs.rdx = 1;
+    regs.r10 = stack + sizeof vectors[0];
+    regs.r8 = 1;
+    regs.r9 = 0;
+    if (before) {
+        regs.orig_rax = SYS_process_vm_writev; /* takes the place of the call that begins */
+    } else {
+        regs.rip -= SYSCALL_INSTRUCTION;
+        regs.rax = SYS_process_vm_writev;
+        regs.orig_rax = (unsigned long long)-1;
+    }
+    if (ptrace(PTRACE_SETREGS, tid, 0, &regs))
+        return -errno;
+    int failed = before ? 0 : next_call_stop(tid);
+    if (!failed)
+        failed = next_call_stop(tid);
+    if (failed)
+        return failed;
+    if (ptrace(PTRACE_GETREGS, tid, 0, &regs))
+        return -errno;
+    int64_t value = (int64_t)regs.rax;
+    return value == (int64_t)size ? 0 : value < 0 ? (int)value : -EFAULT;
 }
 
 struct xdna_tracer *xdna_tracer_new(int every_stop, const char *tokens, const char *nodes)

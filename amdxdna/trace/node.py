@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
 import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
-from amdxdna._native import ffi
+from amdxdna._native import ffi, lib
 from amdxdna.errors import BadArgument
 from amdxdna.node import Node
 from amdxdna.trace import ENVIRONMENT
@@ -25,14 +26,28 @@ _recorders: dict[tuple[int, str], Recorder] = {}
 class _OwnMemory:
     """This process's memory. Reads through the kernel: a bad pointer is an error, not a crash."""
 
-    def read(self, address: int, size: int) -> bytes:
-        from amdxdna._native import lib
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._file: tuple[int, int] | None = None
 
+    def read(self, address: int, size: int) -> bytes:
         data = ffi.new("char[]", size)
         failed = lib.xdna_vm_read(os.getpid(), address, data, size)
+        if failed == -errno.EFAULT and size:
+            return self._through_file(address, size)
         if failed:
             raise OSError(-failed, os.strerror(-failed))
         return bytes(ffi.buffer(data, size))
+
+    def _through_file(self, address: int, size: int) -> bytes:
+        """A mapping of a driver's pages is not to be read with process_vm_readv, but write() takes it."""
+        with self._lock:
+            if self._file is None or self._file[0] != os.getpid():
+                self._file = os.getpid(), os.memfd_create("amdxdna-trace", os.MFD_CLOEXEC)
+            fd = self._file[1]
+            if os.pwrite(fd, ffi.buffer(ffi.cast("char *", address), size), 0) != size:
+                raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
+            return os.pread(fd, size, 0)
 
 
 OWN: Memory = _OwnMemory()

@@ -25,6 +25,8 @@ _KCMP_FILE = 0
 _ERRNO = struct.Struct("<i")
 NODES = ("/dev/accel/accel", "/memfd:amdxdna-emu")
 """What a node's descriptor leads to: the kernel's, or the one that `emulate` gives out."""
+_LOWEST = 1 << 16
+"""Nothing is mapped below (vm.mmap_min_addr)."""
 _libc: Any = ctypes.CDLL(None, use_errno=True)
 
 _Key = tuple[int, int]
@@ -32,14 +34,20 @@ _Key = tuple[int, int]
 
 
 class _ProcessMemory:
-    """The memory of a thread's process."""
+    """The memory of a stopped thread's process.
 
-    def __init__(self, tid: int) -> None:
+    A mapping of a driver's pages cannot be read from outside: the thread itself is made to hand it over.
+    """
+
+    def __init__(self, tracer: Any, tid: int) -> None:
+        self._tracer = tracer
         self._tid = tid
 
     def read(self, address: int, size: int) -> bytes:
         data = ffi.new("char[]", size)
         failed = lib.xdna_vm_read(self._tid, address, data, size)
+        if failed == -errno.EFAULT and address >= _LOWEST:
+            failed = lib.xdna_tracer_fetch(self._tracer, self._tid, address, data, size)
         if failed:
             raise OSError(-failed, os.strerror(-failed))
         return bytes(ffi.buffer(data, size))
@@ -63,17 +71,18 @@ class Tracer:
         self._tokens = ffi.new("char[]", b"".join(os.fsencode(token) + b"\0" for token in tokens) + b"\0")
         self._sessions: dict[_Key, Session] = {}
         self._pending: dict[int, Pending] = {}
+        self._tracer: Any = None
 
     def run(self, argv: Sequence[str], environ: Mapping[str, str]) -> int:
         """The wait status of the program, after everything it started has ended.
 
         Raises CannotTrace, or the OSError with which it could not be started.
         """
-        tracer = lib.xdna_tracer_new(int(self._every_stop), self._tokens, self._nodes)
+        self._tracer = lib.xdna_tracer_new(int(self._every_stop), self._tokens, self._nodes)
         try:
-            return self._run(tracer, argv, environ)
+            return self._run(self._tracer, argv, environ)
         finally:
-            lib.xdna_tracer_free(tracer)
+            lib.xdna_tracer_free(self._tracer)
 
     def _run(self, tracer: Any, argv: Sequence[str], environ: Mapping[str, str]) -> int:
         child, begin, failures = self._fork(argv, environ)
@@ -142,7 +151,7 @@ class Tracer:
                 session = self._session(e.pid, e.tid, _descriptor(e.args[0]))
                 request, address = int(e.args[1]) & 0xFFFFFFFF, int(e.args[2])
                 self._pending[e.tid] = self._recorder.enter(session, e.pid, e.tid, request, address,
-                                                            _ProcessMemory(e.tid))
+                                                            _ProcessMemory(self._tracer, e.tid))
             else:
                 self._close(e.pid, e.tid, _descriptor(e.args[0]))
         elif e.kind == lib.XDNA_TRACE_EXIT:
