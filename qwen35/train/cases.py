@@ -25,6 +25,8 @@ class Case:
     sample: Sample
     right: Judge
     scene: pictures.Scene | None = None
+    whole: bool = False
+    """Judge the thought too."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ MARKS = (
     Mark("refusals: dictionary", 0.85, "real words that were never in training, refused"),
     Mark("follow-ups", None, "a second question, in a phrasing never trained on"),
     Mark("thinking", None, "the answer after a think block"),
+    Mark("thought", None, "what the think block says: the word and its kind"),
     Mark("talk", None, "greetings, who are you, what it cannot do (trained phrasings)"),
     Mark("colour and shape", 0.90, "new pictures, colour and shape both right"),
     Mark("colour and shape: new pairs", None, "pairs of colour and shape never trained on"),
@@ -103,6 +106,7 @@ def words(corpus: Corpus, count: int | None, seed: int) -> list[Case]:
         asked = phrase(rng.choice(phrases.ASKED), entry.word, entry.kind.countable)
         turn = Turn(asked, entry.answer, thought(entry))
         cases.append(Case("thinking", Sample((turn,)), same(entry.answer)))
+        cases.append(Case("thought", Sample((turn,)), has(thought(entry)), whole=True))
     for answer, questions in phrases.CHAT:
         cases += [Case("talk", Sample((Turn(q, answer),)), same(answer)) for q in questions]
     return cases

@@ -223,7 +223,7 @@ class Generator:
         rng = self.rng
         roll = rng.random()
         system = rng.choice(phrases.SYSTEMS) if rng.random() < 0.03 else None
-        if roll < 0.60:
+        if roll < 0.52:
             entry, asked = self._known(exponent)
             return Sample((Turn(asked, entry.answer),), system)
         if roll < 0.68:
