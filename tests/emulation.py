@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -23,8 +24,15 @@ def run(*arguments: str, seconds: float = 120, env: dict[str, str] | None = None
     """`python -m amdxdna ARGUMENTS` in a process of its own, without this environment's options."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("AMDXDNA_")}
     clean |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **(env or {})}
-    return subprocess.run([sys.executable, "-m", "amdxdna", *arguments], cwd=ROOT, env=clean, text=True,
-                          input=stdin, capture_output=True, timeout=seconds, check=False)
+    command = [sys.executable, "-m", "amdxdna", *arguments]
+    with subprocess.Popen(command, cwd=ROOT, env=clean, text=True, stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            out, err = process.communicate(stdin, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def emulate(*command: str, options: str = "", more: tuple[str, ...] = (),

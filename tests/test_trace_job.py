@@ -356,7 +356,7 @@ if not where:
     sys.exit(77)
 seen = []
 signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
-signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
 libc = ctypes.CDLL(None, use_errno=True)
 libc.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong]
 fd = os.open(NODE, os.O_RDWR)

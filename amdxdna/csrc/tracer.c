@@ -154,7 +154,9 @@ static void give_back(struct thread *thread)
     if (thread->at_entry) {
         regs.rax = regs.orig_rax;
         regs.rip -= SYSCALL_INSTRUCTION;
+        /* A signal's handler, with calls of its own, may come first. */
         thread->again = 1;
+        thread->waits_for_exit = thread->at_entry = 0;
     }
     regs.orig_rax = (unsigned long long)-1;
     ptrace(PTRACE_SETREGS, thread->tid, 0, &regs);
@@ -206,16 +208,23 @@ static int at_call(struct xdna_tracer *t, struct thread *thread, struct xdna_tra
     if (info.arch != 0xC000003E) /* AUDIT_ARCH_X86_64 */
         return 0;
     int seccomp = info.op == PTRACE_SYSCALL_INFO_SECCOMP;
-    if (thread->again) {
-        if (seccomp || t->every_stop) {
-            thread->again = thread->at_entry = 0;
-            thread->began = now();
-        }
-        return 0;
-    }
-    thread->nr = (int32_t)(seccomp ? info.seccomp.nr : info.entry.nr);
+    int32_t nr = (int32_t)(seccomp ? info.seccomp.nr : info.entry.nr);
+    uint64_t args[6];
     for (int i = 0; i < 6; i++)
-        thread->args[i] = seccomp ? info.seccomp.args[i] : info.entry.args[i];
+        args[i] = seccomp ? info.seccomp.args[i] : info.entry.args[i];
+    if (thread->again) {
+        if (nr == thread->nr && !memcmp(args, thread->args, sizeof args)) {
+            thread->again = 0;
+            thread->waits_for_exit = 1;
+            thread->began = now();
+            return 0;
+        }
+        if (nr != SYS_ioctl) /* of a handler */
+            return 0;
+        thread->again = 0;
+    }
+    thread->nr = nr;
+    memcpy(thread->args, args, sizeof args);
     thread->began = now();
     if (!concerns(t, thread))
         return 0;
