@@ -13,9 +13,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long a worker watches for the next run before it sleeps: enough for runs submitted together, too short
-   to keep the core from the host between them. */
-enum { SPIN_NS = 30000, SPIN_BURST = 64 };
+/* How long a worker watches for the next run before it sleeps: past the dispatch and the short host stage
+   between two runs of a token, since waking it takes as long as a small run. It yields its core meanwhile. */
+enum { SPIN_NS = 150000, SPIN_BURST = 64 };
 
 typedef struct {
     void *memory;
@@ -145,6 +145,7 @@ static void *worker_main(void *argument)
         int in = enter(worker, &seen);
         while (!in && now_ns() < deadline) {
             pause_briefly();
+            sched_yield();
             in = enter(worker, &seen);
         }
         if (!in) {
