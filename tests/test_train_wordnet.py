@@ -18,7 +18,7 @@ from qwen35.train.wordnet import (
     sentence,
     shorten,
 )
-from qwen35.train.words import KINDS
+from qwen35.train.words import FIRST, KINDS
 from tests import tiny_wordnet
 
 ANIMAL = next(kind for kind in KINDS if kind.name == "an animal")
@@ -132,8 +132,11 @@ def test_a_limit_keeps_pinned_words(net: WordNet) -> None:
     fewer = entries(net, len(whole) - 2)
     assert len(fewer) == len(whole) - 2
     dropped = {e.word for e in whole} - {e.word for e in fewer}
-    assert "teapot" in dropped, "of no list: goes before words.FIRST"
-    assert dropped < {"squirrel", "otter", "raven", "teapot", "swim"}
+    assert dropped == {"teapot", "wombat"}, "those of no list go before words.FIRST"
+    least = {e.word for e in entries(net, len(whole) - 4)}
+    assert {"penguin", "whale"} <= least
+    assert len({"squirrel", "otter", "raven", "swim"} & FIRST) == 4
+    assert len({"squirrel", "otter", "raven", "swim"} & least) == 2
 
 
 def test_word_list_has_no_repeats_in_a_kind() -> None:
