@@ -236,6 +236,30 @@ print([ready.copy() for _ in range(3)])
     assert ended.stdout.splitlines() == ["open 13", "context 22", "[4, 5, 4]"], ended.stderr
 
 
+def test_slow_commands() -> None:
+    ended = emulate_python("""
+import time
+from tests.conformance import kit
+from amdxdna.node import KernelNode
+ready = kit.Ready(KernelNode("/dev/accel/accel0"))
+began = time.monotonic()
+print(ready.copy(), time.monotonic() - began > 0.2)
+""", more=("--slow", "200000"))
+    assert ended.stdout == "4 True\n", ended.stderr
+
+
+def test_four_programs_at_once(tmp_path: Path) -> None:
+    blob, code = device_programs(tmp_path)
+    one = f"{c_program()} {NODE} {blob} {code} | tail -1"
+    ended = emulate("sh", "-c", f"for i in 1 2 3 4; do {one} & done; wait", options="slots=24")
+    assert ended.stdout == "ok: the end\n" * 4, ended.stdout + ended.stderr
+
+
+def test_everything_after_the_dashes_is_the_programs() -> None:
+    ended = run("emulate", "--slots", "2", "--", "echo", "--slots", "--", "--json", "-O")
+    assert ended.stdout == "--slots -- --json -O\n"
+
+
 @pytest.mark.parametrize(("words", "status", "said"), [
     ([], 2, "emulate: no command"),
     (["--"], 2, "emulate: no command"),

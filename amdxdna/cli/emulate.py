@@ -36,7 +36,6 @@ def parser() -> Parser:
     add_device_options(p)
     p.add_argument("--vfio-user", metavar="SOCKET", help="serve the NPU to QEMU instead: see amdxdna emulate "
                                                          "--vfio-user SOCKET --help")
-    p.add_argument("command", nargs="*", metavar="COMMAND", help="the program and its arguments, after --")
     p.add_json()
     return p
 
@@ -52,6 +51,7 @@ def add_device_options(p: Parser) -> None:
         "slow=*:5000, refuse=1, open=1:EACCES, ...; repeatable")
     add("--threads", metavar="N", help="threads a kernel computes on; 0: one a core (default)")
     add("--instant", action="store_true", help="kernels compute nothing and return at once")
+    add("--slow", metavar="US", help="every command takes US microseconds more")
     add("--options", "-O", action="append", default=[], metavar="KEY=VALUE,...",
         help="any option of amdxdna/emu/options.py, as in emu:KEY=VALUE,...")
     add("--device-path", default="/dev/accel/accel0", metavar="PATH",
@@ -66,6 +66,8 @@ def emulator_options(given: argparse.Namespace) -> EmuOptions:
              if getattr(given, key) is not None]
     if given.instant:
         parts.append("instant")
+    if given.slow is not None:
+        parts.append(f"slow=*:{given.slow}")
     return EmuOptions.parse(",".join([*parts, *given.options, *given.fault]))
 
 
@@ -76,11 +78,16 @@ def check_node_path(path: str) -> None:
                                                                             "/dev/accel/accel0")
 
 
-def command_of(given: argparse.Namespace, name: str) -> list[str]:
-    """The program and its arguments. Raises UsageError when there is none."""
-    if not given.command:
+def split(argv: list[str], name: str) -> tuple[list[str], list[str]]:
+    """The command line's own words, and the program with its arguments: what follows the first ``--``.
+
+    Raises UsageError when no program is named and no help is asked for.
+    """
+    own = argv[:argv.index("--")] if "--" in argv else argv
+    command = argv[len(own) + 1:]
+    if not command and not {"-h", "--help"} & set(own):
         raise UsageError(f"{name}: no command", f"Give it after --: amdxdna {name} -- PROGRAM ARGUMENT...")
-    return list(given.command)
+    return own, command
 
 
 def cannot_start(command: list[str], failed: OSError) -> CommandError:
@@ -122,8 +129,8 @@ def emulate_main(argv: list[str]) -> int:
         from amdxdna.emu.pci.serve import main
 
         return main(argv)
-    given = parser().parse_args(argv)
-    command = command_of(given, "emulate")
+    own, command = split(argv, "emulate")
+    given = parser().parse_args(own)
     check_node_path(given.device_path)
     options = emulator_options(given)
 

@@ -26,6 +26,9 @@ A trace is JSON lines: a header, a line a call, a summary. amdxdna/trace/__init_
   {"schema": "amdxdna.trace-summary", "version": 1, "status": 0, "signal": null, "file": "...",
    "summary": {...}}
 
+What it costs, measured on a small virtual machine: about 70 us a traced ioctl and 11 us an open or a close
+by ptrace, nothing for other calls; 50 us an ioctl with --emulate; 35 us with AMDXDNA_TRACE.
+
 The exit status is COMMAND's (128 + N when signal N killed it). Set AMDXDNA_TRACE=FILE instead to record what
 a program does through this package's own binding, also on its in-process emulated device."""
 
@@ -46,15 +49,14 @@ def parser() -> Parser:
                    help="take this path for a node too; repeatable")
     p.add_argument("--quiet", "-q", action="store_true", help="do not print the summary")
     emulate.add_device_options(p)
-    p.add_argument("command", nargs="*", metavar="COMMAND", help="the program and its arguments, after --")
     p.add_json()
     return p
 
 
 def trace_main(argv: list[str]) -> int:
     """Runs `trace` with `argv`; the exit status."""
-    given = parser().parse_args(argv)
-    command = emulate.command_of(given, "trace")
+    own, command = emulate.split(argv, "trace")
+    given = parser().parse_args(own)
     if given.emulate and (given.every_call or given.node):
         raise UsageError("--emulate goes without --every-call and --node",
                          "It sees every call of its node already")

@@ -47,6 +47,11 @@ Summary::
 ``listed`` sums the sizes of the BOs that submits list: what the commands may move at most. Commands that no
 wait was issued for count as state ``unobserved``.
 
+Overhead, measured on a virtual machine of two cores, per call: about 70 us for a traced ioctl and 11 us for
+an open or a close by ptrace (nothing for calls that the filter does not pick; a submit on the kernel's node
+costs two stops more, for its packet); 50 us for an ioctl in the emulating supervisor; 35 us in the own
+process.
+
 For the own process set AMDXDNA_TRACE=FILE (``%p`` in it is the process id): every device that the binding
 opens is recorded, the in-process emulated one too. Lines are appended.
 """

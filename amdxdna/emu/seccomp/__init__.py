@@ -5,4 +5,19 @@ The program's process installs a seccomp filter whose user notifications this pr
 whose type byte is ``'d'``, and shared mappings. Everything else runs untouched. The descriptor that the
 program gets is a sparse memfd (:mod:`.client`), so its mappings are ordinary ones of pages that the model
 sees too.
+
+What only the program can do to its own address space (showing the pages of an exported BO, or those of memory
+that a user-pointer BO is made of) it is made to do through ptrace (:mod:`.call`).
+
+What is different from a driver's node:
+
+* read() and lseek() on the descriptor act on the memory behind it; DRM's events do not exist.
+* close() returns before the device is released. Whatever the program asks next waits for that.
+* A BO that is unmapped counts as mapped until an ioctl that depends on it looks.
+* Memory that a user-pointer BO is made of becomes a shared mapping; what other threads write to it during
+  CREATE_BO may be lost, and a later fork shares it.
+* /dev/accel and the device's part of sysfs are found by path, and listed themselves; their parent folders
+  do not list them, and what is written to sysfs is refused.
+* Programs in 32-bit mode, programs that gain rights by being run (setuid), and programs whose calls another
+  listener answers see no device. A program that somebody traces cannot export or wrap mapped memory.
 """
