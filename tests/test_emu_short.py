@@ -1,4 +1,4 @@
-"""Short commands run before EXEC_CMD returns: which ones, and what a signal's exception leaves behind."""
+"""Short commands that run before EXEC_CMD returns (option `eager`): which, and what an exception leaves behind."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Stop(BaseException):
 def test_an_exception_in_a_short_command_leaves_it_to_complete(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with Device.open("emu:quiet,threads=1") as device:
+    with Device.open("emu:quiet,threads=1,eager") as device:
         a, b = device.alloc(64), device.alloc(64)
         a.view("u4")[:] = 1
         kernel = adder(device, 64, 4)
@@ -130,3 +130,32 @@ def test_an_exception_in_a_short_command_leaves_it_to_complete(
         for _ in range(6):  # every place in the queue is free again, and nothing holds the buffers
             assert kernel.run(a, b).state is State.COMPLETED
         assert {bo.busy for bo in device.node.client.handles.values()} == {0}
+
+
+@pytest.mark.parametrize(("option", "early"), [("", False), (",eager", True)])
+def test_without_the_option_a_user_must_really_wait(
+    option: str, early: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By default every command is the worker's: nothing has happened when EXEC_CMD returns."""
+    with Device.open("emu:quiet,threads=1" + option) as device:
+        a, b = device.alloc(64), device.alloc(64)
+        a.view("u4")[:] = 1
+        kernel = adder(device, 64, 4)
+        kernel.run(a, b)
+        b.view("u4")[:] = 0
+        gate = threading.Event()
+        npu = device.node.driver.npu
+        execute = npu._execute
+        caller = threading.get_ident()
+
+        def held(*arguments):
+            if threading.get_ident() != caller:
+                gate.wait(10)
+            return execute(*arguments)
+
+        monkeypatch.setattr(npu, "_execute", held)
+        run = kernel.start(a, b)
+        assert b.view("u4").any() == early
+        gate.set()
+        run.wait()
+        assert b.view("u4").tolist() == [5] * 16

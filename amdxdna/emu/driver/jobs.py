@@ -156,7 +156,7 @@ def _start(hwctx: Hwctx, job: Job, args: Any) -> None:
         hwctx.broken = True
     device.progressed = now
     device.watch()
-    if len(jobs) == 1 and _at_once(hwctx, job, slots):
+    if len(jobs) == 1 and (device.options.eager or device.npu.instant) and _at_once(hwctx, job, slots):
         return
     if device.npu.submit(hwctx.firmware, slots, job.reply):
         finish(hwctx, job)
