@@ -41,6 +41,7 @@ class Mark:
 MARKS = (
     Mark("trained phrasings", 0.90, "a taught word in a phrasing of the training set"),
     Mark("held-out phrasings", 0.75, "a taught word in a phrasing never trained on"),
+    Mark("fresh phrasings", None, "a taught word in a phrasing written after the training"),
     Mark("bare words", 0.80, "the word alone, lower case or capitalised"),
     Mark("refusals: made up", 0.85, "made-up words, refused"),
     Mark("refusals: dictionary", 0.85, "real words that were never in training, refused"),
@@ -53,6 +54,7 @@ MARKS = (
     Mark("count", 0.80, "new pictures of one to five shapes"),
     Mark("position", 0.80, "new pictures, one of nine places"),
     Mark("picture questions", None, "any question kind in a phrasing never trained on"),
+    Mark("picture questions: fresh", None, "the same in a phrasing written after the training"),
 )
 
 
@@ -107,6 +109,9 @@ def words(corpus: Corpus, count: int | None, seed: int) -> list[Case]:
         turn = Turn(asked, entry.answer, thought(entry))
         cases.append(Case("thinking", Sample((turn,)), same(entry.answer)))
         cases.append(Case("thought", Sample((turn,)), has(thought(entry)), whole=True))
+    for entry in taught:
+        asked = phrase(rng.choice(phrases.FRESH), entry.word, entry.kind.countable)
+        cases.append(_known("fresh phrasings", entry, asked))
     for answer, questions in phrases.CHAT:
         cases += [Case("talk", Sample((Turn(q, answer),)), same(answer)) for q in questions]
     return cases
@@ -136,4 +141,12 @@ def looks(count: int, seed: int) -> list[Case]:
         if scene.kind == "many":
             kinds.remove("colour")
         add("picture questions", scene, rng.choice(kinds), None, True)
+    for _ in range(count):
+        scene = pictures.scene(rng, None)
+        kinds = list(pictures.about(scene))
+        if scene.kind == "many":
+            kinds.remove("colour")
+        _, question, answer = pictures.ask(rng, scene, kind=rng.choice(kinds), fresh=True)
+        sample = Sample((Turn(question, answer),), image=True)
+        cases.append(Case("picture questions: fresh", sample, same(answer), scene))
     return cases

@@ -113,6 +113,20 @@ HELD_OUT = (
 )
 """Never trained on."""
 
+FRESH = (
+    "I'd be glad to learn what {aw} is.",
+    "Got a definition for {w}?",
+    "Talk me through what {aw} is.",
+    "{W}, what is that?",
+    "How does one describe {aw}?",
+    "What does it mean to say {w}?",
+    "Can anyone say what {aw} is?",
+    "Spell out what {w} means.",
+    "Please clarify {w}.",
+    "What idea does the word {w} stand for?",
+)
+"""Written when the training had ended. HELD_OUT was never trained on, but its scores led to more of ASKED."""
+
 BARE = (
     *["{w}"] * 5,
     *["{W}"] * 4,

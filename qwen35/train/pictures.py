@@ -188,6 +188,17 @@ QUESTIONS_HELD_OUT: dict[str, tuple[str, ...]] = {
     "right": ("Tell me what is on the right.",),
 }
 
+QUESTIONS_FRESH: dict[str, tuple[str, ...]] = {
+    "what": ("Give a description of this.", "What have we got here?"),
+    "colour": ("Give me the color of the {s}.", "How would you name this color?"),
+    "shape": ("Give me the shape.", "How would you name this shape?"),
+    "count": ("Give me the number of shapes.", "How many {s}s have been drawn?"),
+    "place": ("Whereabouts is the {s}?", "Give me the place of the {s}."),
+    "left": ("What stands on the left?",),
+    "right": ("What stands on the right?",),
+}
+"""Written when the training had ended, as phrases.FRESH."""
+
 
 @dataclass(frozen=True)
 class Thing:
@@ -361,12 +372,16 @@ def about(scene: Scene) -> dict[str, str]:
 
 
 def ask(
-    rng: random.Random, scene: Scene, held_out: bool = False, kind: str | None = None
+    rng: random.Random,
+    scene: Scene,
+    held_out: bool = False,
+    kind: str | None = None,
+    fresh: bool = False,
 ) -> tuple[str, str, str]:
-    """A question about a scene: (kind, question, answer)."""
+    """A question about a scene: (kind, question, answer); `fresh` takes QUESTIONS_FRESH."""
     answers = about(scene)
     kind = kind or rng.choice(list(answers))
-    phrasings = (QUESTIONS_HELD_OUT if held_out else QUESTIONS)[kind]
+    phrasings = (QUESTIONS_FRESH if fresh else QUESTIONS_HELD_OUT if held_out else QUESTIONS)[kind]
     if scene.kind == "many" and kind == "colour":
         return kind, rng.choice(("What color are they?", "What colour are they?")), answers[kind]
     question = rng.choice(phrasings).format(c=scene.things[0].colour, s=scene.things[0].shape)
