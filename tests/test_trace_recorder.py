@@ -412,3 +412,17 @@ def test_fuzz(bench: Bench, seed: int) -> None:
         address = rng.choice((8, bench.memory.put(bytes(data))))
         bench.call("", address, rng.choice((0, 0, 22, 5000)), request=3 << 30 | size << 16 | 0x6400 | number)
     assert len(bench.lines()) == count + 300
+
+
+def test_a_full_disk_ends_the_trace_and_not_the_traced_call(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from amdxdna.device import Device
+
+    monkeypatch.setenv("AMDXDNA_TRACE", "/dev/full")
+    with Device.open("emu:quiet,threads=1,slots=5") as device:
+        assert device.alloc(64).view("u1").size == 64
+        assert len(device.contexts()) == 0
+    said = [line for line in capfd.readouterr().err.splitlines() if "the trace ends here" in line]
+    assert len(said) == 1
+    assert "No space left" in said[0]

@@ -3,9 +3,11 @@ here what it saw, before and after each; the rest is common."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -52,16 +54,28 @@ class Recorder:
         self._start = time.monotonic()
         self._sessions = 0
         self._open: list[Session] = []
+        self._broken = False
         self.summary = Summary()
         self.finished: dict[str, Any] | None = None
-        self._write({"schema": SCHEMA, "version": VERSION, "source": source, "pid": os.getpid(),
-                     "command": list(command) if command is not None else None,
-                     "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")})
+        self._record({"schema": SCHEMA, "version": VERSION, "source": source, "pid": os.getpid(),
+                      "command": list(command) if command is not None else None,
+                      "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")})
 
     def _write(self, line: dict[str, Any]) -> None:
         data = (json.dumps(line) + "\n").encode()
         while data:
             data = data[os.write(self._fd, data):]
+
+    def _record(self, line: dict[str, Any]) -> None:
+        """Writes a line; a full disk ends the recording, never the call that is recorded."""
+        if self._broken:
+            return
+        try:
+            self._write(line)
+        except OSError as error:
+            self._broken = True
+            with contextlib.suppress(OSError, ValueError):
+                print(f"amdxdna: the trace ends here: {error.strerror}", file=sys.stderr, flush=True)
 
     def _line(self, name: str, kind: str, session: Session | None, pid: int, tid: int, began: float,
               ended: float, failed: int, given: dict[str, Any], filled: dict[str, Any],
@@ -75,8 +89,8 @@ class Recorder:
             line["errno"] = error = errno_name(failed)
             line["meaning"], line["remedy"] = meaning, remedy
         if self.finished is None:
-            self._write(line)
             self.summary.call(name, ended - began, error)
+            self._record(line)
 
     # -- open, close, mappings
 
@@ -235,7 +249,7 @@ class Recorder:
             if self.finished is None:
                 self.summary.unobserved += sum(session.in_flight for session in self._open)
                 self.finished = self.summary.document(time.monotonic() - self._start)
-                self._write({"summary": self.finished})
+                self._record({"summary": self.finished})
             return self.finished
 
 
