@@ -74,3 +74,12 @@ def test_no_such_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["xclbin"]) == 2
     assert "--help" in capsys.readouterr().err
+
+
+def test_names_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "hostile.xclbin"
+    path.write_bytes(build([PdiSpec(pdi(Family.COPY))], [KernelSpec("A\x1b[2JB")]))
+    assert main(["xclbin", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "A?[2JB" in said
+    assert "\x1b" not in said

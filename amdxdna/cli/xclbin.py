@@ -45,7 +45,9 @@ def xclbin_main(argv: list[str]) -> int:
     if given.json:
         print_json(document("xclbin", file=given.file, **content))
     else:
-        print("\n".join(_text(given.file, content)))
+        # A file's names must not move a terminal's cursor; columns keep their spaces.
+        for line in _text(given.file, content):
+            print("".join(c if c.isprintable() else "?" for c in line))
     return 0
 
 
