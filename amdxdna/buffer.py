@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -57,7 +57,8 @@ class Buffer:
                  "clean", "client", "handle", "kind", "nbytes")
 
     def __init__(self, client: Client, handle: int, kind: str, nbytes: int, address: int, memory: memoryview,
-                 host: int, keep: object = None, heap_bytes: int = 0) -> None:
+                 host: int, keep: tuple[object, object] | None = None, heap_bytes: int = 0) -> None:
+        """`keep`: of wrapped memory, the caller's object and the BO's own mapping, if there are any."""
         self.client = client
         self.handle = handle
         self.kind = kind
@@ -68,8 +69,9 @@ class Buffer:
         self._host = host
         self._keep = keep
         self._viewed = False
-        self._release = partial(_release, client, handle, heap_bytes)
-        self._finalizer = weakref.finalize(self, doom, self._release)
+        release = partial(_release, client, handle, heap_bytes, None if keep is None else keep[0])
+        self._release: Callable[[], None] | None = release
+        self._finalizer = weakref.finalize(self, doom, release)
         self._finalizer.atexit = False
 
     def __repr__(self) -> str:
@@ -213,12 +215,17 @@ class Buffer:
         return int(request.fd)
 
     def close(self) -> None:
-        """Gives the buffer back. Views that still exist stay valid; the buffer itself is unusable."""
+        """Gives the buffer back. Views that still exist stay valid; the buffer itself is unusable.
+
+        A command in flight may go on using it: the driver holds its pages until then, wrapped ones too.
+        """
+        release, self._release = self._release, None
         self._memory = None
         self.handle = 0
         self._keep = None
-        if self._finalizer.detach():
-            doom(self._release)
+        if self._finalizer.detach() and release is not None:
+            doom(release)
+        del release
         reap()
 
     def leak(self) -> None:
@@ -227,11 +234,16 @@ class Buffer:
             self.client.leaked.append((self._memory, self._keep))
 
 
-def _release(client: Client, handle: int, heap_bytes: int) -> None:
+def _release(client: Client, handle: int, heap_bytes: int, wrapped: object) -> None:
+    """Gives a handle back. The caller's memory, `wrapped`, must stay until the driver has let go of it."""
     if heap_bytes and client.pid == os.getpid():
         with client.lock:
             client.device_bytes -= heap_bytes
-    client.release(handle)
+    try:
+        client.release(handle)
+    except BaseException:
+        client.leaked.append(wrapped)
+        raise
 
 
 class _Unmap:

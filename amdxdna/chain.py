@@ -21,7 +21,7 @@ def start_chain(calls: Sequence[Call], flush: bool = True) -> Run:
     several xclbins, or more runs than the driver's 4 KiB list holds (35 of up to five buffers), and what
     :meth:`Kernel.start` raises.
     """
-    calls = list(calls)
+    calls = [(kernel, tuple(buffers)) for kernel, buffers in calls]
     if not calls:
         raise BadArgument("a chain without runs", call="chain", remedy="Give at least one")
     shared = calls[0][0].shared

@@ -177,8 +177,8 @@ class Client:
                 self.closed = True
                 self._handles.clear()
                 self._heap = None
-                self.leaked.clear()
                 self.node.close()
+                self.leaked.clear()
             reap()
 
 

@@ -298,7 +298,10 @@ class HwContext:
 
 def _abandon(client: Client, handles: list[int], syncobj: int, pending: dict[Command, object]) -> None:
     """The end of a context's object. One not closed, with commands in flight, is left to the node's close."""
-    if client.closed or client.pid != os.getpid() or (handles and pending):
+    if client.closed or client.pid != os.getpid():
+        return
+    if handles and pending:
+        client.leaked.append(pending)
         return
     for handle in handles:
         ioctl.call(client.node, "DESTROY_HWCTX",

@@ -5,16 +5,19 @@ from __future__ import annotations
 import errno
 import gc
 import mmap
+import weakref
 
 import numpy as np
 import pytest
 
-from amdxdna import errors
+from amdxdna import errors, packet
 from amdxdna._native import ffi
 from amdxdna.client import reap
 from amdxdna.device import Device
+from amdxdna.emu.kernels import stream
+from amdxdna.emu.kernels.stream import Copy, Delay
 from amdxdna.node import open_node
-from tests.binding import ProxyNode, adder
+from tests.binding import ProxyNode, adder, copy_xclbin
 
 
 def test_wrapped_memory_is_used_in_place(device):
@@ -136,3 +139,76 @@ def test_memory_the_driver_refuses(open_emu, tmp_path):
         opened.wrap(read_only)
     with pytest.raises(errors.OutOfMemory, match="locked-memory"):
         open_emu("privileged=0,memlock=0").wrap(mmap.mmap(-1, 4096))
+
+
+def delayed_adder(device):
+    """dst = src + 1 over a page, a fifth of a second after its start."""
+    return adder(device, 4096, 1, delay_us=200_000)
+
+
+def test_nothing_is_written_to_wrapped_memory_once_its_buffer_is_closed(device):
+    block = mmap.mmap(-1, 4096)
+    source, target = device.alloc(4096), device.wrap(block)
+    run = delayed_adder(device).start(source, target)
+    target.close()
+    left = block[:]
+    run.wait()
+    assert block[:] == left
+    block.close()
+
+
+def test_nothing_is_written_to_wrapped_memory_once_the_device_is_closed(open_emu):
+    device = open_emu("address=iova")
+    block = mmap.mmap(-1, 4096)
+    context, code = raw_context(device)
+    source, target = device.alloc(4096), device.wrap(block)
+    context.run(packet.start_cu(0, code.address, code.nbytes, [source.address, target.address]),
+                [code, source, target])
+    device.close()
+    left = block[:]
+    assert left[:4] == b"\1\0\0\0"
+
+
+class Page(mmap.mmap):
+    """Memory that can be watched."""
+
+
+def raw_context(device):
+    context = device.context(copy_xclbin())
+    insts = stream.program([Delay(200_000), Copy(4096, 1)])
+    code = device.alloc(len(insts), "dev")
+    code.write(insts)
+    return context, code
+
+
+def test_the_memory_of_a_command_in_flight_outlives_its_dropped_context(device):
+    block = Page(-1, 4096)
+    context, code = raw_context(device)
+    source, target = device.alloc(4096), device.wrap(block)
+    context.run(packet.start_cu(0, code.address, code.nbytes, [source.address, target.address]),
+                [code, source, target])
+    alive = weakref.ref(block)
+    del context, code, source, target, block
+    gc.collect()
+    reap()
+    assert alive() is not None
+    device.close()
+    gc.collect()
+    assert alive() is None
+
+
+def test_a_chain_keeps_its_buffers_though_the_callers_list_changes(device):
+    block = Page(-1, 4096)
+    kernel = delayed_adder(device)
+    buffers = [device.alloc(4096), device.wrap(block)]
+    run = device.pool.chain([(kernel, buffers)])
+    alive = weakref.ref(block)
+    del block
+    buffers.clear()
+    gc.collect()
+    reap()
+    assert alive() is not None
+    run.wait()
+    device.alloc(64)
+    gc.collect()
+    assert alive() is None

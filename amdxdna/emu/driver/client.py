@@ -233,6 +233,7 @@ class Client:
             while self.contexts:
                 _, context = self.contexts.popitem()
                 finish(context)
+        wrapped = [bo for bo in list(self.handles.values()) if bo.user_memory]
         with self.memory.lock:
             for handle in list(self.handles):
                 self.drop_handle(handle)
@@ -241,3 +242,5 @@ class Client:
             self.heap.chunks = []
             self.syncobjs.clear()
             self.store.close()
+        for bo in wrapped:
+            device.wait_gone(bo)

@@ -13,6 +13,7 @@ from collections import deque
 from time import sleep
 
 from amdxdna.emu.driver import clocks, hwctx, jobs
+from amdxdna.emu.driver.bo import Bo
 from amdxdna.emu.driver.client import Client
 from amdxdna.emu.driver.memory import DeviceMemory
 from amdxdna.emu.driver.store import error
@@ -78,6 +79,10 @@ class EmuDriver:
         with self.lock:
             self.clients.append(client)
         return client
+
+    def wait_gone(self, bo: Bo) -> None:
+        """Waits until nothing here touches the user's memory behind a BO whose handle is gone."""
+        self.memory.wait_gone(bo, 2 * self.idle_wait, lambda: self.npu.computing)
 
     def _hold(self, count: int) -> None:
         """Another process holds `count` contexts; they show in the queries and never end."""

@@ -130,6 +130,9 @@ def sync_bo(client: Client, args: Any) -> None:
 
 
 def gem_close(client: Client, args: Any) -> None:
-    """GEM_CLOSE."""
-    if not client.drop_handle(args.handle):
+    """GEM_CLOSE. The driver pins user memory for commands in flight; here they have to be waited for."""
+    bo = client.handles.get(args.handle)
+    if bo is None or not client.drop_handle(args.handle):
         raise error(errno.EINVAL)
+    if bo.user_memory:
+        client.device.wait_gone(bo)

@@ -6,7 +6,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from amdxdna.emu.driver import store
@@ -156,6 +156,25 @@ class DeviceMemory:
             try:
                 while any(bo.busy for bo in bos) and time.monotonic() < end:
                     self._idle.wait(min(end - time.monotonic(), 0.5))
+            finally:
+                self._waiting -= 1
+
+    def wait_gone(self, bo: Bo, seconds: float, computing: Callable[[], bool]) -> None:
+        """Waits until a BO without handles is freed and no command holds a pointer into it.
+
+        At most `seconds`, which begin anew while `computing()`: what hangs writes nothing any more.
+        """
+        end = time.monotonic() + seconds
+        with self.lock:
+            self._waiting += 1
+            try:
+                while bo.refs or any(retired is bo for _, retired in self._retired):
+                    if computing():
+                        end = time.monotonic() + seconds
+                    left = end - time.monotonic()
+                    if left <= 0:
+                        return
+                    self._idle.wait(min(left, 0.5))
             finally:
                 self._waiting -= 1
 

@@ -103,7 +103,8 @@ class Npu:
 
         Kernels take longer here than on an array: a watchdog must not take that for a hang.
         """
-        return any(c.queued != c.finished and not c.waiting for c in list(self._contexts.values()))
+        return any(c.queued != c.finished and not c.waiting for c in list(self._contexts.values())) or any(
+            c.busy and not c.waiting for c in list(self._leaving.values()))
 
     def tile_info(self) -> TileInfo:
         """Shim row 0, memory row 1, four core rows from 2."""
