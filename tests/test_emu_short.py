@@ -64,9 +64,9 @@ def test_a_short_command_fails_as_on_the_worker() -> None:
         make, changes, status = bad
         rig = Rig()
         wrong = make(rig, **changes) if make else rig.slot(stream.copy(64), (BUFFERS,), at=0x3000)
-        chain = [rig.slot(stream.copy(8, 1), (BUFFERS, BUFFERS), at=0x2000), wrong]
+        chain = [rig.slot(stream.copy(8, 1), (BUFFERS, BUFFERS + 8), at=0x2000), wrong]
         assert rig.npu.run_now(rig.context, chain) == Reply(status, 1, status)
-        assert struct.unpack("<I", ffi.buffer(rig.memory.buffers, 4)) == (1,)  # the first ran, once
+        assert struct.unpack("<I", ffi.buffer(rig.memory.buffers + 8, 4)) == (1,)  # the first ran
         assert rig.lines
 
 
@@ -130,6 +130,65 @@ def test_an_exception_in_a_short_command_leaves_it_to_complete(
         for _ in range(6):  # every place in the queue is free again, and nothing holds the buffers
             assert kernel.run(a, b).state is State.COMPLETED
         assert {bo.busy for bo in device.node.client.handles.values()} == {0}
+
+
+def interrupt_after(monkeypatch: pytest.MonkeyPatch, commands: int) -> None:
+    """The caller's thread is interrupted once, when it has run that many commands."""
+    execute, caller = npu_module.kernels.execute, threading.get_ident()
+    left = [commands]
+
+    def interrupted(*arguments: object, **options: object) -> object:
+        result = execute(*arguments, **options)  # type: ignore[arg-type]
+        if threading.get_ident() == caller:
+            left[0] -= 1
+            if not left[0]:
+                raise Stop
+        return result
+
+    monkeypatch.setattr(npu_module.kernels, "execute", interrupted)
+
+
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_an_interrupted_chain_does_not_run_again_from_its_beginning(
+    after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """a -> b -> a -> b, each time 1 more: what ran before must not be repeated."""
+    with Device.open("emu:quiet,threads=1,eager") as device:
+        a, b = device.alloc(64), device.alloc(64)
+        kernel = adder(device, 64, 1)
+        kernel.run(a, b)
+        interrupt_after(monkeypatch, after)
+        context = next(iter(device.pool._entries.values())).context
+        with pytest.raises(Stop):
+            device.pool.chain([(kernel, (a, b)), (kernel, (b, a)), (kernel, (a, b))])
+        assert context.drain(5)
+        assert (a.view("u4").tolist(), b.view("u4").tolist()) == ([2] * 16, [3] * 16)
+
+
+@pytest.mark.parametrize("shift", [0, 32, -32])
+def test_a_command_in_place_is_the_workers(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Device.open("emu:quiet,threads=1,eager") as device:
+        whole = device.alloc(256)
+        a, b = whole.sub(64, 64), whole.sub(64 + shift, 64)
+        kernel = adder(device, 64, 1)
+        kernel.run(whole.sub(128, 64), whole.sub(192, 64))
+        interrupt_after(monkeypatch, 1)
+        before = whole.view("u4").tolist()
+        kernel.run(a, b)
+        after = whole.view("u4").tolist()
+        assert after[16 + shift // 4] == before[16] + 1
+
+
+def test_a_stream_that_ends_where_it_began_is_in_place() -> None:
+    there = stream.program([stream.Copy(64, 1)])
+    assert not npu_module._in_place(there, (0, 64))
+    assert not npu_module._in_place(there, ())
+    assert npu_module._in_place(there, (0, 60))
+    assert npu_module._in_place(there, (60, 0))
+    gemv = stream.gemv(16, 64)
+    assert not npu_module._in_place(gemv, (0, 4096, 128))
+    assert npu_module._in_place(gemv, (0, 4096, 127))
+    assert npu_module._in_place(gemv, (0, 4096, 4100))
 
 
 @pytest.mark.parametrize(("option", "early"), [("", False), (",eager", True)])

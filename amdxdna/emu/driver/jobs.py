@@ -172,7 +172,7 @@ def _at_once(hwctx: Hwctx, job: Job, slots: list[Slot]) -> bool:
             return False
         job.answer(reply)
     except BaseException:
-        # Out of a signal handler: the worker runs it again, unless only the bookkeeping is left.
+        # Out of a signal handler: the worker runs the rest, unless only the bookkeeping is left.
         if job.done or npu.submit(firmware, slots, job.reply):
             finish(hwctx, job)
         raise

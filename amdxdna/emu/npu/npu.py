@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from amdxdna._native import ffi
@@ -218,8 +218,9 @@ class Npu:
         """Runs a short chain on the calling thread: handing it to the worker would take longer than it.
 
         None, and nothing has been done, when the chain is not short or not sound, or the context is unknown
-        or not idle; `submit` it then. An exception out of a signal handler leaves a chain that may be
-        run again. Callers see to it that nobody submits to the context meanwhile.
+        or not idle, or when a command works in place; `submit` it then. An exception out of a signal handler
+        leaves a chain to `submit`: commands that are over do not run again, and the one it came in gives the
+        same result again. Callers see to it that nobody submits to the context meanwhile.
         """
         found = self._contexts.get(context)
         if found is None or found.queued != found.finished or self.faults.active:
@@ -231,7 +232,7 @@ class Npu:
             for slot in slots:
                 status, program, family = self._fetch(found, slot)
                 left -= kernels.work(program, family)
-                if status or not left >= 0:
+                if status or not left >= 0 or _in_place(program, tuple(slot.buffers())):
                     return None
                 ready.append((slot, program, family))
             for index, each in enumerate(ready):
@@ -243,6 +244,7 @@ class Npu:
                     status = Status.INVALID_BUFFER
                 if status:
                     return Reply(status, index, status)
+                each[0].over = True
             return Reply(Status.OK)
         except BadAddress:
             return None
@@ -279,6 +281,8 @@ class Npu:
 
     def _chain(self, context: Context, slots: list[Slot]) -> Reply | None:
         for index, slot in enumerate(slots):
+            if slot.over:
+                continue
             context.slot_index = index
             try:
                 status = self._command(context, slot)
@@ -381,6 +385,18 @@ class Npu:
 
     def _read(self, context: Context, address: int, size: int) -> bytes:
         return bytes(ffi.buffer(ffi.cast("char *", self._resolve(context, address, size)), size))
+
+
+@lru_cache(maxsize=1024)
+def _in_place(program: bytes, buffers: tuple[int, ...]) -> bool:
+    """Whether a sound stream writes what the same op or one before it reads: run twice, it goes wrong."""
+    read: list[tuple[int, int]] = []
+    for op in streams.parse(program):
+        ranges = [(at, at + size) for at, size in zip(buffers, op.spans(), strict=False)]
+        read += ranges[:-1]
+        if any(low < end and start < high for start, end in ranges[-1:] for low, high in read):
+            return True
+    return False
 
 
 def _stalled_at(program: bytes) -> tuple[int, int]:
