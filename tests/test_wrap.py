@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import gc
 import mmap
+import threading
+import time
 import weakref
 
 import numpy as np
@@ -157,16 +159,31 @@ def test_nothing_is_written_to_wrapped_memory_once_its_buffer_is_closed(device):
     block.close()
 
 
-def test_nothing_is_written_to_wrapped_memory_once_the_device_is_closed(open_emu):
-    device = open_emu("address=iova")
+def test_nothing_is_written_to_wrapped_memory_once_the_device_is_closed(open_emu, monkeypatch):
+    """Though the kernel computes longer than destroying its context waits for it."""
+    from amdxdna.emu.kernels import runner
+
+    compute, started, over = runner._compute, threading.Event(), threading.Event()
+
+    def slow(*arguments):
+        started.set()
+        time.sleep(0.3)
+        try:
+            return compute(*arguments)
+        finally:
+            over.set()
+
+    device = open_emu("address=iova,tdr=0.05")
+    monkeypatch.setattr(runner, "_compute", slow)
     block = mmap.mmap(-1, 4096)
-    context, code = raw_context(device)
     source, target = device.alloc(4096), device.wrap(block)
-    context.run(packet.start_cu(0, code.address, code.nbytes, [source.address, target.address]),
-                [code, source, target])
+    run = adder(device, 4096, 1).start(source, target)
+    assert started.wait(10)
+    device.client.pool = None
+    device.client._at_close.clear()
     device.close()
-    left = block[:]
-    assert left[:4] == b"\1\0\0\0"
+    assert over.is_set()
+    del run
 
 
 class Page(mmap.mmap):
