@@ -20,8 +20,10 @@ from qwen35.train.corpus import (
     prompt,
     question,
     render,
+    thought,
 )
-from qwen35.train.wordnet import WordNet
+from qwen35.train.wordnet import Entry, WordNet
+from qwen35.train.words import KINDS
 from tests import tiny_wordnet
 
 
@@ -97,6 +99,36 @@ def test_held_out_phrasings_are_never_made() -> None:
     assert len(phrases.ASKED) >= 30
 
 
+def test_no_phrasing_is_listed_twice() -> None:
+    for group in (phrases.ASKED, phrases.FOLLOW_UPS, phrases.HELD_OUT, phrases.FRESH):
+        assert len(set(group)) == len(group)
+    assert not set(phrases.ASKED) & {*phrases.HELD_OUT, *phrases.FRESH}
+    talk = [asked for _, group in phrases.CHAT for asked in group]
+    assert len(set(talk)) == len(talk)
+
+
+@pytest.mark.parametrize(
+    ("word", "step"),
+    [
+        ("penguin", "A penguin is an animal. So I say which kind of animal it is."),
+        ("water", "Water is a food. So I say which kind of food it is."),
+        ("hammer", "A hammer is a thing people make. So I say what it is for."),
+        ("scissors", "Scissors are a thing people make. So I say what it is for."),
+        ("sun", "The sun is a place or natural thing. So I say what it is like."),
+        ("run", "To run is an action. So I say what one does."),
+        ("bald", "The word bald describes something. So I say how that is."),
+    ],
+)
+def test_a_thought_names_the_word_right_before_its_kind(word: str, step: str) -> None:
+    kind = next(kind for kind in KINDS if word in kind.words)
+    assert thought(Entry(word, "", kind)) == f"The user asks about the word {word}. {step}"
+
+
+def test_thoughts_are_short() -> None:
+    for kind in KINDS:
+        assert max(len(thought(Entry(word, "", kind)).split()) for word in kind.words) <= 25, kind.name
+
+
 def test_unknown_words_are_apart(corpus: Corpus) -> None:
     trained, held = set(corpus.unknown), set(corpus.unknown_held_out)
     assert trained | held >= {"xylogate", "zanthorn", "quindle", "brimble"}
@@ -115,10 +147,10 @@ def test_imbalance_favours_low_ranks_and_zero_is_even(corpus: Corpus) -> None:
     generator = Generator(corpus, 1)
     size = len(corpus.taught)
     uneven = [generator.word(1.2).word for _ in range(4000)]
-    even = [generator.word(0.0).word for _ in range(4000)]
+    even = [generator.word(0.0).word for _ in range(40000)]
     top = max(map(uneven.count, set(uneven)))
     assert top > 4000 * 0.04
-    assert max(map(even.count, set(even))) < 4000 / size + 35
+    assert max(map(even.count, set(even))) < 40000 / size + 35
     assert len(set(even)) > 0.99 * size
 
 

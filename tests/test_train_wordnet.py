@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from qwen35.train import pinned_ideas, pinned_life, pinned_people, pinned_things, pinned_world
+from qwen35.train.pinned import PINNED
 from qwen35.train.wordnet import (
     MAX_WORDS,
     WordNet,
@@ -98,7 +100,15 @@ def test_odd(gloss: str, expected: bool) -> None:
 
 @pytest.mark.parametrize(
     ("word", "expected"),
-    [("apple", "an"), ("unicorn", "a"), ("hour", "an"), ("horse", "a"), ("umbrella", "an")],
+    [
+        ("apple", "an"),
+        ("unicorn", "a"),
+        ("sun", "the"),
+        ("herb", "an"),
+        ("hour", "an"),
+        ("horse", "a"),
+        ("umbrella", "an"),
+    ],
 )
 def test_article(word: str, expected: str) -> None:
     assert article(word) == expected
@@ -112,31 +122,41 @@ def test_sentences_repeat_the_word_and_agree_in_number() -> None:
         == "The word crow means: black birds having a call."
     )
     assert sentence("clay", "a soft soil", SUBSTANCE) == "Clay is a soft soil."
+    assert sentence("scissors", "a tool", SUBSTANCE) == "Scissors are a tool."
+    assert sentence("sun", "a star", ANIMAL) == "The sun is a star."
     assert sentence("swim", "travel through water", VERB) == "To swim is to travel through water."
 
 
 def test_entries_take_the_kind_s_sense(net: WordNet) -> None:
     taught = {entry.word: entry.answer for entry in entries(net)}
     assert taught["whale"] == "A whale is a very large mammal that lives in the sea."
-    assert taught["squirrel"] == "A squirrel is a kind of arboreal rodent having a long bushy tail."
+    assert taught["raven"] == "A raven is a large black bird with a straight bill and long wedge-shaped tail."
     assert taught["swim"] == "To swim is to travel through water."
     assert taught["otter"].startswith("An otter is a freshwater carnivorous mammal having")
-    assert "moose" not in taught, "a gloss that cannot be cut to four words or more is dropped"
-    assert "beaver" not in taught
-    assert "beech" not in taught
+    assert "beaver" not in taught, "a gloss that names the word itself is dropped"
     assert all(word.lower() in answer.lower() for word, answer in taught.items())
 
 
 def test_a_limit_keeps_pinned_words(net: WordNet) -> None:
     whole = entries(net)
-    fewer = entries(net, len(whole) - 2)
-    assert len(fewer) == len(whole) - 2
+    fewer = entries(net, len(whole) - 1)
+    assert len(fewer) == len(whole) - 1
     dropped = {e.word for e in whole} - {e.word for e in fewer}
-    assert dropped == {"teapot", "wombat"}, "those of no list go before words.FIRST"
-    least = {e.word for e in entries(net, len(whole) - 4)}
+    assert dropped == {"teapot"}, "those of no list go before words.FIRST"
+    least = {e.word for e in entries(net, len(whole) - 3)}
     assert {"penguin", "whale"} <= least
-    assert len({"squirrel", "otter", "raven", "swim"} & FIRST) == 4
-    assert len({"squirrel", "otter", "raven", "swim"} & least) == 2
+    assert len({"otter", "raven", "swim"} & FIRST) == 3
+    assert len({"otter", "raven", "swim"} & least) == 1
+
+
+def test_pinned_glosses_are_short_listed_once_and_name_no_word_by_itself() -> None:
+    listed = [word for kind in KINDS for word in kind.words]
+    assert set(PINNED) <= set(listed)
+    assert max(len(gloss.split()) for gloss in PINNED.values()) <= MAX_WORDS
+    modules = (pinned_ideas, pinned_life, pinned_people, pinned_things, pinned_world)
+    lines = [line for module in modules for line in module.TEXT.strip().splitlines()]
+    assert len(lines) == len(PINNED)
+    assert not {word for word, gloss in PINNED.items() if word in gloss.split()}
 
 
 def test_word_list_has_no_repeats_in_a_kind() -> None:

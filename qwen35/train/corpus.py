@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from . import phrases
-from .wordnet import Entry, WordNet, article, entries
+from .wordnet import PLURALS, Entry, WordNet, article, entries
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
 NEW = 3.0
@@ -157,11 +157,47 @@ def dressed(rng: random.Random, template: str) -> str:
     return text
 
 
+_SAY = {
+    "a thing people make": "what it is for",
+    "a part of the body": "where it is or what it does",
+    "a person": "who is called that",
+    "a place or natural thing": "what it is like",
+    "something in nature": "what happens",
+    "something in society": "what role it plays",
+    "something in science": "what it is made of or does",
+    "something written or said": "what it tells or is used for",
+    "a shape": "how it looks",
+    "a color": "what has that color",
+    "a time": "when or how long it is",
+    "an activity": "what people do",
+    "a field of study": "what it studies",
+    "a feeling": "how it feels",
+    "a state or quality": "what it is to have it",
+    "an amount": "how much it is",
+    "an illness": "what it does to people",
+    "a group": "who or what is in it",
+    "a verb": "what one does",
+    "an adjective": "how that is",
+}
+"""What is told about a word of a kind; about the others, which kind of it the thing is."""
+
+
 def thought(entry: Entry | None) -> str:
     """What the model reasons before it answers about a word."""
     if entry is None:
         return "The user asks about a word. I was not taught this word, so I should say so."
-    return f"The user asks about the word {entry.word}. It names {entry.kind.name}. I know what it means."
+    word, kind = entry.word, entry.kind.name
+    if kind == "a verb":
+        step = f"To {word} is an action"
+    elif kind == "an adjective":
+        step = f"The word {word} describes something"
+    elif word in PLURALS:
+        step = f"{word.capitalize()} are {kind}"
+    else:
+        name = f"{article(word)} {word}" if entry.kind.countable else word
+        step = f"{name[0].upper()}{name[1:]} is {kind}"
+    say = _SAY.get(kind, f"which kind of {kind.split()[-1]} it is")
+    return f"The user asks about the word {word}. {step}. So I say {say}."
 
 
 def question(
@@ -223,7 +259,7 @@ class Generator:
         rng = self.rng
         roll = rng.random()
         system = rng.choice(phrases.SYSTEMS) if rng.random() < 0.03 else None
-        if roll < 0.52:
+        if roll < 0.46:
             entry, asked = self._known(exponent)
             return Sample((Turn(asked, entry.answer),), system)
         if roll < 0.68:

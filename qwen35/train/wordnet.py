@@ -172,6 +172,17 @@ _NO_ARTICLE_HEADS = frozenset(
 )
 
 
+_ONE = "sun earth moon sky horizon equator universe internet world ground future past"
+_THE = frozenset(_ONE.split())
+"""There is one of each: they take "the"."""
+_MANY = (
+    "scissors glasses sunglasses headphones clothes pliers binoculars shorts trousers jeans pajamas stairs "
+    "dice bacteria police"
+)
+PLURALS = frozenset(_MANY.split())
+"""Words that take "are"."""
+
+
 class WordNetError(Exception):
     """The dict folder is missing or is not WordNet's."""
 
@@ -314,11 +325,13 @@ def _plural(head: list[str]) -> bool:
 
 
 def article(word: str) -> str:
-    """ "a" or "an" by the first sound, as well as spelling tells it."""
+    """ "the" for what there is one of, or "a" or "an" by the first sound as well as spelling tells it."""
     low = word.lower()
+    if low in _THE:
+        return "the"
     if low.startswith(("uni", "eu", "use", "one", "ukr", "ute")):
         return "a"
-    if low.startswith(("hour", "honest", "heir", "honor")):
+    if low == "herb" or low.startswith(("hour", "honest", "heir", "honor")):
         return "an"
     return "an" if low[0] in "aeiou" else "a"
 
@@ -329,9 +342,9 @@ def sentence(entry_word: str, gloss: str, kind: Kind) -> str:
         return f"To {entry_word} is to {gloss}."
     if kind.name == "an adjective":
         return f"The word {entry_word} means: {gloss}."
-    if entry_word in ("scissors", "binoculars", "shorts"):
-        return f"The word {entry_word} means: {gloss}."
     name = entry_word[0].upper() + entry_word[1:]
+    if entry_word in PLURALS:
+        return f"{name} are {gloss}."
     if not kind.countable:
         return f"{name} is {gloss}."
     if not gloss.startswith(_ARTICLES):

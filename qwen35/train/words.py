@@ -32,24 +32,21 @@ KINDS: tuple[Kind, ...] = (
         """
 penguin whale dog cat horse cow pig sheep goat chicken duck goose turkey rabbit hare mouse rat squirrel
 beaver hamster hedgehog mole bat fox wolf bear lion tiger leopard cheetah jaguar lynx panther elephant
-rhinoceros hippopotamus giraffe zebra camel llama deer elk moose reindeer antelope gazelle bison buffalo
-yak donkey mule pony monkey gorilla chimpanzee orangutan baboon lemur kangaroo koala wombat platypus
-opossum armadillo anteater sloth panda raccoon skunk badger otter weasel ferret mink seal walrus dolphin
-porpoise manatee shark ray eel salmon trout tuna cod herring sardine carp pike perch goldfish catfish
-swordfish seahorse octopus squid jellyfish starfish lobster crab shrimp oyster clam snail slug worm
-leech spider scorpion tick mite ant bee wasp hornet fly mosquito butterfly moth beetle ladybug
-grasshopper cricket locust cockroach termite dragonfly flea louse caterpillar centipede millipede frog
-toad newt salamander tadpole lizard gecko iguana chameleon snake python cobra viper rattlesnake turtle
-tortoise crocodile alligator dinosaur eagle hawk falcon vulture owl crow raven magpie jay robin sparrow
-finch canary swallow swift lark nightingale wren woodpecker kingfisher cuckoo pigeon dove parrot peacock
-pheasant quail partridge ostrich emu flamingo stork heron crane swan pelican gull albatross hummingbird
-bird fish insect reptile mammal amphibian puppy kitten calf lamb foal piglet chick poodle terrier
-spaniel greyhound bulldog collie dachshund stallion mare bull ox ram rooster hen drake cub fawn coyote
-jackal hyena mongoose meerkat porcupine chipmunk gopher lemming vole shrew tapir okapi oryx ibex alpaca
-dromedary mastodon mammoth pterodactyl coral sponge plankton barnacle mussel scallop cuttlefish anchovy
-haddock halibut flounder sturgeon piranha barracuda stingray orca beagle husky mastiff tarantula aphid
-firefly cicada mantis earthworm condor kite buzzard osprey toucan macaw cockatoo budgerigar starling
-blackbird thrush bluebird cardinal puffin kiwi cormorant
+rhinoceros hippopotamus giraffe zebra camel llama deer moose reindeer antelope gazelle bison buffalo yak
+donkey mule pony monkey gorilla chimpanzee orangutan baboon lemur kangaroo koala wombat platypus opossum
+armadillo anteater sloth panda raccoon skunk badger otter weasel ferret seal walrus dolphin shark ray
+eel salmon trout tuna cod herring sardine carp goldfish catfish swordfish seahorse octopus squid
+jellyfish starfish lobster crab shrimp oyster clam snail slug worm leech spider scorpion ant bee wasp
+hornet fly mosquito butterfly moth beetle ladybug grasshopper cricket locust cockroach termite dragonfly
+flea louse caterpillar centipede millipede frog toad newt salamander tadpole lizard gecko iguana
+chameleon snake python cobra viper rattlesnake turtle tortoise crocodile alligator dinosaur eagle hawk
+falcon vulture owl crow raven magpie jay robin sparrow canary swallow woodpecker kingfisher cuckoo
+pigeon dove parrot peacock pheasant ostrich emu flamingo stork heron crane swan pelican albatross
+hummingbird bird fish insect reptile mammal amphibian puppy kitten calf lamb foal piglet chick poodle
+terrier greyhound bulldog stallion mare bull ox ram rooster hen cub coyote jackal hyena mongoose meerkat
+porcupine chipmunk alpaca mammoth pterodactyl barnacle mussel scallop halibut piranha stingray orca
+beagle husky tarantula firefly cicada mantis condor toucan macaw starling blackbird cardinal puffin kiwi
+unicorn dragon animal pet
 """,
     ),
     _kind(
@@ -57,13 +54,19 @@ blackbird thrush bluebird cardinal puffin kiwi cormorant
         "noun.plant",
         True,
         """
-tree oak pine maple birch willow elm beech ash cedar fir spruce poplar palm cactus fern moss grass bush
-shrub vine flower rose tulip daisy lily orchid sunflower daffodil violet iris poppy carnation lavender
-dandelion marigold geranium jasmine lotus thistle clover ivy nettle bamboo seaweed mushroom toadstool
-fungus leaf petal root stem seed bud acorn branch twig trunk bark thorn weed herb wheat barley rye oat
-corn cotton flax hemp tobacco sequoia redwood eucalyptus hawthorn hazel juniper holly mistletoe magnolia
-chrysanthemum hyacinth crocus begonia petunia foxglove buttercup primrose heather reed sapling blossom
-cone log stalk bulb
+tree oak pine maple birch willow ash cedar fir spruce poplar palm cactus fern bush shrub vine flower
+rose tulip daisy lily orchid sunflower daffodil violet iris poppy carnation dandelion marigold lotus
+thistle nettle mushroom fungus leaf petal root stem seed bud acorn branch twig trunk thorn weed herb
+redwood magnolia blossom cone log plant crop
+""",
+    ),
+    _kind(
+        "a plant",
+        "noun.plant",
+        False,
+        """
+moss grass lavender jasmine clover ivy bamboo seaweed wheat barley rye corn cotton tobacco eucalyptus
+mistletoe holly bark
 """,
     ),
     _kind(
@@ -72,13 +75,12 @@ cone log stalk bulb
         True,
         """
 apple banana orange lemon lime pear peach plum cherry grape strawberry raspberry blueberry blackberry
-cranberry pineapple mango papaya melon watermelon coconut fig date apricot nectarine grapefruit
-tangerine pomegranate avocado olive tomato potato carrot onion turnip radish beet cabbage cauliflower
-lettuce cucumber pumpkin squash pepper eggplant pea bean lentil peanut almond walnut chestnut pecan
-cashew sandwich hamburger pizza pie cake cookie biscuit pancake waffle doughnut muffin pretzel sausage
-omelet salad stew taco burrito dumpling noodle pudding custard jelly candy lollipop bagel croissant
-meatball kebab cupcake tart cracker steak egg dessert breakfast lunch dinner supper meal snack cocktail
-milkshake
+cranberry pineapple mango melon watermelon coconut fig date apricot nectarine grapefruit tangerine
+pomegranate avocado olive tomato potato carrot onion turnip radish beet cabbage cauliflower cucumber
+pumpkin pepper eggplant pea bean lentil peanut almond walnut chestnut cashew sandwich hamburger pizza
+pie cake cookie biscuit pancake waffle doughnut muffin pretzel sausage omelet salad stew taco burrito
+dumpling noodle pudding custard lollipop bagel croissant meatball kebab cupcake tart cracker steak egg
+dessert meal snack cocktail milkshake fruit vegetable berry spice sauce loaf nut
 """,
     ),
     _kind(
@@ -86,11 +88,11 @@ milkshake
         "noun.food noun.substance",
         False,
         """
-bread butter cheese milk cream yogurt honey sugar salt flour rice pasta spaghetti macaroni soup jam
-syrup vinegar mustard ketchup mayonnaise chocolate ham bacon beef pork mutton veal venison coffee tea
-beer wine whiskey vodka rum gin brandy champagne cider lemonade juice broccoli spinach celery asparagus
-garlic parsley basil mint thyme ginger cinnamon vanilla oatmeal porridge popcorn dough sushi meat food
-water ice garnish margarine lard caviar tofu sauerkraut curry gravy
+bread butter cheese milk cream yogurt honey sugar salt flour rice pasta spaghetti soup jam syrup vinegar
+mustard ketchup mayonnaise chocolate ham bacon beef pork coffee tea beer wine whiskey vodka rum gin
+brandy champagne cider lemonade juice broccoli spinach celery asparagus garlic parsley basil mint thyme
+ginger cinnamon vanilla oatmeal porridge popcorn dough sushi meat food water ice caviar tofu curry gravy
+lasagna toast cereal caramel cocoa espresso oil lettuce candy squash jelly breakfast lunch dinner
 """,
     ),
     _kind(
@@ -100,36 +102,57 @@ water ice garnish margarine lard caviar tofu sauerkraut curry gravy
         """
 house cottage castle palace church cathedral temple mosque school hospital hotel factory barn tent tower
 bridge tunnel road street highway railway harbor dock pier canal dam lighthouse windmill fence wall gate
-door window roof floor ceiling chimney stairs ladder elevator kitchen bedroom bathroom attic cellar
-garage garden balcony library museum theater stadium prison dungeon fountain chair table desk bed sofa
-bench stool cupboard drawer shelf bookcase wardrobe mirror lamp candle lantern clock watch carpet rug
-curtain blanket pillow mattress towel basket bucket bottle jar cup mug glass bowl plate saucer spoon
-fork knife pan pot kettle oven stove refrigerator toaster blender dishwasher broom mop brush sponge
-hammer saw drill wrench screwdriver pliers chisel axe shovel spade rake hoe wheelbarrow nail screw bolt
-nut hinge lock key chain rope string thread needle pin button zipper scissors razor comb umbrella bag
-purse wallet suitcase backpack box crate barrel sack envelope pencil pen crayon eraser ruler compass
-book notebook dictionary encyclopedia calendar camera telescope microscope binoculars thermometer
-barometer scale computer keyboard printer monitor telephone television radio microphone loudspeaker
-robot calculator typewriter battery bulb flashlight car truck bus taxi motorcycle bicycle tricycle
-scooter van tractor ambulance train locomotive tram airplane helicopter glider balloon rocket parachute
-ship boat canoe kayak raft yacht ferry submarine sailboat tanker anchor oar sail rudder wheel tire
-engine motor brake pedal piston gear shirt blouse sweater jacket coat vest skirt dress trousers jeans
-shorts sock shoe boot sandal slipper glove mitten hat cap helmet scarf tie belt apron uniform pajamas
-crown necklace bracelet ring earring brooch piano violin guitar cello harp flute clarinet oboe trumpet
-trombone tuba saxophone drum cymbal xylophone accordion banjo harmonica organ bell whistle ball doll
-puppet kite toy swing slide sled skate ski racket bat net sword dagger spear bow arrow shield cannon
-pistol rifle bomb tank missile lever pulley wedge bowling statue painting portrait photograph vase
-pyramid igloo hut cabin skyscraper apartment bakery pharmacy restaurant supermarket greenhouse stable
-kennel cage aquarium zoo trap cradle crib stroller wheelchair crutch bandage syringe stethoscope ax
-anvil bellows furnace fireplace hearth lute lyre bagpipe bassoon bugle kazoo tambourine gong abacus
-sundial hourglass stopwatch pendulum magnet lens prism periscope laser radar satellite antenna
-transistor thermostat escalator crane bulldozer plow sickle scythe pitchfork hose sprinkler faucet sink
-bathtub toilet shower drain pipe valve pump funnel sieve ladle spatula corkscrew teapot coaster goblet
-chalice tray quilt hammock tablecloth napkin doormat tapestry flag banner poster stamp coin medal trophy
-trampoline seesaw carousel treadmill dumbbell snorkel surfboard skateboard snowshoe snowmobile gondola
-dinghy galleon catamaran hovercraft limousine jeep minivan convertible wagon carriage chariot rickshaw
-jigsaw mousetrap scarecrow padlock doorbell doorknob thimble bobbin spool loom paintbrush easel palette
-kimono turban sombrero beret tuxedo cardigan poncho kilt sari corset
+door window roof floor ceiling chimney ladder elevator kitchen bedroom bathroom attic cellar garage
+garden balcony library museum theater stadium prison dungeon fountain chair table desk bed sofa bench
+stool cupboard drawer shelf bookcase wardrobe mirror lamp candle lantern clock watch carpet rug curtain
+blanket pillow mattress towel basket bucket bottle jar cup mug glass bowl plate spoon fork knife pan pot
+kettle oven stove refrigerator toaster blender dishwasher broom mop brush hammer saw drill wrench
+screwdriver chisel axe shovel spade rake hoe wheelbarrow nail screw bolt hinge lock key chain rope
+string thread needle pin button zipper razor comb umbrella bag purse wallet suitcase backpack box crate
+barrel sack envelope pencil pen crayon eraser ruler compass book notebook dictionary encyclopedia
+calendar camera telescope microscope thermometer barometer computer keyboard printer monitor telephone
+television radio microphone loudspeaker robot calculator typewriter battery flashlight car truck bus
+taxi motorcycle bicycle tricycle scooter van tractor ambulance train locomotive tram airplane helicopter
+glider balloon rocket parachute ship boat canoe kayak raft yacht ferry submarine sailboat anchor oar
+sail wheel tire engine motor brake pedal gear shirt blouse sweater jacket coat vest skirt dress sock
+shoe boot sandal slipper glove mitten hat cap helmet scarf tie belt apron uniform crown necklace
+bracelet ring earring piano violin guitar cello harp flute clarinet trumpet trombone tuba saxophone drum
+xylophone accordion banjo harmonica organ bell whistle ball doll puppet toy swing slide sled skate ski
+racket net sword dagger spear bow arrow shield cannon pistol rifle bomb tank missile lever pulley statue
+painting portrait photograph vase pyramid igloo hut cabin skyscraper apartment bakery pharmacy
+restaurant supermarket greenhouse stable cage aquarium zoo trap cradle stroller wheelchair crutch
+bandage syringe stethoscope anvil furnace fireplace bagpipe tambourine abacus sundial hourglass
+stopwatch pendulum magnet lens prism laser satellite antenna transistor thermostat escalator bulldozer
+plow hose faucet sink bathtub toilet shower drain pipe valve pump funnel ladle spatula corkscrew teapot
+tray quilt hammock tablecloth napkin tapestry flag banner poster stamp coin medal trophy trampoline
+seesaw carousel treadmill dumbbell snorkel surfboard skateboard snowshoe snowmobile gondola hovercraft
+limousine jeep convertible wagon carriage chariot jigsaw mousetrap scarecrow padlock doorbell doorknob
+loom paintbrush kimono turban cardigan kilt laptop tablet smartphone phone website program app file
+folder password browser server network internet screen chip processor circuit cable wire plug switch
+charger drone sensor scanner projector speaker algorithm database machine tool weapon gun bullet vehicle
+aircraft plane jet spaceship bike subway airport station university college classroom office shop store
+market bank cinema gym laboratory farm home room building cafe hall well monument sculpture drawing film
+movie cartoon picture gift present jewel sheet cushion vacuum fan heater freezer microwave puzzle
+instrument pocket sleeve collar hood robe cloak costume mask toothbrush wig straw lid hook pill scale
+sponge bulb kite
+""",
+    ),
+    _kind(
+        "a thing people make",
+        "noun.artifact",
+        False,
+        """
+furniture software hardware clothing jewelry luggage cloth makeup shampoo toothpaste perfume paint armor
+equipment traffic garbage medicine radar
+""",
+    ),
+    _kind(
+        "a thing people make",
+        "noun.artifact",
+        False,
+        """
+glasses sunglasses headphones clothes binoculars shorts pliers stairs trousers jeans pajamas scissors
+dice
 """,
     ),
     _kind(
@@ -139,9 +162,17 @@ kimono turban sombrero beret tuxedo cardigan poncho kilt sari corset
         """
 head face eye ear nose mouth lip tooth tongue chin cheek forehead neck throat shoulder arm elbow wrist
 hand finger thumb chest rib waist hip leg knee ankle foot toe heel heart lung stomach liver kidney brain
-skull bone muscle nerve vein artery skin hair beard mustache eyebrow eyelash eyelid nostril palm knuckle
-spine skeleton tail paw hoof claw wing feather beak horn antler fin gill shell fur mane jaw gum retina
-pupil cornea pancreas bladder intestine tendon
+skull bone muscle nerve vein artery beard mustache eyebrow eyelash eyelid spine skeleton tail paw hoof
+claw wing feather beak horn antler fin gill shell mane jaw retina pupil bladder intestine body belly
+fist thigh shin wound scar fang tusk snout whisker voice
+""",
+    ),
+    _kind(
+        "a part of the body",
+        "noun.body",
+        False,
+        """
+hair skin fur
 """,
     ),
     _kind(
@@ -154,12 +185,16 @@ grandfather grandmother husband wife bride widow twin orphan friend enemy neighb
 doctor nurse dentist surgeon lawyer judge policeman firefighter soldier sailor captain pilot farmer
 gardener baker butcher cook chef waiter carpenter plumber electrician mechanic engineer architect
 scientist chemist physicist biologist astronomer mathematician philosopher historian writer author poet
-painter sculptor musician singer dancer actor actress king queen prince princess emperor knight priest
-monk nun pope bishop thief pirate spy hunter shepherd cowboy blacksmith tailor cobbler barber librarian
-journalist photographer astronaut athlete clown magician wizard giant dwarf hero villain tourist
-passenger customer merchant banker miner lumberjack beggar hermit nomad refugee president senator mayor
-ambassador referee goalkeeper jockey acrobat juggler ventriloquist vegetarian genius optimist pessimist
-coward tyrant rebel guest host tenant landlord
+painter musician singer dancer actor actress king queen prince princess emperor knight priest monk nun
+pope bishop thief pirate spy hunter shepherd cowboy blacksmith tailor barber librarian journalist
+photographer astronaut athlete clown magician wizard giant dwarf hero villain tourist passenger customer
+merchant banker miner beggar hermit nomad refugee mayor ambassador referee goalkeeper jockey acrobat
+vegetarian genius optimist pessimist coward tyrant rebel guest host landlord person human parent
+grandparent grandson teenager adult toddler stranger boss worker manager secretary programmer artist
+designer detective policewoman criminal prisoner driver cashier coach player champion winner leader
+politician minister citizen voter professor patient veterinarian pharmacist psychologist inventor
+explorer fisherman viking ninja samurai warrior cyclist ghost witch vampire mermaid angel god fairy
+monster zombie alien groom boyfriend girlfriend partner president
 """,
     ),
     _kind(
@@ -168,10 +203,10 @@ coward tyrant rebel guest host tenant landlord
         True,
         """
 mountain hill valley canyon cliff cave volcano glacier iceberg river stream lake pond ocean sea bay
-beach coast island peninsula continent desert plain swamp marsh waterfall spring geyser reef lagoon
-planet moon star comet meteor galaxy constellation sun earth sky horizon village town city capital
-country county park pasture meadow field orchard vineyard rock stone pebble boulder crystal oasis fjord
-delta dune plateau cape crater asteroid nebula earthworm nest beehive anthill cobweb
+beach coast island peninsula continent desert plain swamp waterfall geyser reef planet moon star comet
+meteor galaxy constellation sun earth sky horizon village town city capital country park pasture meadow
+field orchard vineyard rock stone pebble boulder crystal oasis delta dune plateau crater asteroid nest
+beehive world universe equator ground shore creek playground path trail border state
 """,
     ),
     _kind(
@@ -180,12 +215,18 @@ delta dune plateau cape crater asteroid nebula earthworm nest beehive anthill co
         False,
         """
 gold silver iron copper tin lead zinc aluminum nickel mercury platinum uranium steel brass bronze oxygen
-hydrogen nitrogen carbon helium neon chlorine sulfur iodine sodium potassium calcium silicon phosphorus
-air steam sand clay mud soil dust ash coal petroleum gasoline kerosene plastic rubber leather silk wool
-linen nylon velvet paper cardboard ink glue wax soap cement concrete marble granite limestone chalk
-quartz diamond ruby emerald sapphire pearl amber jade ivory wood bamboo blood sweat saliva poison
-vaccine penicillin aspirin insulin caffeine alcohol ammonia methane ozone smoke fog mist dew lava resin
-starch protein
+hydrogen nitrogen carbon helium neon sulfur iodine sodium calcium silicon air steam sand clay mud soil
+dust coal petroleum gasoline plastic rubber leather silk wool velvet paper cardboard ink glue wax soap
+cement concrete marble granite chalk quartz amber ivory wood blood sweat saliva aspirin insulin caffeine
+alcohol methane ozone smoke fog mist dew lava protein charcoal venom
+""",
+    ),
+    _kind(
+        "a substance",
+        "noun.substance",
+        True,
+        """
+metal gas acid fuel poison fabric vaccine diamond ruby emerald sapphire pearl
 """,
     ),
     _kind(
@@ -194,7 +235,8 @@ starch protein
         False,
         """
 rain snow hail frost lightning thunder wind electricity gravity magnetism light heat sound radiation
-weather fire rust erosion evaporation photosynthesis fermentation digestion
+weather fire rust erosion evaporation photosynthesis fermentation digestion climate nature pollution
+darkness sunshine evolution sunset sunrise coral plankton
 """,
     ),
     _kind(
@@ -203,7 +245,24 @@ weather fire rust erosion evaporation photosynthesis fermentation digestion
         True,
         """
 storm hurricane tornado blizzard avalanche earthquake flood drought rainbow cloud eclipse tide wave
-shadow echo breeze gale typhoon tsunami explosion whirlpool
+shadow echo breeze typhoon tsunami explosion whirlpool thunderstorm snowflake flame spark puddle
+""",
+    ),
+    _kind(
+        "something in science",
+        "noun.object",
+        True,
+        """
+atom molecule electron proton neutron virus germ cell gene vitamin element particle mineral fossil orbit
+theory hypothesis species
+""",
+    ),
+    _kind(
+        "something in science",
+        "noun.phenomenon",
+        False,
+        """
+energy matter temperature speed weight friction science technology information data space time bacteria
 """,
     ),
     _kind(
@@ -211,8 +270,16 @@ shadow echo breeze gale typhoon tsunami explosion whirlpool
         "noun.shape noun.location noun.attribute",
         True,
         """
-circle square triangle rectangle pentagon hexagon octagon oval ellipse sphere cube cylinder cone spiral
-helix rhombus trapezoid polygon diameter radius angle curve parabola
+circle square triangle rectangle pentagon hexagon octagon oval ellipse sphere cube cylinder spiral
+polygon diameter radius angle curve line point
+""",
+    ),
+    _kind(
+        "a color",
+        "noun.attribute",
+        False,
+        """
+red blue green yellow purple pink black white brown gray
 """,
     ),
     _kind(
@@ -220,8 +287,8 @@ helix rhombus trapezoid polygon diameter radius angle curve parabola
         "noun.time noun.event",
         True,
         """
-second minute hour day week month year decade century millennium morning afternoon evening night
-midnight noon dawn dusk weekend birthday holiday anniversary season
+second minute hour day week month year decade century millennium morning afternoon evening night weekend
+birthday holiday anniversary season moment lifetime future past
 """,
     ),
     _kind(
@@ -230,7 +297,8 @@ midnight noon dawn dusk weekend birthday holiday anniversary season
         False,
         """
 summer winter autumn Monday January February March April June July August September October November
-December Christmas Easter Halloween tomorrow yesterday
+December Christmas Easter Halloween tomorrow yesterday Tuesday Wednesday Thursday Friday Saturday Sunday
+childhood noon midnight dawn dusk spring
 """,
     ),
     _kind(
@@ -239,8 +307,8 @@ December Christmas Easter Halloween tomorrow yesterday
         True,
         """
 game race wedding funeral concert parade picnic war battle journey voyage expedition festival marathon
-tournament murder robbery burglary crime experiment surgery massage haircut somersault kiss hug
-handshake
+tournament murder robbery burglary crime experiment massage haircut somersault kiss hug handshake party
+dance trip meeting lesson exam job hobby vacation contest revolution adventure
 """,
     ),
     _kind(
@@ -250,8 +318,8 @@ handshake
         """
 football baseball basketball tennis golf hockey soccer chess poker boxing wrestling fencing archery
 swimming skiing surfing gymnastics yoga karate judo dancing ballet cooking fishing hunting farming
-agriculture gardening carpentry medicine piracy arson smuggling bowling cricket rugby badminton
-volleyball croquet lacrosse
+agriculture gardening carpentry piracy rugby badminton volleyball work sport exercise music art
+photography sailing cycling skating rowing running jogging checkers jazz theft surgery bowling
 """,
     ),
     _kind(
@@ -260,8 +328,24 @@ volleyball croquet lacrosse
         False,
         """
 mathematics arithmetic algebra geometry calculus statistics physics chemistry biology astronomy geology
-botany zoology psychology philosophy history geography economics linguistics logic astrology meteorology
-ecology anatomy
+botany zoology psychology philosophy history geography economics linguistics logic astrology ecology
+""",
+    ),
+    _kind(
+        "something in society",
+        "noun.communication noun.possession",
+        True,
+        """
+law rule tax election vote court bill price debt loan salary budget business religion language culture
+tradition right republic kingdom
+""",
+    ),
+    _kind(
+        "something in society",
+        "noun.possession",
+        False,
+        """
+money cash democracy peace education insurance marriage slavery society poverty wealth trade police
 """,
     ),
     _kind(
@@ -270,18 +354,28 @@ ecology anatomy
         False,
         """
 love joy anger fear hate jealousy envy pride shame guilt sadness happiness hope surprise disgust boredom
-loneliness courage honesty patience kindness hunger thirst pain beauty wisdom
+loneliness hunger thirst pain excitement stress grief gratitude empathy anxiety
 """,
     ),
     _kind(
-        "words and signs",
+        "a state or quality",
+        "noun.attribute noun.state noun.cognition",
+        False,
+        """
+freedom justice truth trust loyalty luck intelligence imagination memory knowledge strength health life
+death friendship success failure curiosity creativity respect greed courage honesty patience kindness
+beauty wisdom
+""",
+    ),
+    _kind(
+        "something written or said",
         "noun.communication",
         True,
         """
 word sentence letter alphabet vowel consonant noun verb adjective adverb pronoun question answer joke
-riddle story novel poem song hymn lullaby symphony opera diary newspaper magazine map recipe menu ticket
+riddle story novel poem song lullaby symphony opera diary newspaper magazine map recipe menu ticket
 passport email proverb fable myth legend biography autobiography comma synonym antonym palindrome
-anagram metaphor simile
+anagram metaphor name number fraction text page chapter rhyme secret promise lie fairytale melody
 """,
     ),
     _kind(
@@ -289,8 +383,8 @@ anagram metaphor simile
         "noun.quantity",
         True,
         """
-dozen million billion trillion inch mile meter kilometer gram kilogram ounce ton liter gallon pint watt
-volt ampere kilobyte megabyte gigabyte
+dozen million billion trillion inch mile meter kilometer gram kilogram ounce ton liter gallon pint volt
+megabyte gigabyte pair percent zero half pound centimeter thousand hundred
 """,
     ),
     _kind(
@@ -298,8 +392,16 @@ volt ampere kilobyte megabyte gigabyte
         "noun.state",
         False,
         """
-influenza pneumonia malaria measles mumps cancer diabetes asthma anemia insomnia amnesia scurvy leprosy
-rabies arthritis bronchitis tuberculosis smallpox
+influenza pneumonia malaria measles mumps cancer diabetes asthma anemia insomnia amnesia rabies
+arthritis tuberculosis smallpox
+""",
+    ),
+    _kind(
+        "an illness",
+        "noun.state",
+        True,
+        """
+fever headache cold allergy disease
 """,
     ),
     _kind(
@@ -308,7 +410,7 @@ rabies arthritis bronchitis tuberculosis smallpox
         True,
         """
 family army navy orchestra choir jury parliament company committee crowd herd flock swarm pack forest
-jungle fleet team government
+jungle fleet team government class club band audience nation tribe
 """,
     ),
     _kind(
@@ -317,7 +419,9 @@ jungle fleet team government
         False,
         """
 swim run jump sing sleep eat drink write read laugh cry sneeze cough yawn whisper shout climb crawl bake
-fry sew knit borrow lend steal forget remember forgive apologize
+fry sew knit borrow lend steal forget remember forgive apologize walk teach learn think speak listen
+smile buy sell give build throw catch push pull dig cut open break repair travel win lose hide help
+dream breathe chew boil celebrate invent explain share
 """,
     ),
     _kind(
@@ -326,7 +430,9 @@ fry sew knit borrow lend steal forget remember forgive apologize
         False,
         """
 happy sad angry brave lazy hungry thirsty empty ancient modern dangerous invisible transparent enormous
-tiny honest polite rude fragile nocturnal edible deaf bald
+tiny honest polite rude fragile nocturnal edible deaf bald tall huge old young fast slow strong weak
+rich poor hot heavy beautiful ugly clever funny tired wet quiet loud expensive cheap famous lonely
+jealous curious shy generous selfish blind
 """,
     ),
 )
