@@ -83,7 +83,9 @@ class ContextPool:
     full device from another refusal, one is given up to find out. Contexts of other processes are never
     touched. Should none of the pool's own be idle, the least recently used is waited for.
 
-    `max_contexts` limits how many this pool keeps open (None: what the device allows). Thread-safe.
+    `max_contexts` limits how many this pool keeps open (None: what the device allows). It is never exceeded:
+    a start that needs one more waits up to a minute for another to be idle, and then raises NoFreeContext.
+    Thread-safe.
     """
 
     def __init__(self, client: Client, max_contexts: int | None = None) -> None:
@@ -125,7 +127,8 @@ class ContextPool:
         `name` chooses the unit (a DPU kernel's name; None: the file's only one). `ops` is the operations of
         one run: the largest of an xclbin's kernels becomes its context's QoS. Xclbins with the same content
         share a context, whatever their path. Raises BadXclbin for an unknown name, OutOfHeap when the
-        instructions do not fit, BadArgument when they are empty or no whole 32-bit words.
+        instructions do not fit, BadArgument when they are empty or no whole 32-bit words, or the unit is past
+        the 32 that a packet can name.
         """
         if not insts or len(insts) % 4:
             raise BadArgument(f"an instruction stream of {len(insts)} bytes", call="kernel",
@@ -137,12 +140,12 @@ class ContextPool:
             with self._lock:
                 if self._closed:
                     raise closed("context pool")
-                shared = self._entries.get(xclbin.digest)
-                if shared is None:
-                    shared = self._entries[xclbin.digest] = SharedContext(self, xclbin)
+                shared = self._entries.get(xclbin.digest) or SharedContext(self, xclbin)
+                kernel = Kernel(shared, buffer, cu, name or xclbin.cus[cu].kernel, ops)
+                self._entries[xclbin.digest] = shared
                 shared.kernels += 1
                 shared.gops = max(shared.gops, -(-ops // 10**9))
-            return Kernel(shared, buffer, cu, name or xclbin.cus[cu].kernel, ops)
+            return kernel
         except BaseException:
             buffer.close()
             raise
@@ -223,8 +226,11 @@ class ContextPool:
             if not entry.pdis:
                 entry.pdis = load_pdis(self._client, entry.xclbin)
             while self.max_contexts is not None and self.resident >= self.max_contexts:
-                if not self._evict(entry):
-                    break
+                if not self._evict(entry) and self.resident >= self.max_contexts:
+                    raise NoFreeContext(
+                        f"this pool may have {self.max_contexts} contexts (max_contexts), and none of them "
+                        f"became idle", call="pool",
+                        remedy="Raise max_contexts, or wait for runs in flight before others start")
             tried = False
             while True:
                 closings = self._closings

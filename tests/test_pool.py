@@ -216,6 +216,39 @@ def test_max_contexts(open_emu):
     assert opened.pool.stats == PoolStats(4, 3, 0, 1)
 
 
+def test_max_contexts_is_not_exceeded_when_all_are_busy(open_emu, monkeypatch):
+    monkeypatch.setattr("amdxdna.pool._EVICT_SECONDS", 0.1)
+    opened = open_emu()
+    opened.pool.max_contexts = 1
+    busy, other = adder(opened, 64, 1, delay_us=500_000), adder(opened, 64, 2, variant=1)
+    pair, second = buffers(opened), buffers(opened)
+    run = busy.start(*pair)
+    with pytest.raises(errors.NoFreeContext, match=r"1 contexts \(max_contexts\)"):
+        other.start(*second)
+    assert len(opened.contexts()) == 1
+    run.wait()
+    check(other, second, 2)
+    assert opened.pool.resident == 1
+
+
+def test_a_kernel_that_cannot_be_made_is_not_counted(device):
+    """A packet names 32 compute units; this xclbin has 33."""
+    names = [f"COPY{i}" for i in range(33)]
+    wide = Xclbin.read(writer.build([writer.PdiSpec(COPY, tuple(range(0x100, 0x121)))],
+                                    [writer.KernelSpec(n, 0x100 + i) for i, n in enumerate(names)]))
+    pool = device.pool
+    heap = device.bo_usage().heap
+    with pytest.raises(errors.BadArgument, match="32"):
+        pool.kernel(wide, stream.copy(64, 1), name="COPY32")
+    assert not pool._entries
+    last = pool.kernel(wide, stream.copy(64, 1), name="COPY31")
+    with pytest.raises(errors.BadArgument):
+        pool.kernel(wide, stream.copy(64, 1), name="COPY32")
+    last.close()
+    assert not pool._entries
+    assert device.bo_usage().heap == heap
+
+
 def test_unload_gives_idle_contexts_back(device):
     a, b = adder(device, 64, 1), adder(device, 64, 2, variant=1)
     pair = buffers(device)
