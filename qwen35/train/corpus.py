@@ -14,8 +14,6 @@ from . import phrases
 from .wordnet import PLURALS, Entry, WordNet, article, entries
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
-NEW = 3.0
-"""How much more often words added to a trained model are drawn."""
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"
 
 
@@ -214,12 +212,9 @@ def question(
 class Generator:
     """Draws training samples. An `exponent` is the imbalance of words, which breaks the early stall."""
 
-    def __init__(self, corpus: Corpus, seed: int, known: int = 0) -> None:
-        """With `known`, the words beyond the first `known` are new to the model: drawn NEW times as often."""
+    def __init__(self, corpus: Corpus, seed: int) -> None:
         self.corpus = corpus
         self.rng = random.Random(seed)
-        old = {entry.word for entry in entries(corpus.net, known)} if known else set()
-        self._weights = {e.word: NEW if known and e.word not in old else 1.0 for e in corpus.taught}
         order = list(range(len(corpus.taught)))
         random.Random(5).shuffle(order)
         self._ranked = [corpus.taught[i] for i in order]
@@ -232,7 +227,7 @@ class Generator:
             total = 0.0
             self._cumulative = []
             for rank in range(len(self._ranked)):
-                total += self._weights[self._ranked[rank].word] * (rank + 5) ** -exponent
+                total += (rank + 5) ** -exponent
                 self._cumulative.append(total)
             self._exponent = exponent
         return self.rng.choices(self._ranked, cum_weights=self._cumulative)[0]

@@ -171,7 +171,7 @@ def main(argv: list[str] | None = None) -> int:
     made.add_argument("--bundle", type=Path, help="also run this bundle and compare token ids")
     made.add_argument("--compared", type=int, default=200, help="questions put to the bundle (default 200)")
     made.add_argument("--device", default="auto", help="NPU device of --bundle")
-    made.add_argument("--words", type=int, default=1200, help="words taught (default 1200)")
+    made.add_argument("--words", type=int, help="words taught (default all)")
     made.add_argument("--sample", type=int, help="ask about this many of the words only")
     made.add_argument("--pictures", type=int, default=200, help="pictures for each mark (default 200)")
     made.add_argument("--seed", type=int, default=7)

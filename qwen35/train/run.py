@@ -31,11 +31,11 @@ from .phrases import ASKED, HELD_OUT, UNKNOWN
 from .pictures import WHOLE
 from .wordnet import WordNet
 
-MIX = ("text", "picture", "text", "picture", "tower")
+MIX = ("text", "picture", "text", "text", "picture", "text", "tower")
 """Kinds of batches, in turn."""
 STEADY = 0.35
 """Share of the steps at the full learning rate."""
-OWN_ROWS = 0.3
+OWN_ROWS = 0.1
 """Learning rate of a token's own row: below the word's row, so that the forms of a word learn together."""
 EVEN_FROM = 0.6
 """Share of the steps after which every word is drawn equally often."""
@@ -103,7 +103,7 @@ class Trainer:
         )
         self.batches = Batches(
             Encoder(self.tokenizer),
-            Generator(self.corpus, args.seed, args.known),
+            Generator(self.corpus, args.seed),
             args.batch,
             args.seed,
             args.worker,
@@ -314,9 +314,8 @@ def parser() -> argparse.ArgumentParser:
         "--wordnet", required=True, help="dict folder of Debian's wordnet-base, /usr/share/wordnet"
     )
     made.add_argument("--out", required=True, help="folder of the checkpoint, the log and the result")
-    made.add_argument("--words", type=int, default=1200, help="how many words to teach (default 1200)")
-    made.add_argument("--known", type=int, default=0, help="words the saved state knows, when --words grows")
-    made.add_argument("--steps", type=int, default=8000, help="planned steps in all (default 8000)")
+    made.add_argument("--words", type=int, help="how many words to teach (default all)")
+    made.add_argument("--steps", type=int, default=10000, help="planned steps in all (default 10000)")
     made.add_argument("--finish-in", type=float, help="minutes after which to end, instead of --steps")
     made.add_argument("--save-only", action="store_true", help="write the result of the saved state and stop")
     made.add_argument(

@@ -60,7 +60,7 @@ def word_forms(words: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(forms))
 
 
-def build(corpus: Corpus, size: int = 8192, merges: int = 1500, samples: int = 20000) -> Tokenizer:
+def build(corpus: Corpus, size: int = 10240, merges: int = 1500, samples: int = 20000) -> Tokenizer:
     """A tokenizer of `size` rows: bytes, `merges` BPE merges, whole words by need, then added tokens."""
     generator = Generator(corpus, 11)
     rng = random.Random(3)
