@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from amdxdna.device import Device
-from amdxdna.errors import BadArgument, PermissionDenied
+from amdxdna.errors import BadArgument, Closed, PermissionDenied
 from tests.emulation import NODE, ROOT, c_program, device_programs, run
 from tests.trace_sequence import Sequence, calls_named, read_trace
 
@@ -95,6 +95,29 @@ def test_nodes_are_recorded_and_behave_as_before(traced: Path) -> None:
             "GEM_CLOSE", "close"} <= set(names)
     created, = (line for line in lines if line.get("call") == "CREATE_BO")
     assert created["in"] == {"size": 8192, "type": "SHARE"}
+
+
+def test_a_forked_child_writes_nothing(traced: Path) -> None:
+    with Device.open("emu:threads=1,quiet") as device:
+        address = device.alloc(4096).host_address
+        node = device.node
+        before = traced.read_text()
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                node.munmap(address, 4096)
+                for use in (lambda: node.ioctl(0xC0406400, 0), lambda: node.mmap(4096, 0)):
+                    with pytest.raises(Closed, match="parent"):
+                        use()
+                node.close()
+                device.close()
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitpid(child, 0)[1] == 0
+        assert traced.read_text() == before
+    assert traced.read_text().count('"call": "close"') == 1
 
 
 def test_failures_are_recorded_and_raised(traced: Path) -> None:

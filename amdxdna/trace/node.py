@@ -54,14 +54,18 @@ OWN: Memory = _OwnMemory()
 
 
 class TraceNode:
-    """A node that records its calls and passes them on. As thread-safe as the node it wraps."""
+    """A node that records its calls and passes them on. As thread-safe as the node it wraps.
+
+    The trace is the opening process's: what a forked child does with the node it inherits is not recorded.
+    """
 
     def __init__(self, node: Node, recorder: Recorder, began: float) -> None:
         self.path = node.path
         self.emulated = node.emulated
         self._node = node
         self._recorder = recorder
-        session = recorder.opened(os.getpid(), threading.get_native_id(), node.path,
+        self._pid = os.getpid()
+        session = recorder.opened(self._pid, threading.get_native_id(), node.path,
                                   getattr(node, "_fd", None), 0, began)
         assert session is not None
         self._session: Session = session
@@ -72,6 +76,8 @@ class TraceNode:
 
     def ioctl(self, request: int, address: int) -> int:
         """See :meth:`amdxdna.node.Node.ioctl`."""
+        if os.getpid() != self._pid:
+            return self._node.ioctl(request, address)
         pending = self._recorder.enter(self._session, os.getpid(), threading.get_native_id(), request,
                                        address, OWN)
         try:
@@ -85,6 +91,8 @@ class TraceNode:
 
     def mmap(self, length: int, offset: int, *, address: int = 0) -> int:
         """See :meth:`amdxdna.node.Node.mmap`."""
+        if os.getpid() != self._pid:
+            return self._node.mmap(length, offset, address=address)
         began = time.monotonic()
         identity = os.getpid(), threading.get_native_id()
         try:
@@ -101,12 +109,16 @@ class TraceNode:
     def munmap(self, address: int, length: int) -> None:
         """See :meth:`amdxdna.node.Node.munmap`."""
         self._node.munmap(address, length)
+        if os.getpid() != self._pid:
+            return
         self._mappings.discard((address, length))
         self._recorder.unmapped(self._session, os.getpid(), threading.get_native_id(), address, length)
 
     def close(self) -> None:
         """See :meth:`amdxdna.node.Node.close`."""
         self._node.close()
+        if os.getpid() != self._pid:
+            return
         self._recorder.closed(self._session, os.getpid(), threading.get_native_id())
 
 
