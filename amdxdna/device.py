@@ -18,12 +18,15 @@ from amdxdna.pool import ContextPool
 from amdxdna.xclbin import Xclbin
 
 _clients: dict[str, Client] = {}
-_lock = threading.Lock()
+_closing: set[str] = set()
+"""Nodes whose last Device is closing: some drivers let a process open a node only once."""
+_lock = threading.Condition(threading.Lock())
 
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.Condition(threading.Lock())
+    _closing.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -50,7 +53,8 @@ class Device:
         :class:`~amdxdna.node.Node`, which the Device then owns. `sys` and `dev` are the roots of sysfs and of
         the device folder.
 
-        Raises NoDevice, PermissionDenied or DeviceBusy, each saying why and what to do.
+        While another thread closes the last Device on the node, it waits for that to be over. Raises
+        NoDevice, PermissionDenied or DeviceBusy, each saying why and what to do.
         """
         if isinstance(spec, os.PathLike):
             spec = os.fspath(spec)
@@ -61,6 +65,7 @@ class Device:
             return cls(Client(open_node(where)))
         key = os.path.realpath(where)
         with _lock:
+            _lock.wait_for(lambda: key not in _closing)
             client = _clients.get(key)
             if client is not None and not client.closed and client.pid == os.getpid():
                 client.references += 1
@@ -209,13 +214,20 @@ class Device:
 
         Views of buffers stay valid memory. In a forked child it leaves the parent's device alone.
         """
-        client, self._client = self._client, None
-        if client is None:
-            return
         with _lock:
+            client, self._client = self._client, None
+            if client is None:
+                return
             client.references -= 1
             if client.references:
                 return
-            for key in [k for k, c in _clients.items() if c is client]:
+            keys = {k for k, c in _clients.items() if c is client}
+            for key in keys:
                 del _clients[key]
-        client.close()
+            _closing.update(keys)
+        try:
+            client.close()
+        finally:
+            with _lock:
+                _closing.difference_update(keys)
+                _lock.notify_all()

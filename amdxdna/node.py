@@ -6,6 +6,7 @@ driver (:class:`KernelNode`) and for the emulated one (``amdxdna.emu.node.EmuNod
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -53,6 +54,9 @@ class Node(Protocol):
 class KernelNode:
     """The kernel's node, opened O_RDWR | O_CLOEXEC.
 
+    :meth:`close` closes it at once, also under calls of other threads: they end as the kernel ends them, or
+    with Closed. Its number is not free for another file before the last of them has returned.
+
     A forked child inherits the object but not the right to use it: drivers up to 0.1 destroy every context
     when any duplicate of the descriptor is closed, so in a child every method but :meth:`munmap` is refused
     and :meth:`close` does nothing.
@@ -65,10 +69,15 @@ class KernelNode:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._fd = -1
+        self._number = -1
+        """The descriptor's number, as long as it is taken."""
+        # One entry a call that may be using the number: list.append and pop are atomic, and cheap.
+        self._inside: list[None] = []
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise from_errno("open", error.errno or 0, self.path) from None
+        self._number = self._fd
 
     def _usable(self) -> int:
         if self._pid != os.getpid():
@@ -79,18 +88,34 @@ class KernelNode:
         return self._fd
 
     def ioctl(self, request: int, address: int) -> int:
-        fd = self._usable()
-        while True:
-            value = lib.xdna_ioctl(fd, request, address)
-            if value >= 0:
-                return value
-            if value != -errno.EINTR:
-                raise OSError(-value, os.strerror(-value))
+        inside = self._inside
+        inside.append(None)
+        try:
+            fd = self._usable()
+            while True:
+                value = lib.xdna_ioctl(fd, request, address)
+                if value >= 0:
+                    return value
+                if value != -errno.EINTR:
+                    break
+        finally:
+            inside.pop()
+            if self._fd < 0:
+                self._free_number()
+        self._usable()
+        raise OSError(-value, os.strerror(-value))
 
     def mmap(self, length: int, offset: int, *, address: int = 0) -> int:
         flags = MAP_SHARED | (MAP_FIXED if address else 0)
-        value = lib.xdna_mmap(address, length, PROT_READ_WRITE, flags, self._usable(), offset)
+        self._inside.append(None)
+        try:
+            value = lib.xdna_mmap(address, length, PROT_READ_WRITE, flags, self._usable(), offset)
+        finally:
+            self._inside.pop()
+            if self._fd < 0:
+                self._free_number()
         if value < 0:
+            self._usable()
             raise OSError(-value, os.strerror(-value))
         return value
 
@@ -100,10 +125,34 @@ class KernelNode:
             raise OSError(-value, os.strerror(-value))
 
     def close(self) -> None:
+        if self._pid != os.getpid():
+            return
         with self._lock:
             fd, self._fd = self._fd, -1
-        if fd >= 0 and self._pid == os.getpid():
-            os.close(fd)
+            if fd >= 0 and self._inside:
+                # Another file in its place keeps the number from naming anything else meanwhile.
+                with contextlib.suppress(OSError):
+                    _occupy(fd)
+        if fd >= 0:
+            self._free_number()
+
+    def _free_number(self) -> None:
+        """Frees the number of a closed node, unless a call may still be using it."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            if self._number >= 0 and not self._inside:
+                number, self._number = self._number, -1
+                os.close(number)
+
+
+def _occupy(number: int) -> None:
+    """Closes what has a descriptor's number, and gives the number to a file that knows no requests."""
+    spare = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.dup2(spare, number, inheritable=False)
+    finally:
+        os.close(spare)
 
 
 def resolve(spec: str | int | None, sys: str | Path = "/sys", dev: str | Path = "/dev") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from struct import pack, pack_into
 from types import SimpleNamespace
 
@@ -81,6 +82,35 @@ def test_a_kernel_node_is_opened_once_a_process(kernel_nodes, tmp_path):
     third = Device.open(str(tmp_path / "accel0"))
     assert len(kernel_nodes) == 2
     third.close()
+
+
+def test_an_open_waits_for_the_close_of_the_last_device(kernel_nodes, tmp_path):
+    """Drivers that let a process open a node once would refuse it."""
+    (tmp_path / "accel0").touch()
+    first = Device.open(str(tmp_path / "accel0"))
+    closing, go = threading.Event(), threading.Event()
+    close = kernel_nodes[0].close
+
+    def slow_close():
+        closing.set()
+        assert go.wait(10)
+        close()
+
+    kernel_nodes[0].close = slow_close
+    found = []
+    closer = threading.Thread(target=first.close)
+    closer.start()
+    assert closing.wait(10)
+    opener = threading.Thread(target=lambda: found.append(Device.open(str(tmp_path / "accel0"))))
+    opener.start()
+    opener.join(0.2)
+    assert len(kernel_nodes) == 1
+    go.set()
+    closer.join(10)
+    opener.join(10)
+    assert kernel_nodes[0].closes == 1
+    assert len(kernel_nodes) == 2
+    found[0].close()
 
 
 def test_paths_may_be_path_objects(kernel_nodes, tmp_path):

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -181,6 +182,64 @@ def test_ctrl_c_gets_out_of_a_blocking_ioctl(file_node, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         file_node.ioctl(1, 0)
     assert fake.calls < 100
+
+
+class Blocking:
+    """Stands in for the extension: an ioctl enters, waits, and then the kernel does not know it."""
+
+    def __init__(self):
+        self.entered, self.go = threading.Event(), threading.Event()
+        self.fds = []
+
+    def xdna_ioctl(self, fd, request, arg):
+        self.fds.append(fd)
+        self.entered.set()
+        assert self.go.wait(10)
+        return -errno.ENOTTY
+
+
+def test_closing_under_an_ioctl_gives_its_descriptor_to_nobody_else(file_node, tmp_path, monkeypatch):
+    fake = Blocking()
+    monkeypatch.setattr(node, "lib", fake)
+    caught = []
+
+    def call():
+        try:
+            file_node.ioctl(1, 0)
+        except OSError as error:
+            caught.append(error)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    assert fake.entered.wait(10)
+    fd = file_node._fd
+    file_node.close()
+    assert os.readlink(f"/proc/self/fd/{fd}") == os.devnull  # the node itself is closed at once
+    others = [os.open(tmp_path, os.O_RDONLY) for _ in range(8)]
+    assert fd not in others
+    file_node.close()
+    fake.go.set()
+    caller.join(10)
+    assert fake.fds == [fd]
+    assert [type(error) for error in caught] == [errors.Closed]
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(fd)
+    for other in others:
+        os.close(other)
+
+
+def test_a_closed_node_keeps_no_descriptor(tmp_path):
+    path = tmp_path / "node"
+    path.touch()
+    before = os.listdir("/proc/self/fd")
+    for _ in range(3):
+        opened = KernelNode(path)
+        with pytest.raises(OSError):
+            opened.ioctl(1, 0)
+        opened.close()
+        with pytest.raises(errors.Closed):
+            opened.ioctl(1, 0)
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_forked_child_is_refused_and_closes_nothing(file_node):
