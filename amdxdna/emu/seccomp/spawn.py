@@ -24,10 +24,14 @@ class CannotConfine(OSError):
     """The kernel refuses the filter: no seccomp, or a filter with a listener is there already."""
 
 
+class EndedEarly(OSError):
+    """The child ended, by a signal or so, before it could start the program."""
+
+
 def spawn(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, int]:
     """Starts a program with a filter; (process id, listener descriptor).
 
-    Call it before this process has other threads. Raises CannotConfine, or the exec's OSError.
+    Call it before this process has other threads. Raises CannotConfine, EndedEarly, or the exec's OSError.
     """
     # Looked up here: between the filter and the exec nobody would answer the child's lookups.
     paths = [argv[0]] if "/" in argv[0] else [os.path.join(folder, argv[0])
@@ -42,8 +46,11 @@ def spawn(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, int]:
     with ours, open(reader, "rb") as failures:
         _, fds, _, _ = socket.recv_fds(ours, 1, 1)
         if not fds:
-            os.waitpid(child, 0)
-            number, = _ERRNO.unpack(failures.read())
+            _, status = os.waitpid(child, 0)
+            told = failures.read()
+            if len(told) != _ERRNO.size:
+                raise EndedEarly(errno.ECHILD, _how(status))
+            number, = _ERRNO.unpack(told)
             raise CannotConfine(number, os.strerror(number))
         failed = failures.read()  # ends with the exec
         if failed:
@@ -51,6 +58,13 @@ def spawn(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, int]:
             os.waitpid(child, 0)
             raise error(_ERRNO.unpack(failed)[0])
         return child, fds[0]
+
+
+def _how(status: int) -> str:
+    """In words, a wait status of a child that said nothing."""
+    if os.WIFSIGNALED(status):
+        return f"it was killed by {signal.Signals(os.WTERMSIG(status)).name} before it began"
+    return f"it ended with status {os.waitstatus_to_exitcode(status)} before it began"
 
 
 def _exec(paths: list[str], argv: list[str], environ: dict[str, str], channel: int, failures: int) -> None:
