@@ -65,8 +65,12 @@ def is_mapped(address: int, size: int) -> bool:
 def _memfd(name: str, size: int) -> int:
     """A memfd that nobody can shrink: whoever maps it must not meet SIGBUS."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(fd, size)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    try:
+        os.ftruncate(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
 
 
@@ -145,6 +149,15 @@ def apart(size: int, name: str) -> Backing:
 def dmabuf_of(source: Backing) -> Backing:
     """A memfd of its own with the bytes of `source`, which keeps them too; holes stay holes."""
     fd = _memfd(DMABUF_NAME, source.size)
+    try:
+        _copy(source, fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return Backing(File(fd), 0, source.size, owned=True)
+
+
+def _copy(source: Backing, fd: int) -> None:
     at, end = source.offset, source.offset + source.size
     while at < end:
         try:
@@ -157,7 +170,6 @@ def dmabuf_of(source: Backing) -> Backing:
         os.lseek(fd, at - source.offset, os.SEEK_SET)
         while at < stop:
             at += os.sendfile(fd, source.file.fd, at, min(stop - at, 1 << 28))
-    return Backing(File(fd), 0, source.size, owned=True)
 
 
 def import_dmabuf(fd: int) -> Backing:
