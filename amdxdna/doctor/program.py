@@ -6,7 +6,6 @@ import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amdxdna.errors import BadArgument
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
 
 _SUFFIXES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _LARGEST = 4 << 30
+MOST_INSTRUCTIONS = 64 << 20
+"""Bytes of an instruction stream: what a new device heap holds."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,19 @@ class Program:
 
     @classmethod
     def read(cls, xclbin: str, insts: str, buffers: str, name: str | None = None) -> Program:
-        """Reads the files; `buffers`: such as "4096,1m". Raises BadXclbin, BadArgument or OSError."""
+        """Reads the files; `buffers`: such as "4096,1m". Raises BadXclbin, OSError, or BadArgument, also for
+        more than :data:`MOST_INSTRUCTIONS` bytes of instructions."""
         from amdxdna.xclbin import Xclbin
 
-        return cls(Xclbin.read(xclbin), Path(insts).read_bytes(), name, sizes(buffers))
+        with open(insts, "rb") as file:
+            stream = file.read(MOST_INSTRUCTIONS + 1)
+        if len(stream) > MOST_INSTRUCTIONS:
+            raise BadArgument(
+                f"{insts} is over {MOST_INSTRUCTIONS >> 20} MiB, too much for an instruction stream",
+                call="--insts",
+                remedy="Give the kernel's instruction stream",
+            )
+        return cls(Xclbin.read(xclbin), stream, name, sizes(buffers))
 
     @contextlib.contextmanager
     def opened(self, device: Device) -> Iterator[tuple[Kernel, list[Buffer]]]:
