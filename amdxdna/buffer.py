@@ -353,11 +353,12 @@ def _allocate_dev(client: Client, nbytes: int) -> Buffer:
         except BaseException:
             client.release(handle)
             raise
-        client.device_bytes += nbytes
+        taken = heap.taken(nbytes)
+        client.device_bytes += taken
     address = int(info.xdna_addr)
     start = address - heap.device
     return Buffer(client, handle, "dev", nbytes, address, heap.memory[start:start + nbytes],
-                  heap.host_address(address), heap_bytes=nbytes)
+                  heap.host_address(address), heap_bytes=taken)
 
 
 def wrap(client: Client, address: int, nbytes: int, keep: Any = None, read_only: bool = False) -> Buffer:

@@ -24,6 +24,9 @@ CHUNK = 64 << 20
 LIMIT = 512 << 20
 """The largest heap the driver gives one process (dev_heap_max_size)."""
 
+GRANULE = 32 << 10
+"""What a DEV BO takes is a multiple of this: the driver aligns each to it (amdxdna_gem.c)."""
+
 _PROT_NONE = 0
 _RESERVE = 0x02 | 0x20 | 0x4000  # MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE
 
@@ -105,10 +108,16 @@ class Heap:
         """The error for a heap that cannot take `nbytes` more."""
         used = self._client.device_bytes
         return OutOfHeap(
-            f"the device heap cannot take {nbytes} bytes more: {used} of {self.size} bytes are in use, "
-            f"{self.limit} is the most it can have", call="CREATE_BO DEV", errno=code,
+            f"the device heap cannot take {nbytes} bytes more: {used} of {self.size} bytes are in use "
+            f"(each buffer takes whole {GRANULE >> 10} KiB, and a context some of its own), {self.limit} is "
+            "the most it can have", call="CREATE_BO DEV", errno=code,
             remedy="Close kernels and device buffers that are no longer needed",
             requested=nbytes, used=used, size=self.size, limit=self.limit)
+
+    @staticmethod
+    def taken(nbytes: int) -> int:
+        """The bytes of the heap that a DEV BO of `nbytes` takes."""
+        return -(-nbytes // GRANULE) * GRANULE
 
     def host_address(self, device: int) -> int:
         """The host address behind a device address inside the heap."""

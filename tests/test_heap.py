@@ -43,6 +43,18 @@ def test_a_full_heap_says_so_with_numbers(device):
     device.alloc(30 * MIB, "dev")
 
 
+def test_small_buffers_count_as_what_they_take(device):
+    """The driver places DEV BOs 32 KiB apart: 1,300 of them fill more than half of 64 MiB."""
+    device.heap.limit = 64 * MIB
+    keep = [device.alloc(100, "dev", flush=False) for _ in range(1300)]
+    with pytest.raises(errors.OutOfHeap, match="32 KiB") as caught:
+        device.alloc(30 * MIB, "dev")
+    assert caught.value.used == 1300 * (32 << 10)
+    for each in keep:
+        each.close()
+    assert device.client.device_bytes == 0
+
+
 @pytest.mark.parametrize("code", [errno.EBUSY, errno.EOPNOTSUPP, errno.ENOSPC, errno.EINVAL])
 def test_drivers_with_one_heap(code):
     heaps = []
