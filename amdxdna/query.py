@@ -21,6 +21,7 @@ from amdxdna.packet import Health
 _CONTEXT_ELEMENT = 256  # room for entries that grow; 144 bytes in Linux 7.3.4's header
 _CONTEXTS = 256
 _TELEMETRY_BYTES = 64 << 10
+_HEALTH_MINOR = 9
 _HEALTH_END = ffi.offsetof("struct amdxdna_drm_hwctx_entry", "fatal_error_app_module") + 4
 
 
@@ -350,6 +351,8 @@ def _contexts_array(client: Client) -> tuple[ContextInfo, ...]:
     entry = ffi.new("struct amdxdna_drm_hwctx_entry *")
     size = ffi.sizeof(entry[0])
     found = []
+    # Older drivers have the fields and leave them 0.
+    told = client.version.major > 0 or client.version.minor >= _HEALTH_MINOR
     for index in range(count):
         ffi.buffer(entry)[:] = bytes(size)
         part = min(stride, size)
@@ -359,7 +362,7 @@ def _contexts_array(client: Client) -> tuple[ContextInfo, ...]:
             entry.command_completions, entry.migrations, entry.preemptions, entry.errors, entry.hwctx_id,
             entry.priority, entry.heap_usage, entry.suspensions,
             entry.state == lib.AMDXDNA_HWCTX_STATE_ACTIVE, entry.gops, entry.fps, entry.latency,
-            _health(entry) if stride >= _HEALTH_END else None))
+            _health(entry) if told and stride >= _HEALTH_END else None))
     return tuple(found)
 
 

@@ -70,7 +70,13 @@ def test_a_command_under_way(open_emu, capsys, monkeypatch):
 
 @pytest.mark.parametrize(
     ("minor", "missing"),
-    [(0, {"limit", "memory", "heap", "health"}), (3, {"limit", "memory"}), (7, {"memory"}), (8, set())],
+    [
+        (0, {"limit", "memory", "heap", "health"}),
+        (3, {"limit", "memory", "health"}),
+        (7, {"memory", "health"}),
+        (8, {"health"}),
+        (9, set()),
+    ],
 )
 def test_what_is_left_on_old_drivers(minor, missing, open_emu, capsys):
     device = open_emu(f"minor={minor}")

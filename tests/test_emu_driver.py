@@ -346,6 +346,22 @@ def test_health_of_a_hung_context_is_in_the_queries(ready: Open) -> None:
     assert client.contexts()[0].ctx_pc == client.instructions.device + 24
 
 
+@pytest.mark.parametrize("minor", [8, 9])
+def test_health_came_with_minor_nine(ready: Open, minor: int) -> None:
+    """Older drivers leave the entry's fields 0, and ones in the packet of a command that timed out."""
+    client = ready(tdr=0.3, minor=minor)
+    command = client.bo(PAGE, lib.AMDXDNA_BO_CMD)
+    seq = client.start(stream.program([stream.Copy(PAGE, 1), stream.Hang()]), client.source.device,
+                       client.destination.device, command=command)
+    kit.until(lambda: bool(driver(client).npu._contexts[0].waiting), 5, "the hang")
+    entry = client.contexts()[0]
+    at = client.instructions.device + 24
+    assert (entry.txn_op_idx, entry.ctx_pc) == ((1, at) if minor >= 9 else (0, 0))
+    client.wait(client.syncobj, seq)
+    payload = tuple(command.words()[1:5])
+    assert payload == ((1, 0, 1, at) if minor >= 9 else (0xFFFFFFFF,) * 4)
+
+
 def test_computing_slowly_is_no_hang(ready: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels take longer here than on an array: only a command that waits can time out."""
     from amdxdna.emu import kernels

@@ -16,6 +16,7 @@ from amdxdna.emu.driver import clocks, hwctx, jobs
 from amdxdna.emu.driver.bo import Bo
 from amdxdna.emu.driver.client import Client
 from amdxdna.emu.driver.memory import DeviceMemory
+from amdxdna.emu.driver.queries import HEALTH_MINOR
 from amdxdna.emu.driver.store import error
 from amdxdna.emu.faults import Faults
 from amdxdna.emu.npu import Health, Npu
@@ -173,7 +174,8 @@ class EmuDriver:
             _, report = self.npu.health(context.firmware)
             with context.lock:
                 hwctx.disconnect(context)
-                over = jobs.end_all(context, timeout_words(report), report.slot)
+                told = self.options.minor >= HEALTH_MINOR
+                over = jobs.end_all(context, timeout_words(report) if told else b"", report.slot)
                 # Its CUs follow later: whoever submits before that meets a context without any.
                 context.configure_at = time.monotonic() + RECONFIGURE * self.options.tdr
                 try:
