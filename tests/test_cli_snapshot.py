@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 
 import pytest
 
 from amdxdna.cli import main
 from amdxdna.cli.snapshot import gather
 from amdxdna.doctor.scrub import Scrubber, private_names, words_starting
+from tests.binding import copy_xclbin
 from tests.fake_machine import PCI, FakeMachine
 
 UUID = "6e1c1d0a-3f1b-4c55-9f6e-0123456789ab"
@@ -85,6 +87,26 @@ def test_nothing_private(fake, monkeypatch):
     assert "~/models and <address>" in text
 
 
+@pytest.mark.parametrize(
+    ("uid", "asked", "named"),
+    [(1000, False, True), (1001, False, False), (None, False, False), (1001, True, True)],
+    ids=["own", "another's", "unknown", "asked for"],
+)
+def test_names_of_other_users_processes(uid, asked, named, fake, open_emu):
+    fake.good().file(f"proc/{os.getpid()}/comm", "secretproject\n")
+    if uid is not None:
+        fake.file(f"proc/{os.getpid()}/status", f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nGid:\t0\n")
+    machine = fake.machine()
+    machine.name_others = asked
+    with open_emu().context(copy_xclbin()):
+        found = gather("auto", machine)
+    assert found["process_names"] == ("all" if asked else "own")
+    (context,) = found["contexts"]["contexts"]
+    assert context["pid"] == os.getpid()
+    assert context["process"] == ("secretproject" if named else None)
+    assert json.dumps(found).count("secretproject") == (2 if named else 0)  # the finding names it too
+
+
 def test_a_machine_without_an_npu(fake):
     (fake.root / "dev/kmsg").unlink()
     found = gather("auto", fake.machine())
@@ -96,7 +118,8 @@ def test_a_machine_without_an_npu(fake):
 def test_the_command(tmp_path, capsys):
     path = tmp_path / "report.json"
     assert main(["snapshot", str(path), "--device", "emu:quiet"]) == 0
-    assert "look it through" in " ".join(capsys.readouterr().out.split())
+    said = " ".join(capsys.readouterr().out.split())
+    assert "look it through" in said and "other users' processes" in said
     first = json.loads(path.read_text())
     assert first["schema"] == "amdxdna.snapshot" and first["doctor"]
     assert main(["snapshot", str(path), "--device", "emu:quiet"]) == 1
@@ -111,6 +134,9 @@ def test_the_command(tmp_path, capsys):
         "ok": True,
     }
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
+    assert main(["snapshot", str(path), "--force", "--process-names", "--device", "emu:quiet"]) == 0
+    assert "other users" not in " ".join(capsys.readouterr().out.split())
+    assert json.loads(path.read_text())["process_names"] == "all"
     assert main(["snapshot", "-", "--device", "emu:quiet"]) == 0
     assert json.loads(capsys.readouterr().out)["schema"] == "amdxdna.snapshot"
 

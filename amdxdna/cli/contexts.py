@@ -20,6 +20,7 @@ from amdxdna.cli.screen import NOT_AVAILABLE, show, size, table, wrap
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
+    from amdxdna.doctor import Machine
     from amdxdna.query import ContextInfo
 
 _HEADER = ("PID", "PROCESS", "COLS", "SENT", "DONE", "ERRORS", "MEMORY", "STATE", "HEALTH")
@@ -62,12 +63,12 @@ def contexts_main(argv: list[str]) -> int:
                 print()
 
 
-def gather(device: Device, lenient: bool = False) -> dict[str, Any]:
-    """The document's fields."""
+def gather(device: Device, lenient: bool = False, machine: Machine | None = None) -> dict[str, Any]:
+    """The document's fields. `machine`: where processes' names are looked up; None: this one."""
     answers = Answers(lenient=lenient)
     found = answers.ask("contexts", device.contexts) or ()
     resources = answers.ask("limit", device.resources)
-    names = process_names(found, device.emulated)
+    names = process_names(found, device.emulated, machine)
     memory: dict[int, int | None] = {}
     for pid in {context.pid for context in found if context.pid > 0}:
         usage = answers.ask("memory", lambda pid=pid: device.bo_usage(pid))  # type: ignore[misc]

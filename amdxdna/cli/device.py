@@ -12,6 +12,7 @@ from amdxdna.errors import Unsupported, XdnaError
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
+    from amdxdna.doctor import Machine
     from amdxdna.query import ContextInfo, Sensor
 
 T = TypeVar("T")
@@ -57,11 +58,14 @@ class Answers:
             return None
 
 
-def process_names(contexts: tuple[ContextInfo, ...], emulated: bool) -> dict[int, str]:
+def process_names(
+    contexts: tuple[ContextInfo, ...], emulated: bool, machine: Machine | None = None
+) -> dict[int, str]:
     """Process id -> name, where it can be told: a container has process ids of its own."""
-    from amdxdna.doctor import Machine
+    if machine is None:
+        from amdxdna import doctor
 
-    machine = Machine()
+        machine = doctor.Machine()
     if machine.container() and not emulated:
         return {}
     return {pid: name for pid in {context.pid for context in contexts} if (name := machine.process_name(pid))}

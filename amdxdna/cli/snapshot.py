@@ -4,7 +4,9 @@ The file is a document ``amdxdna.snapshot`` version 1: ``created``, ``package``,
 ``module``, ``iommu``, ``firmware_files``, ``doctor`` (the findings), ``info``, ``contexts``, ``sensors``,
 ``last_error``, ``telemetry``, each as in the command of that name or null, ``errors`` (what could not be
 asked, and why) and ``kernel_log`` (lines about the NPU). Host and user names, home folders, serial numbers,
-UUIDs and addresses are taken out; of the kernel command line only what concerns the NPU is in it.
+UUIDs and addresses are taken out; of the kernel command line only what concerns the NPU is in it. Names of
+other users' processes are left out unless ``--process-names`` asks for them: ``process_names`` is "own" or
+"all".
 
 JSON on stdout with ``--json``: ``amdxdna.snapshot_file`` version 1: ``path``, ``bytes``, ``ok`` (doctor's).
 """
@@ -54,7 +56,8 @@ def snapshot_main(argv: list[str]) -> int:
     parser = Parser(
         "snapshot",
         description="Writes what a bug report needs into one JSON file, without names of "
-        "hosts and users, home folders, serial numbers and addresses.",
+        "hosts and users, home folders, serial numbers and addresses. Processes of other users are in "
+        "it by number only, unless --process-names is given.",
     )
     parser.add_argument("file", metavar="FILE", help='file to write, or "-" for stdout')
     parser.add_argument(
@@ -64,6 +67,9 @@ def snapshot_main(argv: list[str]) -> int:
         help='node, index, or "emu[:options]" for the emulated one (default: the NPU)',
     )
     parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
+    parser.add_argument(
+        "--process-names", action="store_true", help="with the names of other users' processes on the NPU"
+    )
     parser.add_argument(
         "--root",
         metavar="DIR",
@@ -76,7 +82,7 @@ def snapshot_main(argv: list[str]) -> int:
     path = Path(options.file)
     if options.file != "-" and path.exists() and not options.force:
         raise CommandError(f"{path} is there already", "Give another name, or --force to replace it")
-    value = gather(options.device, Machine(options.root))
+    value = gather(options.device, Machine(options.root, name_others=options.process_names))
     data = json.dumps(value, indent=1) + "\n"
     if options.file == "-":
         sys.stdout.write(data)
@@ -91,7 +97,13 @@ def snapshot_main(argv: list[str]) -> int:
         show(
             wrap(
                 f"wrote {options.file} ({size(len(data))}). Names, home folders, serial numbers and "
-                "addresses are taken out; look it through all the same before you publish it."
+                "addresses are taken out"
+                + (
+                    ""
+                    if options.process_names
+                    else ", and the names of other users' processes (--process-names keeps those)"
+                )
+                + "; look it through all the same before you publish it."
             )
         )
     return 0
@@ -103,6 +115,7 @@ def gather(spec: str, machine: Machine) -> dict[str, Any]:
     lines, unreadable = machine.kernel_log()
     value: dict[str, Any] = {
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "process_names": "all" if machine.name_others else "own",
         "package": _package(),
         "system": _system(machine),
         "npus": [
@@ -206,7 +219,7 @@ def _device(spec: str, machine: Machine) -> dict[str, Any]:
             errors["device"] = str(case.error)
         parts: dict[str, Callable[[Device], Any]] = {
             "info": lambda d: info_command.gather(d, lenient=True),
-            "contexts": lambda d: contexts_command.gather(d, lenient=True),
+            "contexts": lambda d: contexts_command.gather(d, lenient=True, machine=machine),
             "sensors": lambda d: [plain(sensor) for sensor in query.sensors(d.client)],
             "last_error": lambda d: decode(d.last_async_error()),
             "telemetry": lambda d: d.telemetry().data.rstrip(b"\0").hex(),

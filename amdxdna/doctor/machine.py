@@ -86,6 +86,8 @@ class Machine:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
     open: Callable[[str], Device] = _open
     stat: Callable[[Path], NodeStat] = _stat
+    name_others: bool = True
+    """Whether :meth:`process_name` tells names of other users' processes."""
 
     @property
     def sys(self) -> Path:
@@ -278,5 +280,12 @@ class Machine:
         return tuple(UNLIMITED if v == resource.RLIM_INFINITY else v for v in (soft, hard))  # type: ignore[return-value]
 
     def process_name(self, pid: int) -> str:
-        """A process's name, or empty when it is not to be seen from here."""
-        return self.text(f"proc/{pid}/comm") if pid > 0 else ""
+        """A process's name, or empty when it is not to be seen from here, or not to be told."""
+        if pid <= 0 or not (self.name_others or self._own(pid)):
+            return ""
+        return self.text(f"proc/{pid}/comm")
+
+    def _own(self, pid: int) -> bool:
+        """Whether a process is this user's."""
+        users = re.search(r"^Uid:\s+\d+\s+(\d+)", self.text(f"proc/{pid}/status"), re.MULTILINE)
+        return users is not None and int(users[1]) == self.who().uid
