@@ -17,10 +17,10 @@ import pytest
 
 from amdxdna._native import ffi, lib
 from amdxdna.emu.driver.table import ENTRIES
-from amdxdna.emu.driver.usermem import UserMemory
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.node import EmuNode
 from amdxdna.emu.options import EmuOptions
+from amdxdna.usermem import UserMemory
 from tests.conformance import kit
 
 PAGE = 4096

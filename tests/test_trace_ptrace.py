@@ -195,11 +195,12 @@ def test_own_pages_of_a_driver() -> None:
     exec(DRIVER_PAGES, namespace)
     if not namespace["where"]:
         pytest.skip("this kernel maps no such page")
-    from amdxdna.trace.node import OWN
+    from amdxdna.trace.node import own_memory
 
-    assert len(OWN.read(namespace["where"], 64)) == 64
+    own = own_memory()
+    assert len(own.read(namespace["where"], 64)) == 64
     with pytest.raises(OSError, match="Bad address"):
-        OWN.read(8, 8)
+        own.read(8, 8)
 
 
 @pytest.mark.parametrize(("command", "status"), [

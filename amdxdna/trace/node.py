@@ -8,49 +8,45 @@ import errno
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
-from amdxdna._native import ffi, lib
+from amdxdna._native import ffi
 from amdxdna.errors import BadArgument
 from amdxdna.node import Node
 from amdxdna.trace import ENVIRONMENT
-from amdxdna.trace.fields import Memory
 from amdxdna.trace.recorder import Recorder
 from amdxdna.trace.session import Session
+from amdxdna.usermem import UserMemory
 
 _lock = threading.Lock()
 _recorders: dict[tuple[int, str], Recorder] = {}
 
 
-class _OwnMemory:
-    """This process's memory. Reads through the kernel: a bad pointer is an error, not a crash."""
+class _DriverPages:
+    """A mapping of a driver's pages is not to be read with process_vm_readv, but write() takes it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._file: tuple[int, int] | None = None
+        self._fd = os.memfd_create("amdxdna-trace", os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, self._fd).atexit = False
 
-    def read(self, address: int, size: int) -> bytes:
-        data = ffi.new("char[]", size)
-        failed = lib.xdna_vm_read(os.getpid(), address, data, size)
-        if failed == -errno.EFAULT and size:
-            return self._through_file(address, size)
-        if failed:
-            raise OSError(-failed, os.strerror(-failed))
-        return bytes(ffi.buffer(data, size))
-
-    def _through_file(self, address: int, size: int) -> bytes:
-        """A mapping of a driver's pages is not to be read with process_vm_readv, but write() takes it."""
+    def fetch(self, address: int, data: Any, size: int) -> int:
+        """See :data:`amdxdna.usermem.Fetch`."""
         with self._lock:
-            if self._file is None or self._file[0] != os.getpid():
-                self._file = os.getpid(), os.memfd_create("amdxdna-trace", os.MFD_CLOEXEC)
-            fd = self._file[1]
-            if os.pwrite(fd, ffi.buffer(ffi.cast("char *", address), size), 0) != size:
-                raise OSError(errno.EFAULT, os.strerror(errno.EFAULT))
-            return os.pread(fd, size, 0)
+            try:
+                if os.pwrite(self._fd, ffi.buffer(ffi.cast("char *", address), size), 0) != size:
+                    return -errno.EFAULT
+                ffi.buffer(data, size)[:] = os.pread(self._fd, size, 0)
+            except OSError as failed:
+                return -(failed.errno or errno.EFAULT)
+        return 0
 
 
-OWN: Memory = _OwnMemory()
+def own_memory() -> UserMemory:
+    """This process's memory. A bad pointer is an error, not a crash."""
+    return UserMemory(os.getpid(), _DriverPages().fetch)
 
 
 class TraceNode:
@@ -65,6 +61,7 @@ class TraceNode:
         self._node = node
         self._recorder = recorder
         self._pid = os.getpid()
+        self._memory = own_memory()
         session = recorder.opened(self._pid, threading.get_native_id(), node.path,
                                   getattr(node, "_fd", None), 0, began)
         assert session is not None
@@ -79,7 +76,7 @@ class TraceNode:
         if os.getpid() != self._pid:
             return self._node.ioctl(request, address)
         pending = self._recorder.enter(self._session, os.getpid(), threading.get_native_id(), request,
-                                       address, OWN)
+                                       address, self._memory)
         try:
             value = self._node.ioctl(request, address)
         except OSError as failed:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from amdxdna._native import ffi
-from amdxdna.emu.driver.usermem import UserMemory
 from amdxdna.emu.seccomp.call import Call
 from amdxdna.emu.seccomp.client import RemoteClient
 from amdxdna.emu.seccomp.files import Caller
 from amdxdna.trace.recorder import Pending, Recorder
 from amdxdna.trace.session import Session
+from amdxdna.usermem import UserMemory
 
 
 @dataclass

@@ -18,6 +18,7 @@ from typing import Any
 from amdxdna._native import ffi, lib
 from amdxdna.trace.recorder import Pending, Recorder
 from amdxdna.trace.session import Session
+from amdxdna.usermem import UserMemory
 
 OPEN, CLOSE, MMAP, IOCTL, OPENAT, OPENAT2, KCMP = 2, 3, 9, 16, 257, 437, 312
 _OPENS = {OPEN, OPENAT, OPENAT2}
@@ -31,26 +32,6 @@ _libc: Any = ctypes.CDLL(None, use_errno=True)
 
 _Key = tuple[int, int]
 """Process and descriptor."""
-
-
-class _ProcessMemory:
-    """The memory of a stopped thread's process.
-
-    A mapping of a driver's pages cannot be read from outside: the thread itself is made to hand it over.
-    """
-
-    def __init__(self, tracer: Any, tid: int) -> None:
-        self._tracer = tracer
-        self._tid = tid
-
-    def read(self, address: int, size: int) -> bytes:
-        data = ffi.new("char[]", size)
-        failed = lib.xdna_vm_read(self._tid, address, data, size)
-        if failed == -errno.EFAULT and address >= _LOWEST:
-            failed = lib.xdna_tracer_fetch(self._tracer, self._tid, address, data, size)
-        if failed:
-            raise OSError(-failed, os.strerror(-failed))
-        return bytes(ffi.buffer(data, size))
 
 
 class CannotTrace(OSError):
@@ -151,7 +132,7 @@ class Tracer:
                 session = self._session(e.pid, e.tid, _descriptor(e.args[0]))
                 request, address = int(e.args[1]) & 0xFFFFFFFF, int(e.args[2])
                 self._pending[e.tid] = self._recorder.enter(session, e.pid, e.tid, request, address,
-                                                            _ProcessMemory(self._tracer, e.tid))
+                                                            self._memory(e.tid))
             else:
                 self._close(e.pid, e.tid, _descriptor(e.args[0]))
         elif e.kind == lib.XDNA_TRACE_EXIT:
@@ -184,6 +165,15 @@ class Tracer:
             opened = self._recorder.opened(e.pid, e.tid, path, None if failed else value, failed, began)
             if opened is not None:
                 self._sessions[e.pid, value] = opened
+
+    def _memory(self, tid: int) -> UserMemory:
+        """The memory of a stopped thread's process: what cannot be read from outside it has to hand over."""
+        def fetch(address: int, data: Any, size: int) -> int:
+            if address < _LOWEST:
+                return -errno.EFAULT
+            return int(lib.xdna_tracer_fetch(self._tracer, tid, address, data, size))
+
+        return UserMemory(tid, fetch)
 
     # -- which open a descriptor is
 

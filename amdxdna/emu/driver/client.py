@@ -14,7 +14,7 @@ from amdxdna.emu.driver.bo import DEV, INVALID_ADDR, SHARE, Bo
 from amdxdna.emu.driver.heap import DeviceHeap
 from amdxdna.emu.driver.ranges import AddressMap
 from amdxdna.emu.driver.store import Backing, BackingStore, error
-from amdxdna.emu.driver.usermem import UserMemory
+from amdxdna.usermem import UserMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable

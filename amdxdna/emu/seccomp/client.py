@@ -25,9 +25,9 @@ from amdxdna.emu.driver.device import EmuDriver
 from amdxdna.emu.driver.hwctx import MAX_JOBS
 from amdxdna.emu.driver.memory import PAGE, page_align
 from amdxdna.emu.driver.store import Backing, error
-from amdxdna.emu.driver.usermem import UserMemory
 from amdxdna.emu.seccomp.call import CLOSE, F_SETFD, FCNTL, Call
 from amdxdna.emu.seccomp.files import MMAP, Caller
+from amdxdna.usermem import UserMemory
 
 GEM_CLOSE, EXPORT, IMPORT, WAIT = 0x09, 0x2D, 0x2E, 0xCA
 CREATE_HWCTX, DESTROY_HWCTX, CREATE_BO, GET_BO_INFO, EXEC_CMD = 0x40, 0x41, 0x43, 0x44, 0x46

@@ -206,7 +206,7 @@ class Supervisor:
             self._answer(call, self._files.status(call.nr, call.arguments, self._files.node_status()))
 
     def _reader(self, call: Call) -> Callable[[int, int], bytes]:
-        from amdxdna.emu.driver.usermem import UserMemory
+        from amdxdna.usermem import UserMemory
 
         return UserMemory(call.thread).read
 

@@ -1,32 +1,44 @@
-"""A client's memory, reached as the kernel's copy_from_user and copy_to_user do: EFAULT, never a crash."""
+"""A process's memory, reached as the kernel's copy_from_user and copy_to_user do: EFAULT, never a crash."""
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable
 from typing import Any
 
 from amdxdna._native import ffi, lib
-from amdxdna.emu.driver.store import error
 
+Fetch = Callable[[int, Any, int], int]
+"""Fills a cffi object from an address, so many bytes; 0, or an errno, negative."""
 _IN_MEMORY = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV")
 
 
 class UserMemory:
-    """The memory of process `pid`, which may be this one. Thread-safe."""
+    """The memory of process (or of a thread's process) `pid`, which may be this one. Thread-safe.
 
-    def __init__(self, pid: int) -> None:
+    `otherwise` reads what cannot be read from outside, such as a mapping of a driver's pages.
+    """
+
+    _otherwise: Fetch | None = None
+
+    def __init__(self, pid: int, otherwise: Fetch | None = None) -> None:
         self.pid = pid
+        self._otherwise = otherwise
 
     def read_into(self, address: int, struct: Any, size: int) -> None:
         """Fills the first `size` bytes of a cffi object. Raises OSError(EFAULT)."""
         failed = lib.xdna_vm_read(self.pid, address, struct, size)
+        if failed == -errno.EFAULT and size and self._otherwise is not None:
+            failed = self._otherwise(address, struct, size)
         if failed:
-            raise error(-failed)
+            raise OSError(-failed, os.strerror(-failed))
 
     def write_from(self, address: int, struct: Any, size: int) -> None:
         """Writes the first `size` bytes of a cffi object. Raises OSError(EFAULT)."""
         failed = lib.xdna_vm_write(self.pid, address, struct, size)
         if failed:
-            raise error(-failed)
+            raise OSError(-failed, os.strerror(-failed))
 
     def read(self, address: int, size: int) -> bytes:
         """`size` bytes. Raises OSError(EFAULT)."""
