@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from amdxdna._native import ffi, lib
+from amdxdna.packet import State
 
 _INVALID = lib.AMDXDNA_INVALID_ADDR
 _PADDING = {"pad", "ext", "ext_flags"}
@@ -19,8 +20,7 @@ BO_TYPES = {lib.AMDXDNA_BO_SHARE: "SHARE", lib.AMDXDNA_BO_DEV_HEAP: "DEV_HEAP", 
             lib.AMDXDNA_BO_CMD: "CMD"}
 POWER_MODES = {lib.POWER_MODE_DEFAULT: "DEFAULT", lib.POWER_MODE_LOW: "LOW", lib.POWER_MODE_MEDIUM: "MEDIUM",
                lib.POWER_MODE_HIGH: "HIGH", lib.POWER_MODE_TURBO: "TURBO"}
-STATES = {1: "NEW", 2: "QUEUED", 3: "RUNNING", 4: "COMPLETED", 5: "ERROR", 6: "ABORT", 7: "SUBMITTED",
-          8: "TIMEOUT", 9: "NORESPONSE"}
+STATES = {state.value: state.name for state in State if state != State.INVALID}
 INFO = {0: "AIE_STATUS", 1: "AIE_METADATA", 2: "AIE_VERSION", 3: "CLOCK_METADATA", 4: "SENSORS",
         5: "HW_CONTEXTS", 8: "FIRMWARE_VERSION", 9: "POWER_MODE", 10: "TELEMETRY", 11: "FORCE_PREEMPT",
         12: "RESOURCE_INFO", 13: "FRAME_BOUNDARY_PREEMPT"}

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from amdxdna.emu.npu import Slot, SlotType
 from amdxdna.emu.npu.slot import KERNEL_OP_TXN, MAX_ARGUMENT_WORDS
+from amdxdna.packet import State as State
 
 if TYPE_CHECKING:
     from amdxdna.emu.driver.bo import Bo
@@ -21,18 +22,6 @@ CHAIN_BUFFER = 4096
 SLOT_HEADER = 52
 CHAIN_HEADER = 24
 _FILL = 1 << 20
-
-
-class State(IntEnum):
-    NEW = 1
-    QUEUED = 2
-    RUNNING = 3
-    COMPLETED = 4
-    ERROR = 5
-    ABORT = 6
-    SUBMITTED = 7
-    TIMEOUT = 8
-    NORESPONSE = 9
 
 
 class Opcode(IntEnum):
