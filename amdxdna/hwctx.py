@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from struct import Struct
@@ -107,30 +107,8 @@ class HwContext:
         self.close()
 
     def _create(self, columns: int, rows: int) -> None:
-        q = self.qos
-        qos = ffi.new("struct amdxdna_qos_info *", (q.gops, q.fps, q.dma_bandwidth, q.latency,
-                                                    q.frame_exec_time, q.priority))
-        request = ffi.new("struct amdxdna_drm_create_hwctx *", {
-            "qos_p": ioctl.address_of(qos), "num_tiles": columns * rows,
-            "max_opc": self.xclbin.partition.ops_per_cycle or DEFAULT_OPS_PER_CYCLE})
-        for attempt in range(_ATTEMPTS):
-            try:
-                ioctl.call(self.client.node, "CREATE_HWCTX", request, detail=f"{columns} columns")
-                self._own(request)
-                break
-            except XdnaError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-                verdict = refused(self.client)
-                # Contexts that are free now may not have been a moment ago: ask again before blaming others.
-                certain = isinstance(verdict, NoFreeContext) and verdict.certain
-                if certain or attempt + 1 == _ATTEMPTS:
-                    raise verdict from None
-            except BaseException:
-                # Out of a signal handler, which runs when the driver has answered: the context exists.
-                if request.handle and not self.handle:
-                    self._own(request)
-                raise
+        opc = self.xclbin.partition.ops_per_cycle or DEFAULT_OPS_PER_CYCLE
+        create(self.client, columns, rows, self._own, self.qos, opc)
 
     def _own(self, request: Any) -> None:
         """Takes over what CREATE_HWCTX made.
@@ -138,11 +116,13 @@ class HwContext:
         The timeline lives as long as this object, past close(): a Run may be about to wait on it, and a new
         context may get its number.
         """
+        if self.handle:
+            return
         self.handle = request.handle
         self.syncobj = request.syncobj_handle
         self._open.append(self.handle)
         weakref.finalize(self, doom, partial(
-            _abandon, self.client, self._open, self.syncobj, self._pending)).atexit = False
+            abandon, self.client, self._open, self.syncobj, self._pending)).atexit = False
 
     def _configure(self) -> None:
         cus = self.xclbin.cus
@@ -296,8 +276,45 @@ class HwContext:
                 buffer.close()
 
 
-def _abandon(client: Client, handles: list[int], syncobj: int, pending: dict[Command, object]) -> None:
-    """The end of a context's object. One not closed, with commands in flight, is left to the node's close."""
+def create(client: Client, columns: int, rows: int, own: Callable[[Any], None], qos: QoS | None = None,
+           ops_per_cycle: int = DEFAULT_OPS_PER_CYCLE) -> None:
+    """CREATE_HWCTX. What it made goes to `own`, as the call's struct, also when a signal handler raises; then
+    perhaps twice, until the struct's handle is 0.
+
+    Raises NoFreeContext or ContextRefused for a refusal of the firmware's.
+    """
+    q = qos or QoS()
+    wanted = ffi.new("struct amdxdna_qos_info *", (q.gops, q.fps, q.dma_bandwidth, q.latency,
+                                                   q.frame_exec_time, q.priority))
+    request = ffi.new("struct amdxdna_drm_create_hwctx *", {
+        "qos_p": ioctl.address_of(wanted), "num_tiles": columns * rows, "max_opc": ops_per_cycle})
+    try:
+        _ask(client, request, columns)
+        own(request)
+    except BaseException:
+        # Out of a signal handler, which runs when the driver has answered: the context exists.
+        if request.handle:
+            own(request)
+        raise
+
+
+def _ask(client: Client, request: Any, columns: int) -> None:
+    for attempt in range(_ATTEMPTS):
+        try:
+            ioctl.call(client.node, "CREATE_HWCTX", request, detail=f"{columns} columns")
+            return
+        except XdnaError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            verdict = refused(client)
+            # Contexts that are free now may not have been a moment ago: ask again before blaming others.
+            certain = isinstance(verdict, NoFreeContext) and verdict.certain
+            if certain or attempt + 1 == _ATTEMPTS:
+                raise verdict from None
+
+
+def abandon(client: Client, handles: Sequence[int], syncobj: int, pending: dict[Command, object]) -> None:
+    """Destroys contexts and their timeline; one with commands in flight is left to the node's close."""
     if client.closed or client.pid != os.getpid():
         return
     if handles and pending:

@@ -11,6 +11,7 @@ import pytest
 from amdxdna._native import lib
 from amdxdna.client import reap
 from amdxdna.device import Device
+from amdxdna.doctor.trial import make_context
 from amdxdna.node import open_node
 from tests.binding import ProxyNode, adder, copy_xclbin
 
@@ -98,6 +99,17 @@ def test_a_context_takes_no_slot():
         with device.context(copy_xclbin()):
             pass
         reap()
+        assert not source.node.inner.client.syncobjs
+
+
+def test_a_context_made_to_see_whether_it_can_be_takes_no_slot():
+    source = Interrupted(lib.DRM_IOCTL_AMDXDNA_CREATE_HWCTX, "slots=1,quiet")
+    with source.open() as device:
+        source.armed = True
+        with pytest.raises(Interrupt):
+            make_context(device)
+        assert device.contexts() == ()
+        make_context(device)
         assert not source.node.inner.client.syncobjs
 
 

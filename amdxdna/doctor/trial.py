@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from amdxdna import ioctl
-from amdxdna._native import ffi
 from amdxdna.errors import XdnaError
-from amdxdna.hwctx import DEFAULT_OPS_PER_CYCLE, refused
+from amdxdna.hwctx import abandon, create
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
@@ -55,31 +52,12 @@ def make_context(device: Device) -> None:
     client = device.client
     _ = client.heap
     array = client.metadata
-    qos = ffi.new("struct amdxdna_qos_info *")
-    request = ffi.new(
-        "struct amdxdna_drm_create_hwctx *",
-        {
-            "qos_p": ioctl.address_of(qos),
-            "num_tiles": array.cols * array.core.row_count,
-            "max_opc": DEFAULT_OPS_PER_CYCLE,
-        },
-    )
-    try:
-        ioctl.call(client.node, "CREATE_HWCTX", request, detail=f"{array.cols} columns")
-    except XdnaError as error:
-        if error.errno == errno.EINVAL:
-            raise refused(client) from None
-        raise
-    ioctl.call(
-        client.node,
-        "DESTROY_HWCTX",
-        ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": request.handle}),
-    )
-    ioctl.call(
-        client.node,
-        "SYNCOBJ_DESTROY",
-        ffi.new("struct drm_syncobj_destroy *", {"handle": request.syncobj_handle}),
-    )
+
+    def discard(made: Any) -> None:
+        handle, made.handle = made.handle, 0
+        abandon(client, [handle], made.syncobj_handle, {})
+
+    create(client, array.cols, array.core.row_count, discard)
 
 
 def keeps_data(device: Device, kind: str, nbytes: int = PAGE) -> None:
