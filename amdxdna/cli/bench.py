@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from amdxdna.cli.common import Parser, document, print_json
 from amdxdna.cli.device import add_device, open_device
-from amdxdna.cli.program import add_program, read_program
+from amdxdna.cli.program import add_loop, add_program, read_program
 from amdxdna.cli.screen import show, table, wrap
 
 if TYPE_CHECKING:
@@ -37,15 +37,7 @@ def bench_main(argv: list[str]) -> int:
     add_device(parser)
     add_program(parser)
     parser.add_argument("--seconds", metavar="S", type=float, default=1.0, help="for each measurement (1)")
-    parser.add_argument(
-        "--loop",
-        metavar="N",
-        type=int,
-        nargs="?",
-        const=0,
-        default=1,
-        help="again and again: N times, or until Ctrl-C",
-    )
+    add_loop(parser, "Ctrl-C")
     parser.add_argument(
         "--no-check",
         action="store_true",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from amdxdna.cli.common import Parser
@@ -26,6 +27,23 @@ def add_device(parser: Parser) -> None:
         default="auto",
         help='node, index, or "emu[:options]" for the emulated one (default: the NPU, or the '
         "emulated one where there is none)",
+    )
+
+
+def add_machine(parser: Parser) -> None:
+    """Adds ``--device`` and ``--root``, for commands that look at the machine."""
+    parser.add_argument(
+        "--device",
+        metavar="D",
+        default="auto",
+        help='node, index, or "emu[:options]" for the emulated one (default: the NPU)',
+    )
+    parser.add_argument(
+        "--root",
+        metavar="DIR",
+        type=Path,
+        default=Path("/"),
+        help="look at the copy of /sys, /proc, /dev, /etc and /lib below DIR",
     )
 
 

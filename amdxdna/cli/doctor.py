@@ -7,9 +7,8 @@ in the order they were made; ``facts`` differ by check.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from amdxdna.cli.common import FAILED, Parser, document, print_json
+from amdxdna.cli.device import add_machine
 from amdxdna.cli.screen import paint, show, width, wrap
 from amdxdna.doctor import Machine, Report, Status, examine
 
@@ -24,19 +23,7 @@ def doctor_main(argv: list[str]) -> int:
         description="Checks everything the NPU needs: driver, firmware, permission, "
         "IOMMU, limits, contexts, and whether it answers. Says what is wrong and what to do.",
     )
-    parser.add_argument(
-        "--device",
-        metavar="D",
-        default="auto",
-        help='node, index, or "emu[:options]" for the emulated one (default: the NPU)',
-    )
-    parser.add_argument(
-        "--root",
-        metavar="DIR",
-        type=Path,
-        default=Path("/"),
-        help="look at the copy of /sys, /proc, /dev, /etc and /lib below DIR",
-    )
+    add_machine(parser)
     parser.add_json()
     options = parser.parse_args(argv)
     report = examine(options.device, Machine(options.root))

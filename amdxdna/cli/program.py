@@ -15,7 +15,7 @@ def add_program(parser: Parser) -> None:
     """Adds ``--xclbin``, ``--insts``, ``--buffers`` and ``--kernel``."""
     group = parser.add_argument_group("a program of your own, compiled for this NPU")
     group.add_argument("--xclbin", metavar="FILE", help="its xclbin")
-    group.add_argument("--insts", metavar="FILE", help="its instruction stream")
+    group.add_argument("--insts", metavar="FILE", help="its instruction stream, at most 64 MiB")
     group.add_argument(
         "--buffers",
         metavar="N,N,...",
@@ -23,6 +23,19 @@ def add_program(parser: Parser) -> None:
         "least what the program uses, or it reaches past them",
     )
     group.add_argument("--kernel", metavar="NAME", help="the kernel's name, if the xclbin has several")
+
+
+def add_loop(parser: Parser, end: str) -> None:
+    """Adds ``--loop``; `end`: what ends a loop without a number."""
+    parser.add_argument(
+        "--loop",
+        metavar="N",
+        type=int,
+        nargs="?",
+        const=0,
+        default=1,
+        help=f"again and again: N times, or until {end}",
+    )
 
 
 def read_program(parser: Parser, options: argparse.Namespace) -> Program | None:

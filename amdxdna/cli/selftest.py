@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from amdxdna.cli.common import FAILED, Parser, document, print_json
 from amdxdna.cli.device import add_device, open_device
-from amdxdna.cli.program import add_program, read_program
+from amdxdna.cli.program import add_loop, add_program, read_program
 from amdxdna.cli.screen import paint, show, wrap
 
 if TYPE_CHECKING:
@@ -43,15 +43,7 @@ def selftest_main(argv: list[str]) -> int:
     )
     add_device(parser)
     add_program(parser)
-    parser.add_argument(
-        "--loop",
-        metavar="N",
-        type=int,
-        nargs="?",
-        const=0,
-        default=1,
-        help="again and again: N times, or until something fails or Ctrl-C",
-    )
+    add_loop(parser, "something fails or Ctrl-C")
     parser.add_json()
     options = parser.parse_args(argv)
     if options.loop < 0:

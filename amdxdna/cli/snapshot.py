@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from amdxdna.cli import contexts as contexts_command
 from amdxdna.cli import info as info_command
 from amdxdna.cli.common import CommandError, Parser, document, print_json
-from amdxdna.cli.device import plain
+from amdxdna.cli.device import add_machine, plain
 from amdxdna.cli.errors import decode
 from amdxdna.cli.screen import show, size, wrap
 from amdxdna.doctor import Machine, examine
@@ -60,22 +60,10 @@ def snapshot_main(argv: list[str]) -> int:
         "it by number only, unless --process-names is given.",
     )
     parser.add_argument("file", metavar="FILE", help='file to write, or "-" for stdout')
-    parser.add_argument(
-        "--device",
-        metavar="D",
-        default="auto",
-        help='node, index, or "emu[:options]" for the emulated one (default: the NPU)',
-    )
+    add_machine(parser)
     parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
     parser.add_argument(
         "--process-names", action="store_true", help="with the names of other users' processes on the NPU"
-    )
-    parser.add_argument(
-        "--root",
-        metavar="DIR",
-        type=Path,
-        default=Path("/"),
-        help="look at the copy of /sys, /proc, /dev, /etc and /lib below DIR",
     )
     parser.add_json()
     options = parser.parse_args(argv)
