@@ -46,6 +46,18 @@ class UserMemory:
         self.read_into(address, data, size)
         return bytes(ffi.buffer(data, size))
 
+    def words(self, address: int, count: int) -> list[int]:
+        """`count` 32-bit numbers. Raises OSError(EFAULT)."""
+        data = ffi.new("uint32_t[]", count)
+        self.read_into(address, data, 4 * count)
+        return ffi.unpack(data, count)  # type: ignore[no-any-return]
+
+    def longs(self, address: int, count: int) -> list[int]:
+        """`count` 64-bit numbers. Raises OSError(EFAULT)."""
+        data = ffi.new("uint64_t[]", count)
+        self.read_into(address, data, 8 * count)
+        return ffi.unpack(data, count)  # type: ignore[no-any-return]
+
     def write(self, address: int, data: bytes) -> None:
         """Raises OSError(EFAULT)."""
         self.write_from(address, ffi.from_buffer(data), len(data))

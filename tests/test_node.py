@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import mmap
@@ -276,6 +277,50 @@ def test_vm_read_and_write_check_the_other_address():
     assert ffi.buffer(back)[:6] == b"345678"
     assert lib.xdna_vm_read(os.getpid(), 8, back, 8) == -errno.EFAULT
     assert lib.xdna_vm_read(os.getpid(), 8, back, 0) == 0
+
+
+@pytest.mark.parametrize("size", [1, 4, 7, 8, 9, 64, 4096, 4097, 8192])
+@pytest.mark.parametrize("back", [0, 1, 5, 8, 9])
+def test_vm_copies_of_this_process_near_the_end_of_a_mapping(size: int, back: int) -> None:
+    """The mapping ends in a page that nobody may touch: up to it everything works, past it nothing."""
+    pages = mmap.mmap(-1, 4 * 4096)
+    address = int(ffi.cast("uintptr_t", ffi.from_buffer(pages)))
+    end = address + 3 * 4096
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mprotect(ctypes.c_void_p(end), 4096, 0) == 0
+    try:
+        data = bytes(index % 251 for index in range(size))
+        at = end - size - back
+        local = ffi.new("char[]", data)
+        assert lib.xdna_vm_write(os.getpid(), at, local, size) == 0
+        assert pages[at - address:at - address + size] == data
+        assert not any(pages[at - address - 8:at - address])  # and nothing around it
+        assert not any(pages[at - address + size:at - address + size + back])
+        found = ffi.new("char[]", size)
+        assert lib.xdna_vm_read(os.getpid(), at, found, size) == 0
+        assert bytes(ffi.buffer(found, size)) == data
+        over = end - size + 1
+        assert lib.xdna_vm_read(os.getpid(), over, found, size) == -errno.EFAULT
+        assert lib.xdna_vm_write(os.getpid(), over, local, size) == -errno.EFAULT
+        assert libc.mprotect(ctypes.c_void_p(end - 4096), 4096, mmap.PROT_READ) == 0
+        assert lib.xdna_vm_read(os.getpid(), end - 8, found, min(size, 8)) == 0
+        assert lib.xdna_vm_write(os.getpid(), end - 8, local, min(size, 8)) == -errno.EFAULT
+    finally:
+        libc.mprotect(ctypes.c_void_p(address), 4 * 4096, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def test_vm_copies_leave_the_signal_mask_alone() -> None:
+    """The probe is a call that could change it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    try:
+        word = ffi.new("uint64_t *", 0xFFFFFFFFFFFFFFFF)
+        out = ffi.new("uint64_t *")
+        at = int(ffi.cast("uintptr_t", word))
+        assert lib.xdna_vm_read(os.getpid(), at, out, 8) == 0
+        assert lib.xdna_vm_write(os.getpid(), at, out, 8) == 0
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before | {signal.SIGUSR2}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def test_flush_touches_no_neighbour_and_takes_any_alignment():

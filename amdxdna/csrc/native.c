@@ -83,7 +83,7 @@ static int vm_copy(int pid, uintptr_t remote, void *local, size_t length, int ou
 {
     if (!length)
         return 0;
-    if (length <= OWN_WINDOW && pid == getpid()) {
+    if (length <= OWN_MOST && pid == getpid()) {
         int result = own_copy(remote, local, length, out);
         if (result != -ENOSYS)
             return result;
