@@ -13,9 +13,14 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long a worker watches for the next run before it sleeps: past the dispatch and the short host stage
-   between two runs of a token, since waking it takes as long as a small run. It yields its core meanwhile. */
-enum { SPIN_NS = 150000, SPIN_BURST = 64 };
+/* How long a worker watches for the next run before it sleeps: past the dispatch and the host stage between two
+   runs of a token, since waking it takes as long as a small run. Meanwhile it yields its core, and brings the
+   memory nearer that the next run will probably read. */
+enum { SPIN_NS = 400000, SPIN_BURST = 64 };
+
+/* What is brought nearer ahead of a run: at most so much (it has to stay in the caches until it is used), so
+   many bytes between two looks at the gate. */
+enum { AHEAD = 8 << 20, AHEAD_BURST = 16384 };
 
 typedef struct {
     void *memory;
@@ -32,7 +37,7 @@ static struct {
     _Atomic uint32_t bell;  /* futex: counts runs, sleepers wait on it */
     _Atomic uint32_t asleep;
     _Atomic uint32_t empty; /* futex: set when the last worker left a closed run */
-    _Atomic size_t next;
+    _Atomic uint64_t left;  /* items nobody has taken yet: first | end << 32 */
     pool_task task;
     void *context;
     size_t items, grain;
@@ -41,6 +46,10 @@ static struct {
     int hooked;
     scratch memory[POOL_THREADS + 1][POOL_SCRATCH];
 } pool = {.turn = PTHREAD_MUTEX_INITIALIZER};
+
+static struct {
+    _Atomic uintptr_t next, end;
+} ahead;
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t value)
 {
@@ -63,6 +72,26 @@ static void pause_briefly(void)
 {
     for (int i = 0; i < SPIN_BURST; i++)
         __builtin_ia32_pause();
+}
+
+/* Asks for the next piece of what the coming run will read; returns 0 when there is none. A prefetch never
+   faults, so the memory need not exist any more. */
+static int bring_nearer(void)
+{
+    uintptr_t end = atomic_load_explicit(&ahead.end, memory_order_relaxed);
+    if (atomic_load_explicit(&ahead.next, memory_order_relaxed) >= end)
+        return 0;
+    uintptr_t at = atomic_fetch_add_explicit(&ahead.next, AHEAD_BURST, memory_order_relaxed);
+    for (size_t i = 0; i < AHEAD_BURST; i += 64)
+        __builtin_prefetch((const char *)at + i, 0, 2);
+    return 1;
+}
+
+void pool_expect(uintptr_t memory, size_t nbytes)
+{
+    atomic_store_explicit(&ahead.end, 0, memory_order_relaxed);
+    atomic_store_explicit(&ahead.next, memory, memory_order_release);
+    atomic_store_explicit(&ahead.end, memory + (nbytes < AHEAD ? nbytes : AHEAD), memory_order_release);
 }
 
 /* A wake-up may put a worker on a core that another one already has, while a core is idle or has less
@@ -98,18 +127,26 @@ static void spread_out(unsigned worker)
 }
 
 /* Takes runs of items, large ones first (a run of neighbours streams well), small ones at the end (so that all
-   finish together). */
+   finish together). Helpers begin at the beginning, which they have brought into their own caches; the caller
+   begins at the end. */
 static void work(unsigned worker)
 {
-    size_t begin = atomic_load_explicit(&pool.next, memory_order_relaxed);
-    while (begin < pool.items) {
+    uint64_t left = atomic_load_explicit(&pool.left, memory_order_relaxed);
+    for (;;) {
+        size_t begin = (uint32_t)left, end = left >> 32;
+        if (begin >= end)
+            return;
         spread_out(worker);
-        size_t left = pool.items - begin, share = left / (4 * (pool.helpers + 1));
-        size_t take = share > pool.grain ? share : left < pool.grain ? left : pool.grain;
-        if (atomic_compare_exchange_weak_explicit(&pool.next, &begin, begin + take, memory_order_relaxed,
+        size_t share = (end - begin) / (4 * (pool.helpers + 1));
+        size_t take = share > pool.grain ? share : end - begin < pool.grain ? end - begin : pool.grain;
+        uint64_t rest = worker ? (uint64_t)end << 32 | (begin + take) : (uint64_t)(end - take) << 32 | begin;
+        if (atomic_compare_exchange_weak_explicit(&pool.left, &left, rest, memory_order_relaxed,
                                                   memory_order_relaxed)) {
-            pool.task(pool.context, begin, begin + take, worker);
-            begin = atomic_load_explicit(&pool.next, memory_order_relaxed);
+            if (worker)
+                pool.task(pool.context, begin, begin + take, worker);
+            else
+                pool.task(pool.context, end - take, end, worker);
+            left = atomic_load_explicit(&pool.left, memory_order_relaxed);
         }
     }
 }
@@ -144,7 +181,8 @@ static void *worker_main(void *argument)
         int64_t deadline = now_ns() + SPIN_NS;
         int in = enter(worker, &seen);
         while (!in && now_ns() < deadline) {
-            pause_briefly();
+            if (!bring_nearer())
+                pause_briefly();
             sched_yield();
             in = enter(worker, &seen);
         }
@@ -228,7 +266,7 @@ void pool_run(pool_task task, void *context, size_t items, size_t grain, int thr
     pool.helpers = width - 1;
     for (unsigned i = 0; i < width; i++)
         atomic_store_explicit(&pool.cpu[i], -1, memory_order_relaxed);
-    atomic_store(&pool.next, 0);
+    atomic_store(&pool.left, (uint64_t)items << 32);
     atomic_store(&pool.empty, 0);
     uint64_t number = (atomic_load(&pool.gate) >> 32) + 1;
     if (!(uint32_t)number)

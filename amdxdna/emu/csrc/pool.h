@@ -2,6 +2,7 @@
 #define POOL_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* Runs items [0, items) as task(context, begin, end, worker), `grain` items or more a call, on up to `threads`
    threads (0: one a core), the caller among them. Any item may run on any thread; returns when all are done.
@@ -14,6 +15,10 @@ void pool_enter(void);
 void pool_leave(void);
 unsigned pool_width(int threads);
 void pool_run(pool_task task, void *context, size_t items, size_t grain, int threads);
+
+/* The next run will probably read this memory from its beginning: workers that watch for it bring it nearer
+   meanwhile. A wrong guess costs nothing but their time; the memory may be gone. */
+void pool_expect(uintptr_t memory, size_t nbytes);
 
 /* 64-byte aligned memory of one of a few uses (0 .. POOL_SCRATCH - 1) of one worker, or of the whole run
    (POOL_SHARED), kept between runs but not its contents. NULL when there is none. A worker asks for its own,
