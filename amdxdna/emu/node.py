@@ -168,6 +168,7 @@ class EmuNode:
             if bo.handed_out:
                 raise error(errno.EBUSY)
             old, bo.pointer, bo.view = bo.pointer, bo.backing.map(bo.size), None
+            client.memory.moved()
             store.unmap(old, bo.size)
 
     def _remap(self, bo: Bo) -> None:

@@ -10,8 +10,6 @@ AMDXDNA_EMU has the same form and gives defaults. Each option, with its default:
 ``address=pasid``   ``pasid``: packets carry host addresses; ``iova``: addresses the driver gives
 ``threads=0``       threads a kernel computes on, 0 for one a core
 ``instant``         kernels compute nothing and return at once, to measure what the host costs
-``eager``           commands of up to about 2 ms run before EXEC_CMD returns: faster, but a program that
-                    forgets to wait is not found out
 ``held_slots=0``    contexts that another process holds
 ``tdr=2``           seconds without progress after which a command times out; 0 switches it off
 ``sensors``         answer the sensor query (else ENODEV, as without platform support)
@@ -58,7 +56,6 @@ class EmuOptions:
     address: str = "pasid"
     threads: int = 0
     instant: bool = False
-    eager: bool = False
     held_slots: int = 0
     tdr: float = 2.0
     sensors: bool = False
@@ -121,7 +118,7 @@ def _apply(options: EmuOptions, text: str) -> EmuOptions:
 
 
 def _value(item: str, key: str, text: str) -> bool | int | float:
-    if key in ("instant", "eager", "sensors", "privileged", "quiet"):
+    if key in ("instant", "sensors", "privileged", "quiet"):
         if text not in ("0", "1"):
             raise _bad(item, "its value is 0 or 1")
         return text == "1"

@@ -175,15 +175,13 @@ class EmuDriver:
             with context.lock:
                 hwctx.disconnect(context)
                 told = self.options.minor >= HEALTH_MINOR
-                over = jobs.end_all(context, timeout_words(report) if told else b"", report.slot)
+                jobs.end_all(context, timeout_words(report) if told else b"", report.slot)
                 # Its CUs follow later: whoever submits before that meets a context without any.
                 context.configure_at = time.monotonic() + RECONFIGURE * self.options.tdr
                 try:
                     hwctx.reconnect(context)
                 except OSError as reason:
                     self.log(f"context could not be made anew: {reason}")
-        for job in over:
-            job.settle()
 
     def _reconfigure(self, context: hwctx.Hwctx) -> None:
         with self.lock, context.lock:

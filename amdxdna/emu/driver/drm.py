@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import struct
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.emu.driver import store
@@ -130,10 +129,10 @@ def timeline_wait(client: Client, args: Any) -> None:
     if count > MAX_WAITS:
         raise error(errno.ENOMEM)
     user = client.user
-    handles = struct.unpack(f"<{count}I", user.read(args.handles, 4 * count))
+    handles = user.words(args.handles, count)
     try:
         timelines = [client.syncobjs[handle] for handle in handles]
     except KeyError:
         raise error(errno.ENOENT) from None
-    points = struct.unpack(f"<{count}Q", user.read(args.points, 8 * count))
+    points = user.longs(args.points, count)
     args.first_signaled = wait_many(list(zip(timelines, points, strict=True)), args.timeout_nsec, flags)

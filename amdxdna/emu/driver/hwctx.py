@@ -54,7 +54,7 @@ class Hwctx:
         """The channel is dead: commands complete unread."""
         self.configure_at = 0.0
         """When a context made anew gets its CUs; 0 when it has them."""
-        self.timeline = Timeline()
+        self.timeline = Timeline(self.lend)
         self.syncobj = 0
         self.lock = threading.Lock()
         self.jobs: deque[Job] = deque()
@@ -65,6 +65,14 @@ class Hwctx:
         self.room: deque[threading.Lock] = deque()
         """Submitters that wait for one of the four places."""
         self.closing = False
+
+    def lend(self, seconds: float) -> bool:
+        """Executes the oldest command on this thread, which would wait for it that long; false: it cannot.
+
+        Holds no lock.
+        """
+        number = self.firmware
+        return number is not None and self.device.npu.lend(number, seconds)
 
 
 def create(client: Client, args: Any) -> None:
@@ -134,7 +142,7 @@ def connect(hwctx: Hwctx) -> None:
         device.log(f"create context: firmware status {status:#x}")
         raise error(errno.EINVAL)
     hwctx.firmware = number
-    device.memory.contexts[number] = client
+    device.memory.bind(number, client)
     chunks, hwctx.heap = hwctx.heap or client.heap.chunks[:1], []
     for chunk in chunks:
         attach(hwctx, chunk)
@@ -185,7 +193,7 @@ def disconnect(hwctx: Hwctx) -> None:
         return
     device = hwctx.device
     device.npu.destroy_context(hwctx.firmware)
-    device.memory.contexts.pop(hwctx.firmware, None)
+    device.memory.unbind(hwctx.firmware)
     hwctx.firmware = None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import struct
 import threading
 import time
 from itertools import takewhile
@@ -19,7 +18,7 @@ from amdxdna.emu.driver.store import error
 
 if TYPE_CHECKING:
     from amdxdna.emu.driver.client import Client
-    from amdxdna.emu.npu import Reply, Slot
+    from amdxdna.emu.npu import Reply
 
 MAX_ARGUMENTS = 4095
 
@@ -38,14 +37,15 @@ class Job:
         self.sequence = 0
 
     def reply(self, reply: Reply) -> None:
-        """The firmware's answer, on the context's worker."""
-        with self.hwctx.lock:
-            over = [] if self.done else self.answer(reply)
-        for job in over:
-            job.settle()
+        """The firmware's answer, on whichever thread executed the command."""
+        hwctx = self.hwctx
+        with hwctx.lock:
+            if not self.done:
+                self._answer(reply)
+            finish(hwctx, self)
 
-    def answer(self, reply: Reply) -> list[Job]:
-        """Writes the answer into the packet; what :func:`finish` returns. Holds the context's lock."""
+    def _answer(self, reply: Reply) -> None:
+        """Writes the answer into the packet."""
         hwctx = self.hwctx
         hwctx.device.progressed = time.monotonic()
         if not reply.status:
@@ -53,7 +53,6 @@ class Job:
         else:
             _fail(self, State.ERROR if reply.slot_status else State.ABORT, reply.failed)
         hwctx.completions += 1
-        return finish(hwctx, self)
 
     def settle(self) -> None:
         """Gives the BOs back, once."""
@@ -79,7 +78,7 @@ def submit(client: Client, args: Any) -> None:
     count = args.arg_count
     if count > MAX_ARGUMENTS or args.cmd_count != 1:
         raise error(errno.EINVAL)
-    handles = struct.unpack(f"<{count}I", client.user.read(args.args, 4 * count)) if count else ()
+    handles = client.user.words(args.args, count) if count else ()
     table = client.handles
     memory = client.memory
     with memory.lock:
@@ -98,7 +97,8 @@ def submit(client: Client, args: Any) -> None:
     try:
         with hwctx.lock:
             while len(hwctx.jobs) >= MAX_JOBS and not hwctx.closing:
-                _wait_for_room(hwctx)
+                if not _lend_a_hand(hwctx) and len(hwctx.jobs) >= MAX_JOBS and not hwctx.closing:
+                    _wait_for_room(hwctx)
             if hwctx.closing:
                 raise error(errno.EINVAL)
             if len(set(handles)) != count:
@@ -109,8 +109,15 @@ def submit(client: Client, args: Any) -> None:
         if job.done or not job.queued:
             job.settle()
         raise
-    if job.done:
-        job.settle()
+
+
+def _lend_a_hand(hwctx: Hwctx) -> bool:
+    """Executes the oldest command here, with the context's lock let go; false when that is not possible."""
+    hwctx.lock.release()
+    try:
+        return hwctx.lend(threading.TIMEOUT_MAX)
+    finally:
+        hwctx.lock.acquire()
 
 
 def _wait_for_room(hwctx: Hwctx) -> None:
@@ -156,34 +163,12 @@ def _start(hwctx: Hwctx, job: Job, args: Any) -> None:
         hwctx.broken = True
     device.progressed = now
     device.watch()
-    if len(jobs) == 1 and (device.options.eager or device.npu.instant) and _at_once(hwctx, job, slots):
-        return
     if device.npu.submit(hwctx.firmware, slots, job.reply):
         finish(hwctx, job)
 
 
-def _at_once(hwctx: Hwctx, job: Job, slots: list[Slot]) -> bool:
-    """Runs a short command before EXEC_CMD returns; false when it is none. Holds the context's lock."""
-    npu, firmware = hwctx.device.npu, hwctx.firmware
-    assert firmware is not None
-    try:
-        reply = npu.run_now(firmware, slots)
-        if reply is None:
-            return False
-        job.answer(reply)
-    except BaseException:
-        # Out of a signal handler: the worker runs the rest, unless only the bookkeeping is left.
-        if job.done or npu.submit(firmware, slots, job.reply):
-            finish(hwctx, job)
-        raise
-    return True
-
-
-def finish(hwctx: Hwctx, job: Job) -> list[Job]:
-    """Marks a job over and signals what is over in order; those jobs. Holds the context's lock.
-
-    The caller settles them with the lock released.
-    """
+def finish(hwctx: Hwctx, job: Job) -> None:
+    """Marks a job over; signals and settles what is over in order. Holds the context's lock."""
     # In an order that allows a second call after one that a signal's exception has left early.
     job.done = True
     jobs = hwctx.jobs
@@ -191,10 +176,10 @@ def finish(hwctx: Hwctx, job: Job) -> list[Job]:
     if over:
         hwctx.head_since = time.monotonic()
         hwctx.timeline.signal(over[-1].sequence)
-        for _ in over:
+        for each in over:
+            each.settle()
             jobs.popleft()
         make_room(hwctx)
-    return over
 
 
 def make_room(hwctx: Hwctx) -> None:
@@ -206,17 +191,14 @@ def make_room(hwctx: Hwctx) -> None:
 def abort_all(hwctx: Hwctx) -> None:
     """Ends every command of a context that has been disconnected: ABORT."""
     with hwctx.lock:
-        over = end_all(hwctx)
-    for job in over:
-        job.settle()
+        end_all(hwctx)
 
 
-def end_all(hwctx: Hwctx, timed_out: bytes | None = None, failed: int = 0) -> list[Job]:
+def end_all(hwctx: Hwctx, timed_out: bytes | None = None, failed: int = 0) -> None:
     """Ends every command: ABORT, but TIMEOUT with `timed_out` in its payload for the oldest, if given.
 
-    Holds the context's lock; the caller settles the jobs with the lock released.
+    Holds the context's lock.
     """
-    over: list[Job] = []
     for position, job in enumerate(list(hwctx.jobs)):
         if job.done:
             continue
@@ -225,5 +207,4 @@ def end_all(hwctx: Hwctx, timed_out: bytes | None = None, failed: int = 0) -> li
         else:
             _fail(job, State.ABORT)
         hwctx.completions += 1
-        over += finish(hwctx, job)
-    return over
+        finish(hwctx, job)

@@ -72,6 +72,8 @@ class AddressMap:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._ranges: list[Mapped] = []
+        self.changes = 0
+        """Grows with every change: whoever keeps what `find` told compares it."""
 
     def __iter__(self) -> Iterator[Mapped]:
         return iter(list(self._ranges))
@@ -81,12 +83,14 @@ class AddressMap:
 
     def add(self, start: int, size: int, bo: Bo, offset: int = 0, own: bool = False) -> None:
         """Adds a range that overlaps no other."""
+        self.changes += 1
         at = bisect_left(self._starts, start)
         self._starts.insert(at, start)
         self._ranges.insert(at, Mapped(start, start + size, bo, offset, own))
 
     def discard(self, bo: Bo) -> None:
         """Takes out every range of `bo`."""
+        self.changes += 1
         keep = [r for r in self._ranges if r.bo is not bo]
         self._ranges = keep
         self._starts = [r.start for r in keep]
@@ -109,6 +113,7 @@ class AddressMap:
 
     def remove(self, start: int, size: int) -> list[Mapped]:
         """Takes [start, start + size) out; returns the pieces that were in it, cut to it."""
+        self.changes += 1
         end = start + size
         pieces = []
         for r in self.overlapping(start, size):

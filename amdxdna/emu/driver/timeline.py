@@ -9,6 +9,7 @@ import contextlib
 import errno
 import threading
 import time
+from collections.abc import Callable
 
 from amdxdna._native import lib
 from amdxdna.emu.driver.store import error
@@ -23,7 +24,9 @@ FOREVER = threading.TIMEOUT_MAX
 class Timeline:
     """One syncobj. `submitted` and `done` are the last point added and the last one signalled (-1: none)."""
 
-    def __init__(self) -> None:
+    def __init__(self, lend: Callable[[float], bool] = lambda seconds: False) -> None:
+        """`lend(seconds)`: the thread that waits does the work itself, for one command; false: it cannot."""
+        self._lend = lend
         self.submitted = -1
         self.done = -1
         self.lock = threading.Lock()
@@ -84,6 +87,12 @@ class Timeline:
             return True
         if seconds <= 0:
             return False
+        if not available:
+            end = time.monotonic() + seconds
+            while self._lend(seconds):
+                if self.reached(point):
+                    return True
+                seconds = max(end - time.monotonic(), 0.0)
         gate = threading.Lock()
         gate.acquire()
         if self.subscribe(point, available, gate):

@@ -1,11 +1,19 @@
-"""One context of the NPU: its heap window, its CUs, and the worker that executes its commands in order."""
+"""One context of the NPU: its heap window, its CUs, and its commands, which are executed in order.
+
+By its worker; or, when they are short, by a thread that would wait for them anyway (`lend`): handing a
+command from thread to thread takes longer than many a command. While waiters do so, the worker is not woken
+for each command but looks in from time to time.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
-from typing import NamedTuple
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
 
 from amdxdna.emu.npu.slot import Slot
 
@@ -21,6 +29,12 @@ class Reply(NamedTuple):
 
 Done = Callable[[Reply], None]
 Chain = Callable[["Context", list[Slot]], "Reply | None"]
+
+LOOK_IN = 0.005
+"""Seconds between the worker's looks at the queue while waiters run the commands. It takes a chain that it
+sees twice, so one that nobody waits for begins at most twice as much later."""
+LOOKS = 40
+"""Looks at an empty queue until the worker sleeps again."""
 
 
 class Chunk(NamedTuple):
@@ -58,14 +72,21 @@ class Context:
         self.busy = False
         self.waiting = False
         """A command is in a wait (hang, delay, injected fault) rather than computing."""
-        self.queued = 0
-        self.finished = 0
-        """Chains handed to the worker, and those it is through with."""
         self.slot_index = 0
         self.stream: tuple[int, bytes] = (0, b"")
         """Device address and bytes of the stream being executed, for the health report."""
-        self._queue: SimpleQueue[tuple[list[Slot], Done] | None] = SimpleQueue()
+        self._queue: deque[tuple[list[Slot], Done]] = deque()
+        """Chains that are not over, the oldest first: it stays until it is answered."""
+        self._turn: Any = threading.RLock()
+        """Held by the thread that executes the oldest chain."""
+        self._bell: SimpleQueue[None] = SimpleQueue()
+        self._lent = False
         self._worker: threading.Thread | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether every chain is over."""
+        return not self._queue
 
     def wait(self, seconds: float | None) -> bool:
         """Waits that long (None: for ever); True as soon as the context is gone."""
@@ -81,34 +102,110 @@ class Context:
             self._worker = threading.Thread(target=self._work, args=(run,), daemon=True,
                                             name=f"amdxdna-emu context {self.id}")
             self._worker.start()
-        self.queued += 1
-        self._queue.put((slots, done))
+        self._queue.append((slots, done))
+        if not self._lent:
+            self._bell.put(None)
+
+    def lend(self, run: Chain) -> bool:
+        """Executes the oldest chain on the calling thread, and answers it; False when that was not possible.
+
+        `run` returns None, having done nothing, for what is the worker's. An exception out of a signal
+        handler leaves the chain to the worker, or to the next that lends a hand; a handler that itself waits
+        for the chain ends it, and what it interrupted finds it over.
+        """
+        turn = self._turn
+        nested = turn._is_owned()
+        declined = True
+        try:
+            if not turn.acquire(blocking=False) or not self._queue or self.gone.is_set():
+                declined = False
+                return False
+            item = self._queue[0]
+            self.busy = True
+            reply = run(self, item[0])
+            if reply is None:
+                return False
+            if self._oldest() is item:  # or else a signal handler has ended it
+                if not self.gone.is_set():
+                    item[1](reply)
+                self._over(item)
+            declined = False
+            if not self._lent:
+                self._lent = True
+                self._bell.put(None)
+            return True
+        finally:
+            # Asked rather than remembered: an exception may come right behind acquire().
+            while not nested and turn._is_owned():
+                self.busy = False
+                turn.release()
+            if declined and self._lent:
+                self._lent = False
+                self._bell.put(None)
 
     def stop(self) -> None:
         """Ends the worker after the command it is in; commands behind that one are dropped."""
         self.gone.set()
-        self._queue.put(None)
+        self._bell.put(None)
 
     @property
     def alive(self) -> bool:
-        """Whether the worker may still be inside a command."""
-        return self._worker is not None and self._worker.is_alive()
+        """Whether some thread may still be inside a command."""
+        return self.busy or (self._worker is not None and self._worker.is_alive())
 
     def join(self, seconds: float) -> None:
-        """Waits for the worker to end, at most that long."""
+        """Waits for the command in progress and for the worker to end, at most that long."""
+        end = time.monotonic() + seconds
         if self._worker is not None and self._worker is not threading.current_thread():
             self._worker.join(seconds)
+        if self._turn.acquire(timeout=max(end - time.monotonic(), 0.0)):
+            self._turn.release()
+
+    def _over(self, item: tuple[list[Slot], Done]) -> None:
+        if self._queue and self._queue[0] is item:
+            self._queue.popleft()
 
     def _work(self, run: Chain) -> None:
-        get, gone = self._queue.get, self.gone.is_set
-        while True:
-            item = get()
-            if item is None or gone():
-                return
+        looks = 0
+        seen: object = None
+        while not self.gone.is_set():
+            if not self._lent:
+                if not self._step(run):
+                    self._bell.get()
+                looks = 0
+                continue
+            with contextlib.suppress(Empty):
+                self._bell.get(timeout=LOOK_IN)
+            head = self._oldest()
+            if head is not None and head is seen:
+                self._step(run)
+            looks = 0 if head is not None else looks + 1
+            seen = head
+            if looks == LOOKS:
+                # A chain that comes from now on rings the bell; one that has come is seen before any sleep.
+                self._lent = False
+
+    def _oldest(self) -> tuple[list[Slot], Done] | None:
+        try:
+            return self._queue[0]
+        except IndexError:
+            return None
+
+    def _step(self, run: Chain) -> bool:
+        """The worker executes the oldest chain; False when there is none, or it is in other hands."""
+        if not self._queue or not self._turn.acquire(blocking=not self._lent):
+            return False
+        try:
+            item = self._oldest()
+            if item is None or self.gone.is_set():
+                return False
             self.busy = True
             reply = run(self, item[0])
             self.busy = False
-            self.finished += 1
-            if reply is not None and not gone():
+            if reply is not None and not self.gone.is_set():
                 item[1](reply)
-            del item
+            self._over(item)
+            self._lent = False
+            return True
+        finally:
+            self._turn.release()

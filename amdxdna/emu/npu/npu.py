@@ -32,7 +32,9 @@ MAX_STREAM = 1 << 20
 COLUMN_BYTES = 0x2000
 NO_CONTEXT = 0xFFFFFFFF
 SHORT = 64e6
-"""Multiply-adds of a chain that :meth:`Npu.run_now` takes: about two milliseconds."""
+"""Multiply-adds of a chain that :meth:`Npu.lend` takes: about two milliseconds."""
+PATIENT = 2.0
+"""Seconds: who waits at least that long is lent chains of ten times as much, too."""
 
 
 class TileInfo(NamedTuple):
@@ -103,7 +105,7 @@ class Npu:
 
         Kernels take longer here than on an array: a watchdog must not take that for a hang.
         """
-        return any(c.queued != c.finished and not c.waiting for c in list(self._contexts.values())) or any(
+        return any(not (c.idle or c.waiting) for c in list(self._contexts.values())) or any(
             c.busy and not c.waiting for c in list(self._leaving.values()))
 
     def tile_info(self) -> TileInfo:
@@ -214,43 +216,55 @@ class Npu:
             found.enqueue(self._chain, list(slots), done)
         return Status.OK
 
-    def run_now(self, context: int, slots: Sequence[Slot]) -> Reply | None:
-        """Runs a short chain on the calling thread: handing it to the worker would take longer than it.
+    def lend(self, context: int, seconds: float) -> bool:
+        """Executes the context's oldest chain on the calling thread, which would wait for it for `seconds`.
 
-        None, and nothing has been done, when the chain is not short or not sound, or the context is unknown
-        or not idle, or when a command works in place; `submit` it then. An exception out of a signal handler
-        leaves a chain to `submit`: commands that are over do not run again, and the one it came in gives the
-        same result again. Callers see to it that nobody submits to the context meanwhile.
+        False, and nothing has been done, when there is none or another thread is at it; when it is not short,
+        or may wait, fail or repeat an effect; and where faults are injected. The worker sees to it then.
         """
         found = self._contexts.get(context)
-        if found is None or found.queued != found.finished or self.faults.active:
+        if found is None:
+            return False
+        limit = math.inf if self.instant else SHORT * (10 if seconds >= PATIENT else 1)
+        return found.lend(partial(self._short, limit))
+
+    def _short(self, limit: float, context: Context, slots: list[Slot]) -> Reply | None:
+        """A chain whose end is near; None for any other.
+
+        After an exception it may run again: commands that are over do not, and the one it came in gives the
+        same result again.
+        """
+        if self.faults.active:
             return None
-        found.queued += 1
+        ready = []
         try:
-            left = math.inf if self.instant else SHORT
-            ready = []
-            for slot in slots:
-                status, program, family = self._fetch(found, slot)
-                left -= kernels.work(program, family)
-                if status or not left >= 0 or _in_place(program, tuple(slot.buffers())):
+            for index, slot in enumerate(slots):
+                if slot.over:
+                    continue
+                status, program, family = self._fetch(context, slot)
+                if status:
                     return None
-                ready.append((slot, program, family))
-            for index, each in enumerate(ready):
-                found.slot_index = index
+                limit -= _work(program, family, slot.buffers())
+                if not limit >= 0:
+                    return None
+                ready.append((index, slot, program, family))
+            for index, slot, program, family in ready:
+                if slot.over:
+                    continue
+                context.slot_index = index
                 try:
-                    status = self._execute(found, *each)
+                    status = self._execute(context, slot, program, family)
                 except BadAddress as error:
-                    self._log(f"context {context}: {error}")
+                    self._log(f"context {context.id}: {error}")
                     status = Status.INVALID_BUFFER
                 if status:
                     return Reply(status, index, status)
-                each[0].over = True
+                slot.over = True
             return Reply(Status.OK)
         except BadAddress:
             return None
         finally:
-            found.finished += 1
-            self.memory.release(context)
+            self.memory.release(context.id)
 
     def read(self, context: int, address: int, size: int) -> bytes:
         """Copies `size` bytes of a context's memory, device heap included; for front ends that decode lists.
@@ -388,6 +402,12 @@ class Npu:
 
 
 @lru_cache(maxsize=1024)
+def _work(program: bytes, family: int, buffers: tuple[int, ...]) -> float:
+    """Multiply-adds of a stream; infinite for one that may wait or fail, or that must not run twice."""
+    found = kernels.work(program, family)
+    return math.inf if found < math.inf and _in_place(program, buffers) else found
+
+
 def _in_place(program: bytes, buffers: tuple[int, ...]) -> bool:
     """Whether a sound stream writes what the same op or one before it reads: run twice, it goes wrong."""
     read: list[tuple[int, int]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 MAX_ARGUMENT_WORDS = 26
 KERNEL_OP_TXN = 3  # first argument word: run an instruction stream
@@ -48,7 +49,11 @@ class Slot:
             return 0, 0
         return args[2] | args[3] << 32, args[4]
 
-    def buffers(self) -> list[int]:
+    def buffers(self) -> tuple[int, ...]:
         """The addresses of the buffers that the kernel works on, in argument order."""
-        args = self.args
-        return [args[i] | args[i + 1] << 32 for i in range(5, len(args) - 1, 2)]
+        return _addresses(self.args)
+
+
+@lru_cache(maxsize=1024)
+def _addresses(args: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(args[i] | args[i + 1] << 32 for i in range(5, len(args) - 1, 2))
