@@ -1,4 +1,4 @@
-"""Short commands that run before EXEC_CMD returns (option `eager`), and what an exception leaves behind."""
+"""Short commands that the thread executes which waits for them, and what an exception leaves behind."""
 
 from __future__ import annotations
 
