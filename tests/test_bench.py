@@ -272,6 +272,11 @@ def test_the_command_prints_one_json_line_a_figure():
     names = {record["figure"] for record in records}
     assert {"bandwidth", "import_amdxdna", "load", "memory_anonymous", "memory_peak"} <= names
     assert next(r for r in records if r["figure"] == "load")["way"] in ("read", "user-pointer")
+    whole = next(r["value"] for r in records if r["figure"] == "first_token")
+    parts = [r["value"] for r in records if r["figure"].startswith("first_token_")]
+    assert len(parts) == 3
+    assert all(part > 0 for part in parts)
+    assert sum(parts) < 20 * whole  # the parts are of the same command, only later
 
 
 @pytest.mark.parametrize("words", [["x", "--random", "tiny"], ["--threads", "-1"], ["--only", "nothing"]])

@@ -9,6 +9,8 @@ the meaning of a key does not change.
 `threads`            threads of host and peers, with the instruction sets in use
 `bandwidth`          memory read by `threads` threads; `gemm_float32`: numpy's product
 `import_amdxdna`     user time of the import; `first_token`: the whole command, built-in model
+`first_token_*`      its parts: `import` until the loader is called, `load` of device and model, and
+                     `prompt` until the answer of one token is out
 `load`               weights to the device's buffers, page cache warm; `way` as Weights says
 `load_model`         the whole model, kernels included
 `fresh_pages`        pages of fresh device buffers, untouched otherwise: the floor of a load

@@ -16,6 +16,22 @@ before = resource.getrusage(resource.RUSAGE_SELF).ru_utime
 import amdxdna
 print(resource.getrusage(resource.RUSAGE_SELF).ru_utime - before)"""
 
+# The command itself, with a clock around its loader. CLOCK_MONOTONIC is the same in every process.
+_SPLIT = """import sys, time
+from qwen35.cli import main
+from qwen35.cli.run import load_model
+marks = [float(sys.argv[1])]
+def load(options):
+    marks.append(time.monotonic())
+    model = load_model(options)
+    marks.append(time.monotonic())
+    return model
+status = main(sys.argv[2:], load)
+marks.append(time.monotonic())
+print(*(b - a for a, b in zip(marks, marks[1:])))
+sys.exit(status)"""
+_PARTS = ("import", "load", "prompt")
+
 
 def start_figures(out: Printer, device: str, repeats: int) -> None:
     """Seconds of `import amdxdna`, and from the command to the built-in model's first token."""
@@ -36,6 +52,12 @@ def start_figures(out: Printer, device: str, repeats: int) -> None:
         _run(words)
         walls.append(time.perf_counter() - began)
     out.add("first_token", median(walls), "s", "at most 1.5 s", bundle="built-in", of="the whole command")
+    parts = []
+    for _ in range(repeats):
+        answer = _run(["-c", _SPLIT, str(time.monotonic()), *words[2:]])
+        parts.append([float(word) for word in answer.split()[-len(_PARTS):]])
+    for name, found in zip(_PARTS, zip(*parts, strict=True), strict=True):
+        out.add(f"first_token_{name}", median(found), "s", bundle="built-in")
 
 
 def _run(words: list[str]) -> str:
