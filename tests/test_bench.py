@@ -237,7 +237,8 @@ def test_peers_are_asked_in_turns_and_compared(subject):
 def test_without_a_peer_there_are_only_our_own_figures(subject):
     out = Printer(True, io.StringIO())
     speed_figures(subject, out, [], [9], [16], 16, 1, 1)
-    assert [f.name for f in out.figures] == ["prompt", "decode"]
+    assert [f.name for f in out.figures] == ["prompt", "decode", "decode_bandwidth"]
+    assert 0 < out.figures[-1].value < 2
 
 
 def test_a_peer_that_fails_says_why(bundle, tmp_path):

@@ -170,7 +170,7 @@ def _model(options: argparse.Namespace, bundle: Bundle, out: Printer, parts: Seq
         if "text" in parts:
             out.title("Prompts and tokens")
             with _peers(options, bundle, threads, ("llama", "transformers")) as peers:
-                speed_figures(subject, out, peers, PROMPTS, contexts, COMPARED, tokens, repeats)
+                speed_figures(subject, out, peers, PROMPTS, contexts, COMPARED, tokens, repeats, threads)
         if options.profile:
             out.title("Profile")
             out.text(text.profile_lines(subject, PROMPTS[-1], COMPARED, tokens))

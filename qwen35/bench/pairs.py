@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from qwen35.bench.figures import Printer, median, ratios
+from qwen35.bench.machine import bandwidth
 from qwen35.bench.peers import Peer
 from qwen35.bench.text import Subject
 
@@ -22,11 +23,14 @@ _LIMITS = {
 
 
 def speed_figures(subject: Subject, out: Printer, peers: Sequence[Peer], prompts: Sequence[int],
-                  contexts: Sequence[int], compared: int, tokens: int, repeats: int) -> None:
+                  contexts: Sequence[int], compared: int, tokens: int, repeats: int,
+                  threads: int = 0) -> None:
     """Seconds of `prompts`, tokens a second at `contexts`; of these `compared` also with the peers.
 
-    Ratios are ours over theirs: of seconds smaller is better, of tokens a second larger.
+    Ratios are ours over theirs: of seconds smaller is better, of tokens a second larger. At `compared` memory
+    bandwidth is measured beside every run of ours: a token reads every weight once, so that is its floor.
     """
+    beside: list[float] = []
     for length in prompts:
         subject.prompt(length)  # buffers and kernels of this length
         ours, theirs = _turns(
@@ -36,13 +40,21 @@ def speed_figures(subject: Subject, out: Printer, peers: Sequence[Peer], prompts
     seconds = {}
     for context in contexts:
         others = peers if context == compared else ()
-        ours, theirs = _turns(
-            others, repeats, partial(subject.token, context, tokens), {"prompt": context, "new": tokens},
-            "token")
+
+        def token(context: int = context) -> float:
+            seconds = subject.token(context, tokens)
+            if context == compared:
+                beside.append(subject.model.weights.nbytes / seconds / bandwidth(threads, 3))
+            return seconds
+
+        ours, theirs = _turns(others, repeats, token, {"prompt": context, "new": tokens}, "token")
         seconds[context] = median(chain.from_iterable(ours))
         out.add("decode", 1 / seconds[context], "tokens/s", context=context)
         _compare(out, "decode", "tokens/s", context, "context", others,
                  *([[1 / each for each in row] for row in rows] for rows in (ours, theirs)))
+    if beside:
+        out.add("decode_bandwidth", median(beside), "x", context=compared,
+                of="memory bandwidth measured beside each run")
     first, last = min(seconds), max(seconds)
     if last > first:
         out.add("context_growth", seconds[last] / seconds[first], "x", "at most x 1.5",
