@@ -428,7 +428,7 @@ def _describe(bundle: Bundle, device: Any) -> Info:
         builtin=bundle.path == DEFAULT_BUNDLE,
         device=device.node.path,
         emulated=device.node.emulated,
-        contexts=len(bundle.xclbins),
+        contexts=len({spec.file for spec in bundle.xclbins.values()}),
         hidden=config.D,
         vocab=config.vocab,
         layers=config.layers,

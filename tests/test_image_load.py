@@ -119,6 +119,8 @@ def test_truncated(tmp_path: Path, name: str) -> None:
     path = Path(save(tmp_path, Image.fromarray(big), name))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     fails(str(path), name, "damaged")
+    with Image.open(path) as opened:  # Pillow has read no more than its header
+        fails(opened, "picture", "damaged")
 
 
 def test_too_thin() -> None:

@@ -6,8 +6,10 @@ orientation is applied and transparency is laid over white.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
+from collections.abc import Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -45,7 +47,8 @@ def load(source: ImageLike) -> Rgb:
         raise ImageError("pictures need the pillow package", remedy="install pillow") from error
     if isinstance(source, Image.Image):
         _check_size(source.width, source.height, "picture")
-        return _decode(source, "picture")
+        with _reading("picture"):  # an image that was opened is decoded only now
+            return _decode(source, "picture")
     raise ImageError(f"a {type(source).__name__} is no picture",
                      remedy="give a path, a Pillow image or a uint8 array")
 
@@ -63,31 +66,39 @@ def _from_array(array: NDArray[Any]) -> Rgb:
 
 def _from_file(path: str) -> Rgb:
     try:
-        from PIL import Image, UnidentifiedImageError
+        from PIL import Image
     except ImportError as error:
         raise ImageError("pictures need the pillow package", remedy="install pillow") from error
+    with _reading(path), open(path, "rb") as file, Image.open(file, formats=FORMATS) as image:
+        _check_size(image.width, image.height, path)
+        return _decode(image, path)
+
+
+@contextlib.contextmanager
+def _reading(where: str) -> Iterator[None]:
+    """Turns whatever Pillow makes of a bad picture into ImageError."""
+    from PIL import Image, UnidentifiedImageError
+
     try:
         with warnings.catch_warnings():
-            # Our own limit is checked below, before anything is decoded.
+            # Our own limit is checked before anything is decoded.
             warnings.simplefilter("ignore")
-            with open(path, "rb") as file, Image.open(file, formats=FORMATS) as image:
-                _check_size(image.width, image.height, path)
-                return _decode(image, path)
+            yield
     except ImageError:
         raise
     except UnidentifiedImageError:
-        raise ImageError("not a picture of a known format", path,
+        raise ImageError("not a picture of a known format", where,
                          "give a JPEG, PNG, WebP, GIF or BMP file") from None
     except Image.DecompressionBombError:
-        raise _too_large(path) from None
+        raise _too_large(where) from None
     except OSError as error:
         if error.errno is not None:
-            raise ImageError(f"the picture cannot be read: {error.strerror}", path) from None
-        raise ImageError(f"the picture is damaged: {error}", path, "save or download it again") from None
+            raise ImageError(f"the picture cannot be read: {error.strerror}", where) from None
+        raise ImageError(f"the picture is damaged: {error}", where, "save or download it again") from None
     except MemoryError:
-        raise ImageError("not enough memory to decode the picture", path, "make it smaller") from None
+        raise ImageError("not enough memory to decode the picture", where, "make it smaller") from None
     except Exception as error:  # on hostile bytes Pillow's readers raise struct.error, ValueError and more
-        raise ImageError(f"the picture is damaged: {error or type(error).__name__}", path,
+        raise ImageError(f"the picture is damaged: {error or type(error).__name__}", where,
                          "save or download it again") from None
 
 
