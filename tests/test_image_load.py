@@ -119,8 +119,9 @@ def test_truncated(tmp_path: Path, name: str) -> None:
     path = Path(save(tmp_path, Image.fromarray(big), name))
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     fails(str(path), name, "damaged")
-    with Image.open(path) as opened:  # Pillow has read no more than its header
-        fails(opened, "picture", "damaged")
+    if name != "a.webp":  # Pillow has read no more than the header; WebP it reads whole
+        with Image.open(path) as opened:
+            fails(opened, "picture", "damaged")
 
 
 def test_too_thin() -> None:
