@@ -197,8 +197,9 @@ def positions(length: int, image_at: int = -1, rows: int = 0, columns: int = 0) 
 class Network(nn.Module):
     """The model with the parameters that only training has: shared word rows, a probe of the tower.
 
-    A token's embedding is its own row + the row of the word it is a form of + the row of that form, so that
-    what " penguin" learns serves "Penguin"; `fold` adds them up into the one table that ships.
+    A token's embedding is the row of the word it is a form of + the row of that form, so that what " penguin"
+    learns serves "Penguin"; `fold` writes them into the one table that ships. Rows of their own for the forms
+    of a word were tried: they drift apart, and words typed alone are not recognised.
     """
 
     def __init__(
@@ -213,6 +214,7 @@ class Network(nn.Module):
         self.register_buffer("group", torch.tensor(group))
         self.register_buffer("form", torch.tensor(form))
         self.word_rows = nn.Parameter(torch.randn(max(group) + 1, width, generator=rng) * 0.05)
+        model.model.language_model.embed_tokens.weight.requires_grad_(False)
         self.form_rows = nn.Parameter(torch.randn(4, width, generator=rng) * 0.02)
         self.probe = nn.Linear(width, 9 + 7 + 2)
         self.whole_probe = nn.Linear(width, sum(WHOLE))
@@ -229,8 +231,7 @@ class Network(nn.Module):
 
     def table(self) -> Tensor:
         """The embedding table [vocab, hidden] as it is now."""
-        own: Tensor = self.model.model.language_model.embed_tokens.weight
-        return own + self.word_rows[self.group] + self.form_rows[self.form]
+        return self.word_rows[self.group] + self.form_rows[self.form]
 
     def hidden(self, x: Tensor, place: Tensor) -> Tensor:
         """Final normalised hidden states of embeddings [B, L, D] at rotary positions [3, L]."""

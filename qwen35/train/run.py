@@ -31,12 +31,10 @@ from .phrases import ASKED, HELD_OUT, UNKNOWN
 from .pictures import WHOLE
 from .wordnet import WordNet
 
-MIX = ("text", "picture", "text", "text", "picture", "text", "tower")
+MIX = ("text", "picture", "text", "text", "picture", "text", "text", "tower")
 """Kinds of batches, in turn."""
 STEADY = 0.35
 """Share of the steps at the full learning rate."""
-OWN_ROWS = 0.1
-"""Learning rate of a token's own row: below the word's row, so that the forms of a word learn together."""
 EVEN_FROM = 0.6
 """Share of the steps after which every word is drawn equally often."""
 
@@ -75,7 +73,6 @@ class Trainer:
         model = Qwen3_5ForConditionalGeneration(shape)
         initialise(model, args.seed)
         self.net = Network(model, *vocabulary.families(self.tokenizer), args.seed)
-        own: list[Parameter] = []
         rows: list[Parameter] = []
         matrices: list[Parameter] = []
         rest: list[Parameter] = []
@@ -84,7 +81,7 @@ class Trainer:
             if "visual" in name or "probe" in name:
                 tower.append(parameter)
             elif "embed" in name:
-                own.append(parameter)
+                continue  # the table is made of the rows
             elif "_rows" in name:
                 rows.append(parameter)
             else:
@@ -92,7 +89,6 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(
             [
                 {"params": matrices, "weight_decay": 0.05, "scale": 1.0},
-                {"params": own, "weight_decay": 0.0, "scale": OWN_ROWS},
                 {"params": rows, "weight_decay": 0.0, "scale": 1.0},
                 {"params": rest, "weight_decay": 0.0, "scale": 1.0},
                 {"params": tower, "weight_decay": 0.02, "scale": 0.5},
@@ -315,7 +311,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--out", required=True, help="folder of the checkpoint, the log and the result")
     made.add_argument("--words", type=int, help="how many words to teach (default all)")
-    made.add_argument("--steps", type=int, default=10000, help="planned steps in all (default 10000)")
+    made.add_argument("--steps", type=int, default=10500, help="planned steps in all (default 10500)")
     made.add_argument("--finish-in", type=float, help="minutes after which to end, instead of --steps")
     made.add_argument("--save-only", action="store_true", help="write the result of the saved state and stop")
     made.add_argument(
