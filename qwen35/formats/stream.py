@@ -101,14 +101,16 @@ def decode_rows(
         raise FormatError(f"{name}: a stream is contiguous bytes, not {stream.dtype}{stream.shape}")
     picked = np.ascontiguousarray(index, np.int64).reshape(-1)
     held = stream.size // group_bytes * 8
-    if picked.size and not 0 <= picked.min() <= picked.max() < held:
+    # One row is looked up at every token: numpy's reductions would cost more than the row.
+    low, high = (picked[0], picked[0]) if picked.size == 1 else (picked.min(initial=0), picked.max(initial=0))
+    if picked.size and not 0 <= low <= high < held:
         raise FormatError(f"{name}: rows {picked.min()}..{picked.max()} of a stream that holds {held}")
     if out is None:
         out = np.empty((picked.size, k), np.float32)
     elif out.dtype != np.float32 or out.shape != (picked.size, k) or not out.flags.c_contiguous:
         raise FormatError(f"{name}: out must be contiguous float32 {(picked.size, k)}")
-    function(ffi.cast("uint8_t *", stream.ctypes.data), k, ffi.cast("int64_t *", picked.ctypes.data),
-             picked.size, ffi.cast("float *", out.ctypes.data))
+    function(ffi.from_buffer("uint8_t[]", stream), k, ffi.from_buffer("int64_t[]", picked), picked.size,
+             ffi.from_buffer("float[]", out))
     return out
 
 
