@@ -364,16 +364,16 @@ def test_health_came_with_minor_nine(ready: Open, minor: int) -> None:
 
 def test_computing_slowly_is_no_hang(ready: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels take longer here than on an array: only a command that waits can time out."""
-    from amdxdna.emu import kernels
+    from amdxdna.emu.kernels import runner
 
     client = ready(tdr=0.1)
-    execute = kernels.execute
+    compute = runner._compute
 
-    def slowly(*args: Any, **keywords: Any) -> Any:
+    def slowly(*args: Any) -> Any:
         time.sleep(0.5)
-        return execute(*args, **keywords)
+        return compute(*args)
 
-    monkeypatch.setattr(kernels, "execute", slowly)
+    monkeypatch.setattr(runner, "_compute", slowly)
     assert client.copy() == COMPLETED
 
 

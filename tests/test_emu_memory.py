@@ -1,12 +1,13 @@
-"""The device's view of memory: answers that are kept between commands do not outlive what they are about."""
+"""The device's view of memory: what is kept between commands does not outlive what it is about."""
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
 import pytest
 
-from amdxdna._native import lib
+from amdxdna._native import ffi
 from amdxdna.emu.driver import memory as memory_module
 from amdxdna.emu.driver.bo import SHARE
 from amdxdna.emu.driver.device import EmuDriver
@@ -47,67 +48,67 @@ def rig(request: pytest.FixtureRequest) -> Any:
     made.driver.shutdown(0.0)
 
 
-def ask(rig: Rig, address: int, size: int = 64) -> int:
-    """Twice: the second answer is one that was kept."""
-    first = rig.memory.pointer(7, address, size)
-    assert (7, address, size) in rig.memory._known
-    assert rig.memory.pointer(7, address, size) == first
-    return first
+def asked(rig: Rig, address: int, size: int = 64) -> tuple[object, int]:
+    """The stamp, and the answer that is good for it."""
+    return rig.memory.stamp(7), rig.memory.pointer(7, address, size)
 
 
-def test_a_freed_bo_is_not_found_again(rig: Rig) -> None:
+def test_the_stamp_stays_while_answers_do(rig: Rig) -> None:
     bo, at = rig.bo()
-    assert ask(rig, at) == bo.pointer
+    stamp, pointer = asked(rig, at)
+    assert stamp is not None
+    rig.memory.release(7)
+    assert asked(rig, at) == (stamp, pointer) == (stamp, bo.pointer)
+
+
+def test_a_freed_bo_changes_the_stamp(rig: Rig) -> None:
+    bo, at = rig.bo()
+    stamp, _ = asked(rig, at)
     rig.memory.release(7)
     rig.gone(bo)
+    assert rig.memory.stamp(7) != stamp
     with pytest.raises(BadAddress):
         rig.memory.pointer(7, at, 64)
 
 
-def test_a_freed_bo_is_not_found_while_the_command_runs(rig: Rig) -> None:
+def test_what_a_command_has_stamped_stays_mapped_until_its_end(rig: Rig) -> None:
+    """The stamp alone begins the command: its pointers are used without being asked for again."""
     bo, at = rig.bo()
-    other, there = rig.bo()
-    ask(rig, at)
+    asked(rig, at)
+    rig.memory.release(7)
+    rig.memory.stamp(7)
     rig.gone(bo)
-    with pytest.raises(BadAddress):
-        rig.memory.pointer(7, at, 64)
-    assert ask(rig, there) == other.pointer
-    # What the command holds stays mapped until its end: this would crash otherwise.
-    assert lib.xdna_flush(bo.pointer, 64) is None
+    assert memory_module.store.is_mapped(bo.pointer, bo.size)
+    rig.memory.release(7)
+    assert not memory_module.store.is_mapped(bo.pointer, bo.size)
 
 
-def test_another_size_is_another_question(rig: Rig) -> None:
-    bo, at = rig.bo(2)
-    assert ask(rig, at, 2 * PAGE) == bo.pointer
-    with pytest.raises(BadAddress):
-        rig.memory.pointer(7, at, 2 * PAGE + 1)
-
-
-def test_memory_that_moved_is_found_where_it_is(rig: Rig) -> None:
+def test_memory_that_moved_changes_the_stamp(rig: Rig) -> None:
     bo, at = rig.bo()
-    old = ask(rig, at)
+    stamp, old = asked(rig, at)
     bo.pointer = bo.backing.map(bo.size)
     rig.memory.moved()
-    assert ask(rig, at) == bo.pointer != old
+    after, pointer = asked(rig, at)
+    assert after != stamp
+    assert pointer == bo.pointer != old
     memory_module.store.unmap(old, bo.size)
 
 
-def test_a_context_number_used_again_has_other_addresses(rig: Rig) -> None:
+def test_a_context_number_used_again_has_another_stamp(rig: Rig) -> None:
     _, at = rig.bo()
-    ask(rig, at)
+    stamp, _ = asked(rig, at)
     rig.memory.unbind(7)
-    with pytest.raises(BadAddress):
-        rig.memory.pointer(7, at, 64)
+    assert rig.memory.stamp(7) is None
     stranger = rig.driver.open(54321)
     rig.memory.bind(7, stranger)
-    if rig.memory.pasid:
-        with pytest.raises(BadAddress):
-            rig.memory.pointer(7, at, 64)
+    assert rig.memory.stamp(7) not in (None, stamp)
 
 
-def test_what_is_kept_is_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_module, "MOST_KNOWN", 8)
-    bo, at = rig.bo()
-    for offset in range(40):
-        assert ask(rig, at + offset) == bo.pointer + offset
-    assert len(rig.memory._known) <= 8
+def test_the_users_own_memory_has_no_stamp(rig: Rig) -> None:
+    """He may unmap it at any time."""
+    block = mmap.mmap(-1, PAGE)
+    address = int(ffi.cast("uintptr_t", ffi.from_buffer(block)))
+    bo = rig.memory.create(rig.client, SHARE, PAGE, vaddr=address)
+    assert rig.memory.stamp(7) is None
+    rig.memory.put(bo)
+    assert rig.memory.stamp(7) is not None

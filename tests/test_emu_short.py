@@ -161,6 +161,42 @@ def test_a_long_command_is_the_workers(
     assert Lent(rig, [copy_slot(rig, 4096)]).by_caller() == Reply(Status.OK)
 
 
+def test_a_command_that_comes_again_is_known_until_something_changes() -> None:
+    """Program, buffers and memory map: each is looked at again where it is not what it was."""
+    rig = Rig()
+    asked: list[int] = []
+    pointer = rig.memory.pointer
+
+    def counted(context: int, address: int, size: int) -> int:
+        asked.append(address)
+        return pointer(context, address, size)
+
+    rig.memory.pointer = counted  # type: ignore[method-assign]
+    ffi.memmove(rig.memory.buffers, struct.pack("<I", 5), 4)
+
+    def result(slot: Slot) -> int:
+        assert Lent(rig, [slot]).by_caller() == Reply(Status.OK)
+        return int(struct.unpack("<I", ffi.buffer(rig.memory.buffers + 4096, 4))[0])
+
+    def slot(addend: int, target: int = BUFFERS + 4096) -> Slot:
+        return rig.slot(stream.copy(4, addend), (BUFFERS, target), at=0x2000)
+
+    assert result(slot(1)) == 6
+    first = len(asked)
+    assert result(slot(1)) == 6
+    assert len(asked) == first  # nothing was asked again
+    assert result(slot(2)) == 7  # another program at the same place
+    known = len(asked)
+    assert known > first
+    rig.memory.stamp = lambda context: "moved"  # type: ignore[method-assign]
+    assert result(slot(2)) == 7
+    assert len(asked) > known
+    rig.memory.stamp = lambda context: None  # type: ignore[method-assign]
+    known = len(asked)
+    assert result(slot(2)) == result(slot(2)) == 7
+    assert len(asked) == known + 2 * (first - 1)  # all but the PDI, which is loaded once
+
+
 def test_injected_faults_are_the_workers() -> None:
     rig = Rig(Faults((Fault("fail", first=2),)))
     assert Lent(rig, [copy_slot(rig)]).by_worker() == Reply(Status.OK)
@@ -244,16 +280,16 @@ def test_a_signal_handler_may_wait_for_the_command_it_interrupts(monkeypatch: py
     copies = [copy_slot(rig, 8, 1), rig.slot(stream.copy(8, 2), (BUFFERS + 4096, BUFFERS + 8192), at=0x2000)]
     entered: list[bool] = []
     inner: list[bool] = []
-    execute = rig.npu._execute
+    again = rig.npu._again
 
     def handler(*arguments: Any) -> int:
-        status = execute(*arguments)
+        status = again(*arguments)
         if not entered:
             entered.append(True)
             inner.append(rig.npu.lend(rig.context, 0))
         return status
 
-    monkeypatch.setattr(rig.npu, "_execute", handler)
+    monkeypatch.setattr(rig.npu, "_again", handler)
     assert Lent(rig, copies).by_caller() == Reply(Status.OK)
     assert inner == [True]
     assert rig.npu.executed == 3  # the one it came in was run again
@@ -262,18 +298,18 @@ def test_a_signal_handler_may_wait_for_the_command_it_interrupts(monkeypatch: py
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, commands: int) -> None:
     """The caller's thread is interrupted once, when it has run that many commands."""
-    execute, caller = npu_module.kernels.execute, threading.get_ident()
+    again, caller = npu_module.Npu._again, threading.get_ident()
     left = [commands]
 
-    def interrupted(*arguments: object, **options: object) -> object:
-        result = execute(*arguments, **options)  # type: ignore[arg-type]
+    def interrupted(*arguments: Any) -> object:
+        result = again(*arguments)
         if threading.get_ident() == caller:
             left[0] -= 1
             if not left[0]:
                 raise Stop
         return result
 
-    monkeypatch.setattr(npu_module.kernels, "execute", interrupted)
+    monkeypatch.setattr(npu_module.Npu, "_again", interrupted)
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])

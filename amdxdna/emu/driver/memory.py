@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from amdxdna.emu.driver.client import Client
 
 PAGE = 4096
-MOST_KNOWN = 4096
-"""Answers that are kept for commands that ask again."""
 _IOVA_START, _IOVA_END = 1 << 32, 1 << 48
 
 
@@ -44,8 +42,7 @@ class DeviceMemory:
         self._iovas = RangeAllocator(_IOVA_START, _IOVA_END)
         self._iova_map = AddressMap()
         self._largest = os.sysconf("SC_PHYS_PAGES") * PAGE
-        self._known: dict[tuple[int, int, int], tuple[int, AddressMap, int]] = {}
-        """What `pointer` answered: with the address map it is of, and that one's changes."""
+        self._moves = 0
         self._active: dict[int, int] = {}
         self._epoch = 0
         self._retired: list[tuple[int, Bo]] = []
@@ -203,45 +200,44 @@ class DeviceMemory:
         """From now on the addresses of firmware context `context` are the client's."""
         with self.lock:
             self.contexts[context] = client
-            self._known.clear()
+            self._moves += 1
 
     def unbind(self, context: int) -> None:
         """The firmware context is gone."""
         with self.lock:
             self.contexts.pop(context, None)
-            self._known.clear()
+            self._moves += 1
 
     def moved(self) -> None:
         """Some BO's memory is now elsewhere in this process."""
         with self.lock:
-            self._known.clear()
+            self._moves += 1
 
     def pointer(self, context: int, address: int, size: int) -> int:
-        key = context, address, size
-        # Without the lock: what was right at this command's first pointer stays so until `release`.
-        if context in self._active:
-            known = self._known.get(key)
-            if known is not None and known[1].changes == known[2]:
-                return known[0]
         with self.lock:
             client = self.contexts.get(context)
             if client is None:
                 raise BadAddress(address, size)
-            space = client.space if self.pasid else self._iova_map
-            found = space.find(address, size)
+            found = (client.space if self.pasid else self._iova_map).find(address, size)
             if found is None:
                 raise BadAddress(address, size)
             if context not in self._active:
                 self._active[context] = self._epoch
             bo, offset = found
             pointer = bo.pointer + offset
-            if not bo.user_memory:
-                if len(self._known) >= MOST_KNOWN:
-                    self._known.clear()
-                self._known[key] = pointer, space, space.changes
         if bo.user_memory and not store.is_mapped(pointer, size):
             raise BadAddress(address, size)
         return pointer
+
+    def stamp(self, context: int) -> object:
+        with self.lock:
+            client = self.contexts.get(context)
+            # The user may unmap memory of his own at any time.
+            if client is None or client.pinned:
+                return None
+            if context not in self._active:
+                self._active[context] = self._epoch
+            return self._moves, (client.space if self.pasid else self._iova_map).changes
 
     def release(self, context: int) -> None:
         if context in self._active:

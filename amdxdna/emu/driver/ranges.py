@@ -73,7 +73,7 @@ class AddressMap:
         self._starts: list[int] = []
         self._ranges: list[Mapped] = []
         self.changes = 0
-        """Grows with every change: whoever keeps what `find` told compares it."""
+        """Grows with every change: who keeps what `find` told compares it."""
 
     def __iter__(self) -> Iterator[Mapped]:
         return iter(list(self._ranges))

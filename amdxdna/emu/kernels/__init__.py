@@ -20,7 +20,7 @@ for a GEMM, on the other rows.
 from __future__ import annotations
 
 from .families import Family, UnknownPdi, family_of, pdi
-from .runner import ABORTED, INVALID, OK, Operand, Result, Wait, execute, work
+from .runner import ABORTED, INVALID, OK, Operand, Prepared, Result, Wait, execute, prepare, work
 from .stream import StreamError
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "INVALID",
     "OK",
     "Operand",
+    "Prepared",
     "Result",
     "StreamError",
     "UnknownPdi",
@@ -36,5 +37,6 @@ __all__ = [
     "execute",
     "family_of",
     "pdi",
+    "prepare",
     "work",
 ]

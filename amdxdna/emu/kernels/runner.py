@@ -83,6 +83,53 @@ def _stalled(seconds: float | None) -> bool:
     return True
 
 
+class Prepared:
+    """A stream with its operands resolved. It may run again while the pointers are valid."""
+
+    __slots__ = ("_plan",)
+
+    def __init__(self, plan: Sequence[tuple[Op, list[int]]]) -> None:
+        self._plan = plan
+
+    def run(self, *, threads: int = 0, instant: bool = False, wait: Wait = _stalled) -> Result:
+        """See :func:`execute`."""
+        for index, (op, pointers) in enumerate(self._plan):
+            if isinstance(op, Hang):
+                while not wait(None):
+                    pass
+                return Result(ABORTED, index, f"op {index}: HANG aborted")
+            if isinstance(op, Fail):
+                return Result(op.status, index, f"op {index}: FAIL with status 0x{op.status:x}")
+            if instant:
+                continue
+            if isinstance(op, Delay):
+                if wait(op.microseconds * 1e-6):
+                    return Result(ABORTED, index, f"op {index}: DELAY aborted")
+                continue
+            status = _compute(op, pointers, threads)
+            if status:
+                return Result(INVALID, index, f"op {index}: {_name(op)}: {status}")
+        return _DONE
+
+
+def prepare(program: bytes, family: int, args: Sequence[Operand]) -> Prepared | Result:
+    """Resolves a stream's operands; the result where it cannot run. See :func:`execute`."""
+    try:
+        steps = _steps(program, family)
+    except StreamError as error:
+        return Result(INVALID, 0, str(error))
+    plan: list[tuple[Op, list[int]]] = []
+    for index, (op, spans) in enumerate(steps):
+        if len(spans) > len(args):
+            why = f"op {index}: {_name(op)} takes {len(spans)} arguments, not {len(args)}"
+            return Result(INVALID, index, why)
+        pointers = [args[place](nbytes) for place, nbytes in enumerate(spans)]
+        if isinstance(op, (Gemm, Gemv)) and (pointers[0] | pointers[2]) & 1:
+            return Result(INVALID, index, f"op {index}: a bf16 operand is not aligned to two bytes")
+        plan.append((op, pointers))
+    return Prepared(plan)
+
+
 def execute(
     program: bytes,
     family: int,
@@ -103,36 +150,10 @@ def execute(
     COPY and DELAY (outputs stay as they are), for measuring what the host costs. Thread-safe: runs of
     several threads take turns on the kernel threads; the GIL is released while C runs.
     """
-    try:
-        steps = _steps(program, family)
-    except StreamError as error:
-        return Result(INVALID, 0, str(error))
-    plan: list[tuple[Op, list[int]]] = []
-    for index, (op, spans) in enumerate(steps):
-        if len(spans) > len(args):
-            why = f"op {index}: {_name(op)} takes {len(spans)} arguments, not {len(args)}"
-            return Result(INVALID, index, why)
-        pointers = [args[place](nbytes) for place, nbytes in enumerate(spans)]
-        if isinstance(op, (Gemm, Gemv)) and (pointers[0] | pointers[2]) & 1:
-            return Result(INVALID, index, f"op {index}: a bf16 operand is not aligned to two bytes")
-        plan.append((op, pointers))
-    for index, (op, pointers) in enumerate(plan):
-        if isinstance(op, Hang):
-            while not wait(None):
-                pass
-            return Result(ABORTED, index, f"op {index}: HANG aborted")
-        if isinstance(op, Fail):
-            return Result(op.status, index, f"op {index}: FAIL with status 0x{op.status:x}")
-        if instant:
-            continue
-        if isinstance(op, Delay):
-            if wait(op.microseconds * 1e-6):
-                return Result(ABORTED, index, f"op {index}: DELAY aborted")
-            continue
-        status = _compute(op, pointers, threads)
-        if status:
-            return Result(INVALID, index, f"op {index}: {_name(op)}: {status}")
-    return _DONE
+    prepared = prepare(program, family, args)
+    if isinstance(prepared, Result):
+        return prepared
+    return prepared.run(threads=threads, instant=instant, wait=wait)
 
 
 def _compute(op: Gemm | Gemv | Copy, at: list[int], threads: int) -> str:

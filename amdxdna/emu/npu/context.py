@@ -75,6 +75,8 @@ class Context:
         self.slot_index = 0
         self.stream: tuple[int, bytes] = (0, b"")
         """Device address and bytes of the stream being executed, for the health report."""
+        self.known: dict[object, Any] = {}
+        """What the NPU keeps about commands that come again."""
         self._queue: deque[tuple[list[Slot], Done]] = deque()
         """Chains that are not over, the oldest first: it stays until it is answered."""
         self._turn: Any = threading.RLock()

@@ -26,6 +26,12 @@ class Memory(Protocol):
         Raises BadAddress.
         """
 
+    def stamp(self, context: int) -> object:
+        """What compares equal as long as `pointer` gives the same answers to `context`; None: no promise.
+
+        Begins a command as `pointer` does: answers of an equal stamp may be used until :meth:`release`.
+        """
+
     def release(self, context: int) -> None:
         """The pointers handed out to `context` are not used any more.
 

@@ -151,6 +151,9 @@ class GuestMemory:
         """For the NPU model (amdxdna.emu.npu.Memory): all contexts share the function's addresses."""
         return self.at(address, size)
 
+    def stamp(self, context: int) -> object:
+        return None
+
     def release(self, context: int) -> None:
         """For the NPU model: nothing is pinned."""
 
