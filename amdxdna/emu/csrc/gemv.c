@@ -19,7 +19,8 @@ static uintptr_t last_w;
 
 static size_t place_of(uintptr_t w) { return (w >> 6) * 0x9E3779B97F4A7C15u >> 53; }
 
-/* Notes that the weights `w` are used now, and lets those that followed last time come nearer. Holds the pool. */
+/* Notes that the weights `w` are used now, and lets those that followed last time come nearer: from when a worker
+   finds nothing left to do of this run. Holds the pool. */
 static void expect_follower(uintptr_t w, size_t nbytes)
 {
     size_t was = place_of(last_w), is = place_of(w);
@@ -67,8 +68,8 @@ int emu_gemv(uintptr_t x, uintptr_t w, uintptr_t y, size_t m, size_t k, uint32_t
     }
     size_t grain = PIECE / stride + 1;
     gemv_run run = {&job, variant->gemv[format]};
-    pool_run(gemv_task, &run, groups, grain, threads);
     expect_follower(w, groups * stride);
+    pool_run(gemv_task, &run, groups, grain, threads);
     pool_leave();
     return 0;
 }
