@@ -41,7 +41,7 @@ class Mark:
 MARKS = (
     Mark("trained phrasings", 0.90, "a taught word in a phrasing of the training set"),
     Mark("held-out phrasings", 0.75, "a taught word in a phrasing never trained on"),
-    Mark("fresh phrasings", None, "a taught word in a phrasing written after the training"),
+    Mark("fresh phrasings", None, "a taught word in a phrasing of a third set, never trained on"),
     Mark("bare words", 0.80, "the word alone, lower case or capitalised"),
     Mark("refusals: made up", 0.85, "made-up words, refused"),
     Mark("refusals: dictionary", 0.85, "real words that were never in training, refused"),
@@ -54,7 +54,7 @@ MARKS = (
     Mark("count", 0.80, "new pictures of one to five shapes"),
     Mark("position", 0.80, "new pictures, one of nine places"),
     Mark("picture questions", None, "any question kind in a phrasing never trained on"),
-    Mark("picture questions: fresh", None, "the same in a phrasing written after the training"),
+    Mark("picture questions: fresh", None, "the same in a phrasing of a third set, never trained on"),
 )
 
 
