@@ -180,12 +180,3 @@ def test_bare_share() -> None:
     rng = random.Random(0)
     bare = sum(len(question(rng, "owl", True).split()) <= 2 for _ in range(2000))
     assert 0.12 < bare / 2000 < 0.30
-
-
-def test_words_added_to_a_trained_model_are_drawn_more_often(corpus: Corpus) -> None:
-    size = len(corpus.taught)
-    old = {entry.word for entry in Corpus(corpus.net, size - 3).taught}
-    generator = Generator(corpus, 1, size - 3)
-    drawn = [generator.word(0.0).word for _ in range(20000)]
-    new = sum(word not in old for word in drawn)
-    assert new / 20000 == pytest.approx(9 / (size - 3 + 9), rel=0.25)

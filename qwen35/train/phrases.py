@@ -198,16 +198,14 @@ FRESH = (
     "I came across {w} today; meaning?",
     "Can I get a quick explanation of {w}?",
     "{W}... what does that refer to?",
-    "What would a dictionary say about {w}?",
     "Suppose I had never seen {aw}. What is it?",
     "Pardon my ignorance, but what is {aw}?",
-    "Sum up {w} in one sentence.",
     "Do me a favor and define {w}.",
     "If you had to describe {aw}, what would you say?",
     "The term {w}, please.",
 )
 """Never trained on either. Scores on HELD_OUT, and on the first ten of these, led to more of ASKED; the last
-eleven were written while the shipped model was in training."""
+nine were written while the shipped model was in training."""
 
 BARE = (
     *["{w}"] * 5,
