@@ -39,6 +39,7 @@ class _Plan:
     """One layer's runs and host calls."""
 
     layer: Layer
+    name: str
     project: Runnable
     output: Runnable
     gate_up: Runnable
@@ -98,7 +99,7 @@ class Step:
                 (hidden.sub(j * size, size), w, slices[j][0]) for j, w in enumerate(layer.w_down)
             ]
             self._plans.append(_Plan(
-                layer, npu.dispatch(layer.kind, 0, [(row, layer.w_in, wide_out)]),
+                layer, f"gemv.{layer.kind}", npu.dispatch(layer.kind, 0, [(row, layer.w_in, wide_out)]),
                 npu.dispatch("o", 0, [(mixed, layer.w_o, o_out)]),
                 npu.dispatch("gu", 0, [(row, layer.w_gu, pairs_out)]), npu.dispatch("down", 0, parts),
             ))
@@ -124,7 +125,7 @@ class Step:
             norm.run()
             lap("host.norm")
             plan.project.run()
-            lap(f"gemv.{plan.layer.kind}")
+            lap(plan.name)
             self._mix(plan.layer, past, side)
             self._rest(plan, self._norms[plan.layer.index][1])
         return self._logits()
