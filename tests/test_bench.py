@@ -231,6 +231,10 @@ def test_peers_are_asked_in_turns_and_compared(subject):
     assert found["decode_ratio", 16].value > 1  # tokens a second: ours over theirs
     assert found["decode_peer", 16].value == pytest.approx(1e-9)
     assert ("decode_ratio", 32) not in found
+    share = found["decode_bandwidth", 16].value
+    limit = found["decode_ratio_limit", 16].value
+    assert limit == pytest.approx(found["decode_ratio", 16].value / share, rel=2)
+    assert limit > found["decode_ratio", 16].value
     assert found["context_growth", "32 over 16"].value > 0
 
 

@@ -22,6 +22,7 @@ the meaning of a key does not change.
 `ioctls_token`       ioctls of a token, `dispatches` its kernel runs (a chain is one)
 `prompt`             seconds of a prompt of `tokens` tokens; `decode`: tokens a second at `context`
 `decode_bandwidth`   weight bytes a second of a token over the bandwidth measured beside it
+`decode_ratio_limit` the ratio to a peer that tokens at all of that bandwidth would have
 `context_growth`     time a token at the longest context over the shortest
 `memory_*`           after a chat that fills `context` tokens, in a process of its own
 `cold_embedding`     embedding rows of a prompt out of the mapped file, page cache dropped

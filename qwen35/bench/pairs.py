@@ -52,6 +52,10 @@ def speed_figures(subject: Subject, out: Printer, peers: Sequence[Peer], prompts
         out.add("decode", 1 / seconds[context], "tokens/s", context=context)
         _compare(out, "decode", "tokens/s", context, "context", others,
                  *([[1 / each for each in row] for row in rows] for rows in (ours, theirs)))
+        for place, peer in enumerate(others):
+            reached = zip(ours[place], theirs[place], beside[place::len(others)], strict=True)
+            out.add("decode_ratio_limit", median(their / our / share for our, their, share in reached), "x",
+                    context=context, peer=peer.name, of="tokens at all of the bandwidth measured beside each")
     if beside:
         out.add("decode_bandwidth", median(beside), "x", context=compared,
                 of="memory bandwidth measured beside each run")
