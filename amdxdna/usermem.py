@@ -11,6 +11,7 @@ from amdxdna._native import ffi, lib
 
 Fetch = Callable[[int, Any, int], int]
 """Fills a cffi object from an address, so many bytes; 0, or an errno, negative."""
+WORDS, LONGS = ffi.typeof("uint32_t[]"), ffi.typeof("uint64_t[]")
 _IN_MEMORY = ("/memfd:", "/dev/shm/", "/dev/zero", "/SYSV")
 
 
@@ -46,16 +47,10 @@ class UserMemory:
         self.read_into(address, data, size)
         return bytes(ffi.buffer(data, size))
 
-    def words(self, address: int, count: int) -> list[int]:
-        """`count` 32-bit numbers. Raises OSError(EFAULT)."""
-        data = ffi.new("uint32_t[]", count)
-        self.read_into(address, data, 4 * count)
-        return ffi.unpack(data, count)  # type: ignore[no-any-return]
-
-    def longs(self, address: int, count: int) -> list[int]:
-        """`count` 64-bit numbers. Raises OSError(EFAULT)."""
-        data = ffi.new("uint64_t[]", count)
-        self.read_into(address, data, 8 * count)
+    def numbers(self, kind: Any, address: int, count: int) -> list[int]:
+        """`count` numbers of a cffi array type, WORDS or LONGS. Raises OSError(EFAULT)."""
+        data = ffi.new(kind, count)
+        self.read_into(address, data, ffi.sizeof(data))
         return ffi.unpack(data, count)  # type: ignore[no-any-return]
 
     def write(self, address: int, data: bytes) -> None:

@@ -41,7 +41,7 @@ static struct {
     _Atomic uint64_t left;  /* items nobody has taken yet: first | end << 32 */
     pool_task task;
     void *context;
-    size_t items, grain;
+    size_t grain;
     unsigned helpers, started;
     _Atomic int cpu[POOL_THREADS]; /* where each worker was last seen in this run, -1: not yet */
     int hooked;
@@ -272,7 +272,6 @@ void pool_run(pool_task task, void *context, size_t items, size_t grain, int thr
     start_workers(width - 1);
     pool.task = task;
     pool.context = context;
-    pool.items = items;
     pool.grain = grain;
     pool.helpers = width - 1;
     for (unsigned i = 0; i < width; i++)

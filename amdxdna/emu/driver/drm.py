@@ -17,6 +17,7 @@ from amdxdna.emu.driver.timeline import (
     WAIT_FOR_SUBMIT,
     wait_many,
 )
+from amdxdna.usermem import LONGS, WORDS
 
 if TYPE_CHECKING:
     from amdxdna.emu.driver.client import Client
@@ -129,10 +130,10 @@ def timeline_wait(client: Client, args: Any) -> None:
     if count > MAX_WAITS:
         raise error(errno.ENOMEM)
     user = client.user
-    handles = user.words(args.handles, count)
+    handles = user.numbers(WORDS, args.handles, count)
     try:
         timelines = [client.syncobjs[handle] for handle in handles]
     except KeyError:
         raise error(errno.ENOENT) from None
-    points = user.longs(args.points, count)
+    points = user.numbers(LONGS, args.points, count)
     args.first_signaled = wait_many(list(zip(timelines, points, strict=True)), args.timeout_nsec, flags)

@@ -15,6 +15,7 @@ from amdxdna.emu.driver.bo import SHARE, Bo
 from amdxdna.emu.driver.hwctx import MAX_JOBS, Hwctx
 from amdxdna.emu.driver.packet import Rejected, State
 from amdxdna.emu.driver.store import error
+from amdxdna.usermem import WORDS
 
 if TYPE_CHECKING:
     from amdxdna.emu.driver.client import Client
@@ -78,7 +79,7 @@ def submit(client: Client, args: Any) -> None:
     count = args.arg_count
     if count > MAX_ARGUMENTS or args.cmd_count != 1:
         raise error(errno.EINVAL)
-    handles = client.user.words(args.args, count) if count else ()
+    handles = client.user.numbers(WORDS, args.args, count) if count else ()
     table = client.handles
     memory = client.memory
     with memory.lock:

@@ -33,6 +33,10 @@ class Result(NamedTuple):
     op: int
     message: str
 
+    def run(self, *, threads: int = 0, instant: bool = False, wait: Wait | None = None) -> Result:
+        """What a stream that cannot run gives whenever it is run: this."""
+        return self
+
 
 _DONE = Result(OK, 0, "")
 
@@ -150,10 +154,7 @@ def execute(
     COPY and DELAY (outputs stay as they are), for measuring what the host costs. Thread-safe: runs of
     several threads take turns on the kernel threads; the GIL is released while C runs.
     """
-    prepared = prepare(program, family, args)
-    if isinstance(prepared, Result):
-        return prepared
-    return prepared.run(threads=threads, instant=instant, wait=wait)
+    return prepare(program, family, args).run(threads=threads, instant=instant, wait=wait)
 
 
 def _compute(op: Gemm | Gemv | Copy, at: list[int], threads: int) -> str:

@@ -28,6 +28,8 @@ class Reply(NamedTuple):
 
 
 Done = Callable[[Reply], None]
+Item = tuple[list[Slot], Done]
+"""A chain, and what is called with its answer."""
 Chain = Callable[["Context", list[Slot]], "Reply | None"]
 
 LOOK_IN = 0.005
@@ -77,7 +79,7 @@ class Context:
         """Device address and bytes of the stream being executed, for the health report."""
         self.known: dict[object, Any] = {}
         """What the NPU keeps about commands that come again."""
-        self._queue: deque[tuple[list[Slot], Done]] = deque()
+        self._queue: deque[Item] = deque()
         """Chains that are not over, the oldest first: it stays until it is answered."""
         self._turn: Any = threading.RLock()
         """Held by the thread that executes the oldest chain."""
@@ -119,18 +121,15 @@ class Context:
         nested = turn._is_owned()
         declined = True
         try:
-            if not turn.acquire(blocking=False) or not self._queue or self.gone.is_set():
+            item = self._oldest() if turn.acquire(blocking=False) else None
+            if item is None or self.gone.is_set():
                 declined = False
                 return False
-            item = self._queue[0]
             self.busy = True
             reply = run(self, item[0])
             if reply is None:
                 return False
-            if self._oldest() is item:  # or else a signal handler has ended it
-                if not self.gone.is_set():
-                    item[1](reply)
-                self._over(item)
+            self._end(item, reply)
             declined = False
             if not self._lent:
                 self._lent = True
@@ -163,8 +162,13 @@ class Context:
         if self._turn.acquire(timeout=max(end - time.monotonic(), 0.0)):
             self._turn.release()
 
-    def _over(self, item: tuple[list[Slot], Done]) -> None:
-        if self._queue and self._queue[0] is item:
+    def _end(self, item: Item, reply: Reply | None) -> None:
+        """Answers the oldest chain, if there is an answer, and takes it out, unless a signal handler has."""
+        if self._oldest() is not item:
+            return
+        if reply is not None and not self.gone.is_set():
+            item[1](reply)
+        if self._oldest() is item:  # a handler may also have come during the answer
             self._queue.popleft()
 
     def _work(self, run: Chain) -> None:
@@ -187,7 +191,7 @@ class Context:
                 # A chain that comes from now on rings the bell; one that has come is seen before any sleep.
                 self._lent = False
 
-    def _oldest(self) -> tuple[list[Slot], Done] | None:
+    def _oldest(self) -> Item | None:
         try:
             return self._queue[0]
         except IndexError:
@@ -204,9 +208,7 @@ class Context:
             self.busy = True
             reply = run(self, item[0])
             self.busy = False
-            if reply is not None and not self.gone.is_set():
-                item[1](reply)
-            self._over(item)
+            self._end(item, reply)
             self._lent = False
             return True
         finally:

@@ -305,14 +305,8 @@ class Npu:
             except BadAddress as error:
                 self._log(f"context {context.id}: {error}")
                 return Status.INVALID_BUFFER
-        self.executed += 1
-        context.stream = (slot.stream()[0], command.program)
-        result = command.prepared
-        if not isinstance(result, kernels.Result):
-            result = result.run(threads=self.threads, instant=self.instant, wait=context.wait)
-        if result.status:
-            self._log(f"context {context.id}: {result.message}")
-        return result.status
+        self._begin(context, slot, command.program)
+        return self._run(context, command.prepared)
 
     def read(self, context: int, address: int, size: int) -> bytes:
         """Copies `size` bytes of a context's memory, device heap included; for front ends that decode lists.
@@ -391,10 +385,15 @@ class Npu:
         return Status.OK, self._read(context, address, size), family
 
     def _execute(self, context: Context, slot: Slot, program: bytes, family: int) -> int:
+        self._begin(context, slot, program)
+        return self._run(context, kernels.prepare(program, family, self._operands(context, slot)))
+
+    def _begin(self, context: Context, slot: Slot, program: bytes) -> None:
         self.executed += 1
         context.stream = (slot.stream()[0], program)
-        result = kernels.execute(program, family, self._operands(context, slot), threads=self.threads,
-                                 instant=self.instant, wait=context.wait)
+
+    def _run(self, context: Context, prepared: kernels.Prepared | kernels.Result) -> int:
+        result = prepared.run(threads=self.threads, instant=self.instant, wait=context.wait)
         if result.status:
             self._log(f"context {context.id}: {result.message}")
         return result.status
