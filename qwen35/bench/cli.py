@@ -114,15 +114,16 @@ def _run(options: argparse.Namespace, path: Path) -> None:
 
 def _machine(out: Printer, threads: int) -> float:
     from amdxdna.emu.kernels import isa
+    from amdxdna.emu.kernels.measure import read_bandwidth
     from qwen35 import host
     from qwen35.bench import machine
 
     out.title(f"Machine: {machine.cpu_name()}")
     out.add("threads", threads, "threads", cores=machine.cores(), host_isa=host.isa(),
             emulated_isa=isa.variants()[isa.chosen() - 1])
-    found = machine.bandwidth(threads)
+    found = read_bandwidth(threads=threads)
     out.add("bandwidth", found / 1e9, "GB/s", threads=threads)
-    out.add("bandwidth", machine.bandwidth(1) / 1e9, "GB/s", threads=1)
+    out.add("bandwidth", read_bandwidth(threads=1) / 1e9, "GB/s", threads=1)
     out.add("gemm_float32", machine.gemm_rate() / 1e9, "GFLOP/s", threads=os.environ.get(
         "OPENBLAS_NUM_THREADS", machine.cores()))
     return found

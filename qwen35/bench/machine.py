@@ -1,9 +1,8 @@
-"""The machine beside the figures: memory bandwidth, float32 GEMM rate, and a process's memory."""
+"""The machine beside the figures: float32 GEMM rate, and a process's memory."""
 
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import time
 from collections.abc import Callable
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Memory",
-    "bandwidth",
     "cores",
     "cpu_name",
     "free_bytes",
@@ -29,7 +27,6 @@ __all__ = [
     "reset_peak",
 ]
 
-_PROBE_BYTES = 512 << 20
 _GEMM = 1536
 
 
@@ -80,22 +77,6 @@ def cpu_name() -> str:
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return "unknown"
-
-
-def bandwidth(threads: int = 0, repeats: int = 7) -> float:
-    """Bytes a second that `threads` (0: one a processor) kernel threads read from memory; the best run.
-
-    Huge pages where the kernel has them, as the emulated device's buffers: page walks cost a third.
-    """
-    from amdxdna.emu._kernels import ffi, lib
-
-    with mmap.mmap(-1, _PROBE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as pages:
-        with contextlib.suppress(OSError, AttributeError):
-            pages.madvise(mmap.MADV_HUGEPAGE)
-        start = int(ffi.cast("uintptr_t", ffi.from_buffer(pages)))
-        np.frombuffer(pages, np.uint8)[:: mmap.PAGESIZE] = 1
-        return max(_PROBE_BYTES / _seconds(lambda: lib.emu_read(start, _PROBE_BYTES, threads))
-                   for _ in range(repeats))
 
 
 def fresh_pages(nbytes: int, device: Device, threads: int) -> float:

@@ -7,13 +7,15 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from amdxdna.emu.kernels.measure import read_bandwidth
 from qwen35.bench.figures import Printer, median, ratios
-from qwen35.bench.machine import bandwidth
 from qwen35.bench.peers import Peer
 from qwen35.bench.text import Subject
 
 __all__ = ["speed_figures"]
 
+PROBE = 0.03
+"""Seconds of a look at memory bandwidth: a few readings, close to the run beside it."""
 _LIMITS = {
     ("prompt", "llama", 23): "at most x 1.0",
     ("prompt", "llama", 778): "at most x 0.6",
@@ -44,7 +46,8 @@ def speed_figures(subject: Subject, out: Printer, peers: Sequence[Peer], prompts
         def token(context: int = context) -> float:
             seconds = subject.token(context, tokens)
             if context == compared:
-                beside.append(subject.model.weights.nbytes / seconds / bandwidth(threads, 3))
+                beside.append(subject.model.weights.nbytes / seconds
+                              / read_bandwidth(threads=threads, seconds=PROBE))
             return seconds
 
         ours, theirs = _turns(others, repeats, token, {"prompt": context, "new": tokens}, "token")

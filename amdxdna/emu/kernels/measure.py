@@ -5,6 +5,7 @@ A GEMV reads every weight once, so a decode step cannot be faster than its bytes
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import time
 
@@ -20,8 +21,10 @@ def read_bandwidth(*, nbytes: int = 512 << 20, threads: int = 0, seconds: float 
     gives them back. Raises OSError when they cannot be had. It takes the kernel threads while it runs.
     """
     pieces = max(1, nbytes // _PIECE)
-    with mmap.mmap(-1, pieces * _PIECE) as memory:
-        memory.madvise(mmap.MADV_HUGEPAGE)
+    # Private memory: shared memory has huge pages only where the whole system is set to that.
+    with mmap.mmap(-1, pieces * _PIECE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
         ones = b"\1" * _PIECE
         for _ in range(pieces):
             memory.write(ones)
