@@ -7,6 +7,9 @@ What our export adds to the published vocabulary (other readers skip or default 
 - contexts `gemm`, `gemv` and `vision` whose streams are the emulated NPU's: every packed tensor, the
   head's included, has the layout the format documents for the head (qwen35.formats), so that one tensor
   serves a GEMM and a GEMV; the tower's end with a float32 bias an output (qwen35.export.vision);
+- tokenizer.json of the built-in model says `ignore_merges` (a text that is a token of its own is not put
+  together by merges): the published tokenizers do without it, and the public reference runtime ignores it,
+  so that a few texts get other ids there;
 - param `I` is the MLP width after padding to a multiple of 32; C of `gu` has rows of n_down*D elements,
   v_fc1 writes n_fc2*D columns, so that no K slice reads past its row.
 """

@@ -140,7 +140,8 @@ def _write(job: _Job, out: Path, tokenizer: bytes, *, force: bool, quiet: bool) 
                 for item in items:
                     _write_item(writer, item, source, config.gemv_format, progress)
         for text, ids in cases:
-            writer.record("tokcase", text.encode().hex() or "-", *([",".join(map(str, ids))] if ids else []))
+            # A reader may want two fields: no ids are a lone comma.
+            writer.record("tokcase", text.encode().hex() or "-", ",".join(map(str, ids)) or ",")
         return writer.finish()
 
 

@@ -1,8 +1,9 @@
 """A stand-in tokenizer.json for models without a checkpoint: bytes, made-up words, the special tokens.
 
 Ids 0..255 are the bytes (in byte-level BPE's order), then one pronounceable made-up word an id, so that a
-random model's answer can be read aloud; the special tokens take the last ids Qwen3.5 gives them, counted
-from <|endoftext|> on. There are no merges: every text is encoded by its bytes.
+random model's answer can be read aloud; behind them come the special tokens in Qwen3.5's order, from
+<|endoftext|> on. As in the published file these are added tokens alone: ids of model.vocab have no gaps,
+which other readers insist on. There are no merges: every text is encoded by its bytes.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
     r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-ADDED_TOKENS: dict[int, str] = {
-    0: "<|endoftext|>", 1: "<|im_start|>", 2: "<|im_end|>", 9: "<|vision_start|>", 10: "<|vision_end|>",
-    11: "<|vision_pad|>", 12: "<|image_pad|>", 13: "<|video_pad|>", 14: "<tool_call>", 15: "</tool_call>",
-    22: "<tool_response>", 23: "</tool_response>", 24: "<think>", 25: "</think>",
-}
-"""Qwen3.5's added tokens by their distance from <|endoftext|> (248044 in the published models)."""
+ADDED_TOKENS: dict[int, str] = dict(enumerate((
+    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>",
+    "<|box_start|>", "<|box_end|>", "<|quad_start|>", "<|quad_end|>", "<|vision_start|>", "<|vision_end|>",
+    "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>", "<tool_call>", "</tool_call>", "<|fim_prefix|>",
+    "<|fim_middle|>", "<|fim_suffix|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<tool_response>",
+    "</tool_response>", "<think>", "</think>",
+)))
+"""Qwen3.5's added tokens by their distance from <|endoftext|> (248044 in the published models).
+
+None is left out: readers number added tokens that model.vocab lacks one after the other.
+"""
 
 _PLAIN = range(14, 26)
 _ONSETS = (*"bdfghjklmnprstvwyz", "ch", "sh")
@@ -54,7 +60,6 @@ def tokenizer_json(vocab: int) -> str:
         table[_word(index - 256)] = index
     added = []
     for offset, content in ADDED_TOKENS.items():
-        table[content] = base + offset
         added.append({
             "id": base + offset, "content": content, "single_word": False, "lstrip": False, "rstrip": False,
             "normalized": False, "special": offset not in _PLAIN,
