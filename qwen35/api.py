@@ -282,7 +282,7 @@ class Qwen35:
         tools: Sequence[Mapping[str, Any]] | None = None,
         json_schema: Any = None,
         allow_special: bool = False,
-        loops: bool = True,
+        loops: bool | int = True,
         keep: bool = False,
         cancel: Callable[[], bool] | None = None,
         progress: Callable[[str, int, int], None] | None = None,
@@ -291,9 +291,10 @@ class Qwen35:
         """Answers a whole conversation (messages as in qwen35.template).
 
         `stop` strings end the answer and are not part of it (they do not apply to reasoning). `json_schema`
-        makes the answer a JSON document that fits it (needs the llguidance package). `allow_special`
-        lets markers inside messages become control tokens. `loops=False` lets an answer repeat itself for
-        ever. With `keep` the state before the answer is kept, and kept states are used: for conversations.
+        makes the answer a JSON document that fits it (needs the llguidance package); `Reply.complete` says
+        whether it came to its end. `allow_special` lets markers inside messages become control tokens.
+        `loops` is after how many tokens of one pattern over and over an answer is ended (finish "loop"): True
+        is LoopDetector's own number, False never. With `keep` the state before the answer is kept, and kept states are used: for conversations.
         `cancel()` is asked between tokens and passes, `progress(what, done, total)` told how far the prompt's
         tokens ("prompt") and a picture ("picture") are, `done(reply)` when the answer ends in any way.
 
@@ -331,7 +332,7 @@ class Qwen35:
             self.stop,
             max_new,
             stats=stats,
-            loops=LoopDetector() if loops else None,
+            loops=_detector(loops),
             cancel=cancel,
             progress=None if progress is None else lambda done, total: progress("prompt", done, total),
         )
@@ -414,6 +415,16 @@ class Qwen35:
 
             if isinstance(error, DeviceLost):
                 self._recover()
+
+
+def _detector(loops: bool | int) -> LoopDetector | None:
+    if loops is True:
+        return LoopDetector()
+    if loops is False:
+        return None
+    if not isinstance(loops, int) or loops < 1:
+        raise UsageError(f"loops is {loops!r}", "loops", "give True, False or a number of tokens")
+    return LoopDetector(loops)
 
 
 _SIZES = {1024: "Qwen3.5-0.8B", 2048: "Qwen3.5-2B", 2560: "Qwen3.5-4B", 4096: "Qwen3.5-9B"}

@@ -96,6 +96,7 @@ class Reply:
 
     Attributes, complete at the end: `text`, `reasoning`, `tokens` (ids), `finish` (see Stats), `stats`,
     `note` (one line when the answer was cut for repeating itself, or its JSON is not whole), `logprobs`.
+    With a JSON schema `complete` is to be asked before `text` is read as JSON.
     """
 
     def __init__(
@@ -125,6 +126,16 @@ class Reply:
     def finish(self) -> str:
         """Why the answer ended; empty while it runs."""
         return self.stats.finish
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer is a whole document of its JSON schema; without a schema always true."""
+        constraint = self._sampler.constraint if self._sampler is not None else None
+        if constraint is None:
+            return True
+        if self.finish == "stop":
+            return constraint.complete
+        return constraint.closed and self.finish != "stop-string"
 
     @property
     def logprobs(self) -> list[TokenLogprob]:
@@ -165,11 +176,13 @@ class Reply:
         """Once, whatever way the answer ends."""
         self.stats.finish = finish
         self._run.close()
+        notes = []
         if self._run.period and finish == "loop":
             tokens = f"{self._run.period} token{'s' * (self._run.period != 1)}"
-            self.note = f"stopped: the answer repeats the same {tokens} over and over"
-        elif self._sampler is not None and self._sampler.constraint and not self._sampler.constraint.complete:
-            self.note = "the JSON is not complete"
+            notes.append(f"stopped: the answer repeats the same {tokens} over and over")
+        if not self.complete:
+            notes.append("the JSON is not complete")
+        self.note = "; ".join(notes)
         if self._sampler is not None and not self._sampler.sampling.greedy:
             self.stats.seed = self._sampler.seed
         self.reasoning = self.reasoning.strip()

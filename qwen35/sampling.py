@@ -160,6 +160,10 @@ class Constraint(Protocol):
     def complete(self) -> bool:
         """Whether the answer may end here."""
 
+    @property
+    def closed(self) -> bool:
+        """Whether the answer is complete and nothing could follow."""
+
     def mask(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
         """The scores, those of tokens that are not allowed at -inf; the argument is left as it is."""
 
@@ -310,11 +314,20 @@ def _logprob(logits: NDArray[np.float32], token: int, top: int) -> TokenLogprob:
 
 
 class LoopDetector:
-    """Notices that the last tokens repeat a pattern at least `repeats` times, over at least `span` tokens."""
+    """Notices an answer that repeats the same tokens for ever.
 
-    def __init__(self, longest: int = 256, repeats: int = 4, span: int = 64) -> None:
+    The rule: the last `span` tokens (1,024 unless told otherwise) are one pattern over and over, token for
+    token, and at least `repeats` times (4), so that a pattern longer than a quarter of `span` takes four times
+    its length. Patterns have up to `longest` tokens (512). What is shorter is never cut: a table of equal
+    rows, zeros, a line that was asked for a hundred times look no different from a loop, but end. What
+    changes, be it one digit of a counter a line, is no repetition.
+    """
+
+    def __init__(self, span: int = 1024, repeats: int = 4, longest: int = 512) -> None:
         import numpy as np
 
+        if span < 1 or repeats < 2 or longest < 1:
+            raise ValueError(f"a loop of {span} tokens, {repeats} repeats, a pattern of {longest}")
         self._tokens = np.full(longest, -1, np.int64)  # the last `longest` tokens, newest first
         self._runs = np.zeros(longest, np.int64)  # how long tokens have equalled those `lag` before, a lag
         lags = np.arange(1, longest + 1)

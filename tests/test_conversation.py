@@ -103,12 +103,17 @@ def test_a_stop_string_ends_the_text_and_not_the_reasoning(tmp_path: Path) -> No
 
 
 def test_max_new_and_a_loop_are_said(tmp_path: Path) -> None:
-    model = fake(tmp_path, lambda q: "no " * 400)
+    model = fake(tmp_path, lambda q: "no " * 600)
     short = model.chat("x", max_new=7).result()
     assert short.finish == "length" and short.stats.new_tokens == 7
-    looped = model.chat("x", max_new=600).result()
-    assert looped.finish == "loop" and "repeats" in looped.note and looped.stats.new_tokens < 200
-    assert model.chat("x", max_new=600, loops=False).result().finish in ("stop", "length")
+    looped = model.chat("x", max_new=2000).result()
+    assert looped.finish == "loop" and "repeats" in looped.note and looped.stats.new_tokens == 1024
+    early = model.chat("x", max_new=2000, loops=90).result()
+    assert early.finish == "loop" and early.stats.new_tokens == 90
+    assert model.chat("x", max_new=2000, loops=False).result().finish == "stop"
+    for wrong in (0, -1, 2.5, "yes"):
+        with pytest.raises(UsageError, match="number of tokens"):
+            model.chat("x", loops=wrong)
 
 
 def test_closing_a_reply_keeps_what_came(model: Qwen35) -> None:

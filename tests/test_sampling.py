@@ -10,7 +10,6 @@ import pytest
 from qwen35.errors import UsageError
 from qwen35.sampling import (
     GREEDY,
-    LoopDetector,
     Sampler,
     Sampling,
     StopStrings,
@@ -234,35 +233,6 @@ def test_updated_keeps_what_is_not_given() -> None:
 )
 def test_the_model_cards_values(hidden: int, thinking: bool, images: bool, text: str) -> None:
     assert card_sampling(hidden, thinking=thinking, images=images).describe() == text
-
-
-# Loops.
-
-
-def loops(tokens: list[int]) -> tuple[int, int]:
-    """Tokens until a loop is noticed, and its period; (0, 0) when none is."""
-    detector = LoopDetector()
-    for count, token in enumerate(tokens, 1):
-        period = detector.feed(token)
-        if period:
-            return count, period
-    return 0, 0
-
-
-@pytest.mark.parametrize("period", [1, 2, 3, 10, 16, 17, 60, 200, 256])
-def test_a_loop_is_noticed_once_it_is_long_enough(period: int) -> None:
-    start = [1000 + i for i in range(37)]
-    pattern = [i * 7 % 997 for i in range(period)]
-    need = max(64, 4 * period)
-    assert loops(start + pattern * 70) == (37 + need, period)
-    assert loops(start + (pattern * 70)[: need - 1] + [5000] * 3) == (0, 0)
-
-
-def test_text_that_only_resembles_a_loop() -> None:
-    rng = random.Random(0)
-    rows = [[1, 2, 3, rng.randrange(50), 4] for _ in range(100)]
-    assert loops([token for row in rows for token in row]) == (0, 0)
-    assert loops([rng.randrange(3) for _ in range(3000)]) == (0, 0)
 
 
 # Stop strings.

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from qwen35.errors import UsageError
-from qwen35.sampling import Sampling
+from qwen35.sampling import GREEDY, Sampling
 from qwen35.structured import JsonGrammars, read_schema
-from tests.mock_model import fake
+from tests.mock_model import HashModel, fake
 
 pytestmark = pytest.mark.peer
 
@@ -53,7 +54,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_every_answer_fits(model: Any, schema: Any, fits: Callable[[Any], bool], seed: int) -> None:
     sampling = Sampling(temperature=0.7, presence_penalty=1, seed=seed)
     reply = model.chat(f"q{seed}", json_schema=schema, sampling=sampling, max_new=2000, loops=False).result()
-    assert reply.finish == "stop" and fits(json.loads(reply.text)) and reply.note == ""
+    assert reply.finish == "stop" and fits(json.loads(reply.text)) and reply.note == "" and reply.complete
 
 
 def test_without_a_schema_the_same_model_says_no_json(model: Any) -> None:
@@ -81,18 +82,169 @@ def test_a_bundle_without_an_end_of_answer(model: Any, beyond: bool) -> None:
         JsonGrammars(model.tokenizer, vocab, [vocab] if beyond else [])
 
 
-def test_schemas_that_cannot_be_used(model: Any, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"cannot be used: .*strin"):
-        model.chat("q", json_schema={"type": "strin"})
+def nested(depth: int, shell: Callable[[Any], Any]) -> Any:
+    schema: Any = {"type": "string"}
+    for _ in range(depth):
+        schema = shell(schema)
+    return schema
+
+
+LINK = {"$ref": "#"}
+UNUSABLE: list[tuple[Any, str]] = [
+    ({"type": "strin"}, r"cannot be used: .*strin"),
+    (False, "no document fits"),
+    (None, "a schema is"),
+    (3, "a schema is"),
+    ([], "a schema is"),
+    ("{}", "a schema is"),
+    ({"const": float("nan")}, "not JSON"),
+    ({"type": "number", "maximum": float("inf")}, "not JSON"),
+    ({"const": b"bytes"}, "not JSON"),
+    ({"const": 10**400}, "cannot be used: number out of range"),
+    ({"type": "array", "items": {"type": "null"}, "minItems": 10**400}, "cannot be used"),
+    ({"const": "\ud800"}, "surrogate"),
+    ({"type": "object", "properties": {"\udfff": {}}}, "surrogate"),
+    (LINK, "refers to itself"),
+    ({"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "itself"),
+    ({"type": "object", "properties": {"a": LINK}, "required": ["a"]}, "refers to itself"),
+    ({"type": "array", "items": LINK, "minItems": 1}, "refers to itself"),
+    ({"anyOf": [LINK, {"allOf": [{"type": "null"}, LINK]}]}, "refers to itself"),
+    ({"$ref": "http://example.org/schema"}, "cannot be used"),
+    ({"enum": []}, "cannot be used"),
+    ({"type": "string", "pattern": "("}, "cannot be used"),
+    *((nested(depth, lambda below: {"type": "array", "items": below}), "cannot be used|too deeply")
+      for depth in (200, 900, 5000)),
+    (nested(900, lambda b: {"type": "object", "properties": {"a": b}}), "cannot be used|too deeply"),
+    (nested(900, lambda b: {"anyOf": [b, {"type": "null"}]}), "cannot be used|too deeply"),
+]
+
+
+@pytest.mark.parametrize(("schema", "message"), UNUSABLE, ids=range(len(UNUSABLE)))
+def test_schemas_that_cannot_be_used(model: Any, schema: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        if schema is None:
+            model._json_grammars().constraint(None)
+        else:
+            model.chat("q", json_schema=schema)
+    assert len(str(caught.value)) < 500
+    assert str(model.chat("q", json_schema={"const": 1}, max_new=9)) == "1"
+
+
+def test_references_that_end(model: Any) -> None:
+    schema = {"type": "object", "properties": {"a": LINK, "b": {"type": "boolean"}}, "required": ["b"]}
+    for seed in range(6):
+        sampling = Sampling(temperature=1, presence_penalty=1, seed=seed)
+        reply = model.chat("q", json_schema=schema, sampling=sampling, max_new=3000, loops=False).result()
+        assert not reply.complete or isinstance(json.loads(reply.text)["b"], bool)
+        if reply.complete:
+            return
+    raise AssertionError("no answer came to its end")
+
+
+def test_schema_files(tmp_path: Path) -> None:
     file = tmp_path / "schema.json"
     with pytest.raises(UsageError, match="No such file"):
         read_schema(file)
-    for text, message in [("{", "not JSON"), ("[" * 100_000, "not JSON"), ("[]", "JSON object")]:
+    for text, message in [
+        ("{", "not JSON"), ("[" * 100_000, "not JSON"), ("[]", "a schema is"), ("3", "a schema is"),
+        ('{"const": NaN}', "NaN is no JSON"), ('{"const": -Infinity}', "no JSON"), ("false", "no document"),
+        ('{"const": "\\ud800"}', "surrogate"), ('{"const": 1e999}', "not JSON"), ("null", "a schema is"),
+        ('{"const": ' + "9" * 5000 + "}", "not JSON"), ('{"$ref": "#"}', "refers to itself"), ("", "not JSON"),
+    ]:
         file.write_text(text)
         with pytest.raises(UsageError, match=message):
             read_schema(file)
     file.write_text('{"type": "null"}')
     assert read_schema(file) == {"type": "null"}
+    file.write_text("true")
+    assert read_schema(file) is True
+
+
+def test_the_schema_true_fits_any_document(model: Any) -> None:
+    seen = set()
+    for seed in range(12):
+        sampling = Sampling(temperature=2, seed=seed)
+        reply = model.chat("q", json_schema=True, sampling=sampling, max_new=400, loops=False).result()
+        if reply.complete:
+            seen.add(type(json.loads(reply.text)))
+    assert len(seen) >= 2
+
+
+class Stubborn(HashModel):
+    """Likes one token best, and the rest the less the higher their number."""
+
+    def __init__(self, vocab: int, best: int) -> None:
+        super().__init__(vocab)
+        self.best = best
+
+    def logits(self) -> np.ndarray:
+        out = -np.arange(self.vocab, dtype=np.float32)
+        out[self.best] = 10
+        return out
+
+
+@pytest.mark.parametrize("character", [" ", "\n", "\t", "\r"])
+def test_white_space_has_an_end(tmp_path: Path, character: str) -> None:
+    """Whatever a model likes best, a document of bounded parts ends."""
+    pytest.importorskip("llguidance")
+    model = fake(tmp_path)
+    model.model = model.session.model = Stubborn(
+        model.tokenizer.vocab_size, model.tokenizer.encode(character)[0]
+    )
+    schema = {
+        "type": "object", "properties": {"name": {"enum": ["a", "b"]}, "n": {"type": "null"}},
+        "required": ["name", "n"], "additionalProperties": False,
+    }
+    reply = model.chat("q", json_schema=schema, sampling=GREEDY, max_new=400).result()
+    assert reply.finish == "stop" and reply.complete and not reply.note
+    assert json.loads(reply.text) == {"name": "a", "n": None}
+
+
+def test_usual_ways_to_write_a_document_are_allowed(model: Any) -> None:
+    document = {"a": [1, 2, {"b": []}], "c": {"d": {"e": [["x"]]}}, "f": None}
+    grammar = model._json_grammars()
+    for layout in ({}, {"indent": 2}, {"indent": 4}, {"indent": "\t"}, {"separators": (",", ":")}):
+        text = json.dumps(document, **layout)
+        constraint = grammar.constraint({"type": "object"})
+        for token in model.tokenizer.encode(text):
+            scores = constraint.mask(np.zeros(model.tokenizer.vocab_size, np.float32))
+            assert scores[token] == 0, (layout, text)
+            constraint.accept(token)
+        assert constraint.complete and constraint.closed
+
+
+@pytest.mark.parametrize("how", ["length", "loop", "stop-string", "cancel", "context"])
+def test_a_document_that_was_cut_is_told(tmp_path: Path, how: str) -> None:
+    pytest.importorskip("llguidance")
+    model = fake(tmp_path, max_ctx=300 if how == "context" else 4096)
+    model.model = model.session.model = Stubborn(model.tokenizer.vocab_size, model.tokenizer.encode("a")[0])
+    model.model.max_ctx = 300 if how == "context" else 4096
+    drawn: list[int] = []
+    options: dict[str, Any] = {
+        "length": {"max_new": 30}, "loop": {"max_new": 3000}, "stop-string": {"stop": ["aaa"]},
+        "cancel": {"cancel": lambda: drawn.append(1) or len(drawn) > 9}, "context": {"max_new": 3000},
+    }[how]
+    reply = model.chat("q", json_schema={"type": "string"}, sampling=GREEDY, **options).result()
+    assert reply.finish == how and not reply.complete and reply.note.endswith("the JSON is not complete")
+    assert ("repeats" in reply.note) == (how == "loop")
+
+
+def test_a_whole_document_is_complete_however_it_ended(tmp_path: Path) -> None:
+    pytest.importorskip("llguidance")
+    model = fake(tmp_path)
+    model.model = model.session.model = Stubborn(model.tokenizer.vocab_size, 0)
+    ask = {"json_schema": {"const": {"a": 1}}, "sampling": GREEDY}
+    whole = model.chat("q", **ask).result()
+    tokens = len(whole.tokens)
+    assert whole.finish == "stop" and whole.complete
+    cut = model.chat("q", max_new=tokens, **ask).result()
+    assert cut.finish == "length" and cut.complete and json.loads(cut.text) == {"a": 1}
+    stopped = model.chat("q", stop=["}"], **ask).result()
+    assert stopped.finish == "stop-string" and not stopped.complete
+    # A number that was cut may be another number.
+    cut = model.chat("q", max_new=1, json_schema={"type": "integer"}, sampling=GREEDY).result()
+    assert cut.finish == "length" and not cut.complete
+    assert model.chat("q", max_new=1).result().complete
 
 
 def test_on_the_command_line_over_the_real_path(tmp_path: Path) -> None:
@@ -114,8 +266,9 @@ def test_on_the_command_line_over_the_real_path(tmp_path: Path) -> None:
              "emu:threads=1,quiet"],
             capture_output=True, cwd=ROOT, env=ENV, timeout=120,
         )
-        assert done.returncode == 0, done.stderr
-        if b"the JSON is not complete" not in done.stderr:
+        whole = b"error: the JSON is not complete" not in done.stderr
+        assert done.returncode == (0 if whole else 1), done.stderr
+        if whole:
             assert fits(json.loads(done.stdout))
             return
     raise AssertionError("no answer came to its end")

@@ -113,8 +113,11 @@ def build() -> Parser:
     number("--seed", whole, 0, 2**64 - 1, "0 to 2^64 - 1", "N", "draw the same answer again")
     how.add_argument("--stop", action="append", default=[], type=_text, metavar="TEXT",
                      help="end the answer before this text; repeatable")
-    how.add_argument("--json-schema", metavar="FILE", help="answer with JSON that fits the schema in FILE")
-    how.add_argument("--no-loop-check", action="store_true", help="let an answer repeat itself")
+    how.add_argument("--json-schema", metavar="FILE",
+                     help="answer with JSON that fits the schema in FILE; status 1 when it is not whole")
+    number("--loop-tokens", whole, 1, most, "1 or more", "N",
+           "stop an answer whose last N tokens are one pattern over and over (default 1024)")
+    how.add_argument("--no-loop-check", action="store_true", help="let an answer repeat itself for ever")
 
     run = parser.add_argument_group("where to run")
     run.add_argument("--device", default="auto", metavar="D",
@@ -140,6 +143,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
         given = [n for n in ("temperature", "top_k", "top_p", "min_p") if getattr(options, n) is not None]
         if given:
             parser.error(f"--greedy and --{given[0].replace('_', '-')} exclude each other")
+    if options.no_loop_check and options.loop_tokens is not None:
+        parser.error("--no-loop-check and --loop-tokens exclude each other")
     if "" in options.stop:
         parser.error("argument --stop: an empty text")
     if options.image and options.interactive:

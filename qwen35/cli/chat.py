@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from qwen35.cli.line import LineReader
 from qwen35.cli.output import Progress, notice, report
-from qwen35.cli.run import sampling_of, show
+from qwen35.cli.run import loops_of, sampling_of, show
 from qwen35.cli.signals import Interrupt
 from qwen35.errors import PromptTooLong, UsageError
 
@@ -109,7 +109,7 @@ class Chat:
                     stop=self.options.stop,
                     json_schema=self.options.schema,
                     allow_special=self.options.allow_special,
-                    loops=not self.options.no_loop_check,
+                    loops=loops_of(self.options),
                     cancel=interrupt.pressed,
                     progress=progress,
                 )
@@ -120,6 +120,7 @@ class Chat:
             except BaseException:
                 self.images = images  # the question left no trace: its pictures are still to be asked about
                 raise
+        self.failed |= not reply.complete
         self.last = reply.stats
         self._questions += 1
         self._answer_tokens += reply.stats.new_tokens

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from qwen35.sampling import Sampling
     from qwen35.stats import Stats
 
-__all__ = ["load_model", "run", "sampling_of", "show", "told"]
+__all__ = ["load_model", "loops_of", "run", "sampling_of", "show", "told"]
 
 
 def run(options: argparse.Namespace, load: Callable[[argparse.Namespace], Qwen35] | None = None) -> int:
@@ -139,6 +139,11 @@ def sampling_of(options: argparse.Namespace, model: Qwen35, *, thinking: bool, i
     )
 
 
+def loops_of(options: argparse.Namespace) -> bool | int:
+    """What the options say of answers that repeat themselves, as `Qwen35.reply` takes it."""
+    return False if options.no_loop_check else options.loop_tokens or True
+
+
 def show(reply: Reply, options: argparse.Namespace, clear: Callable[[], None]) -> None:
     """Streams a reply, then its note and statistics. `clear` takes the progress line away."""
     hidden = options.hide_thinking or options.quiet
@@ -151,7 +156,9 @@ def show(reply: Reply, options: argparse.Namespace, clear: Callable[[], None]) -
         clear()
         reply.close()
         answer.end()
-    if reply.note and not options.quiet:
+    if not reply.complete and reply.finish != "cancel":
+        notice(f"error: {reply.note}")
+    elif reply.note and not options.quiet:
         notice(reply.note)
     told(reply.stats, options)
 
@@ -178,12 +185,14 @@ def _ask(model: Qwen35, options: argparse.Namespace, prompt: str) -> int:
             stop=options.stop,
             json_schema=options.schema,
             allow_special=options.allow_special,
-            loops=not options.no_loop_check,
+            loops=loops_of(options),
             cancel=interrupt.pressed,
             progress=progress,
         )
         show(reply, options, progress.close)
-    return 130 if reply.finish == "cancel" else 0
+    if reply.finish == "cancel":
+        return 130
+    return 0 if reply.complete else 1
 
 
 def _interactive(model: Qwen35, options: argparse.Namespace) -> int:
@@ -192,8 +201,9 @@ def _interactive(model: Qwen35, options: argparse.Namespace) -> int:
     for line in _lines():
         if line.strip():
             try:
-                if _ask(model, options, line) == 130:
+                if (one := _ask(model, options, line)) == 130:
                     return 130
+                status = max(status, one)
             except BrokenPipeError:
                 raise
             except Exception as error:
