@@ -294,7 +294,8 @@ class Qwen35:
         makes the answer a JSON document that fits it (needs the llguidance package); `Reply.complete` says
         whether it came to its end. `allow_special` lets markers inside messages become control tokens.
         `loops` is after how many tokens of one pattern over and over an answer is ended (finish "loop"): True
-        is LoopDetector's own number, False never. With `keep` the state before the answer is kept, and kept states are used: for conversations.
+        is LoopDetector's own number, False never. With `keep` the state before the answer is kept, and kept
+        states are used: for conversations.
         `cancel()` is asked between tokens and passes, `progress(what, done, total)` told how far the prompt's
         tokens ("prompt") and a picture ("picture") are, `done(reply)` when the answer ends in any way.
 

@@ -317,9 +317,9 @@ class LoopDetector:
     """Notices an answer that repeats the same tokens for ever.
 
     The rule: the last `span` tokens (1,024 unless told otherwise) are one pattern over and over, token for
-    token, and at least `repeats` times (4), so that a pattern longer than a quarter of `span` takes four times
-    its length. Patterns have up to `longest` tokens (512). What is shorter is never cut: a table of equal
-    rows, zeros, a line that was asked for a hundred times look no different from a loop, but end. What
+    token, and at least `repeats` times (4), so that a pattern longer than a quarter of `span` takes four
+    times its length. Patterns have up to `longest` tokens (512). What is shorter is never cut: a table of
+    equal rows, zeros, a line that was asked for a hundred times look no different from a loop, but end. What
     changes, be it one digit of a counter a line, is no repetition.
     """
 

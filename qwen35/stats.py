@@ -22,8 +22,8 @@ class Stats:
     first_token_s   from the question to the first token
     decode_s        from the first token to the last
     swaps, loads    hardware contexts given up and loaded during the answer
-    finish          why it ended: stop (the model's own end), length (max_new), context (it is full), loop (see
-                    LoopDetector), stop-string, cancel or error
+    finish          why it ended: stop (the model's own end), length (max_new), context (it is full), loop
+                    (see LoopDetector), stop-string, cancel or error
     seed            what the sampler drew from (0 when greedy)
     """
 

@@ -3,9 +3,9 @@
 The grammar is the work of the optional `llguidance` package (extra `json`). Its masks follow the text a token
 stands for, so any tokenisation of a fitting document is allowed.
 
-White space between the parts of a document is one space, or a newline and an indent: a model that likes spaces
-could go on with them for ever. A schema's own `x-guidance` (the library's key for such options) decides
-otherwise.
+White space between the parts of a document is one space, or a newline and an indent: a model that likes
+spaces could go on with them for ever. A schema's own `x-guidance` (the library's key for such options) may
+say otherwise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["JsonConstraint", "JsonGrammars", "read_schema"]
 
 #: The library's options (its docs/json_schema.md, "Whitespace handling"): 16 levels of an indent of two.
-_SPACES = {"whitespace_flexible": True, "whitespace_pattern": r"[ ]|\n([ ]{0,32}|\t{0,16})"}
+_SPACES: Any = {"whitespace_flexible": True, "whitespace_pattern": r"[ ]|\n([ ]{0,32}|\t{0,16})"}
 
 
 def read_schema(path: str | Path) -> Any:

@@ -37,7 +37,7 @@ LEGITIMATE: dict[str, tuple[str, Callable[[int], str], str]] = {
     "code lines": ("def f():\n", lambda i: "    pass\n", ""),
     "assembly": ("start:\n", lambda i: "    nop\n", "    ret"),
     "assertions": ("", lambda i: f"assert f({i}) == 0\n", ""),
-    "refrain": ("", lambda i: f"Verse {i}, a new one\nRow, row, row your boat\nGently down the stream\n\n", ""),
+    "refrain": ("", lambda i: f"Verse {i}, a new one\nRow, row, row your boat\nGently down\n\n", ""),
     "na na": ("Na ", lambda i: "na ", "hey Jude"),
     "base64 zeros": ("", lambda i: base64.b64encode(bytes(57)).decode() + "\n", ""),
     "dna": (">x\n", lambda i: "GATTACA", "\n"),
@@ -103,7 +103,7 @@ def test_an_answer_of_a_thousand_tokens_is_not_cut(tokenizer: Tokenizer, kind: s
         "I am a dog. ",
         "the the ",
         "- A dog is an animal.\n- A dog is a pet.\n",
-        "Wait, let me think about this again. The user asks for the sum of two numbers, so I should add them. "
+        "Wait, let me think about this again. The user asks for the sum of two numbers, so I add them. "
         "But is it what they want? Let me check the question once more.\n\n",
     ],
 )

@@ -149,7 +149,8 @@ def test_schema_files(tmp_path: Path) -> None:
         ("{", "not JSON"), ("[" * 100_000, "not JSON"), ("[]", "a schema is"), ("3", "a schema is"),
         ('{"const": NaN}', "NaN is no JSON"), ('{"const": -Infinity}', "no JSON"), ("false", "no document"),
         ('{"const": "\\ud800"}', "surrogate"), ('{"const": 1e999}', "not JSON"), ("null", "a schema is"),
-        ('{"const": ' + "9" * 5000 + "}", "not JSON"), ('{"$ref": "#"}', "refers to itself"), ("", "not JSON"),
+        ('{"const": ' + "9" * 5000 + "}", "not JSON"), ('{"$ref": "#"}', "refers to itself"),
+        ("", "not JSON"),
     ]:
         file.write_text(text)
         with pytest.raises(UsageError, match=message):
