@@ -23,6 +23,7 @@ from amdxdna.node import Node
 if TYPE_CHECKING:
     from amdxdna.heap import Heap
     from amdxdna.pool import ContextPool
+    from amdxdna.profile import DriverProfile
     from amdxdna.query import AieMetadata
 
 DRIVER_NAMES = ("amdxdna_accel_driver", "amdxdna")
@@ -87,6 +88,7 @@ class Client:
         """Handle and bytes of a heap BO that is not mapped yet: until then the driver uses none after it."""
         self._heap: Heap | None = None
         self._metadata: AieMetadata | None = None
+        self._profile: DriverProfile | None = None
         self.pool: ContextPool | None = None
         self._at_close: list[Callable[[], None]] = []
         self.leaked: list[Any] = []
@@ -125,6 +127,15 @@ class Client:
                 if self._heap is None:
                     self._heap = Heap(self)
         return self._heap
+
+    @property
+    def profile(self) -> DriverProfile:
+        """What is known of the driver, looked up once. Works after :meth:`close` too."""
+        if self._profile is None:
+            from amdxdna.profile import profile_of
+
+            self._profile = profile_of(self.node, self.version)
+        return self._profile
 
     @property
     def metadata(self) -> AieMetadata:

@@ -15,6 +15,7 @@ from amdxdna.heap import Heap
 from amdxdna.hwctx import HwContext, QoS
 from amdxdna.node import Node, open_node, resolve
 from amdxdna.pool import ContextPool
+from amdxdna.profile import DriverProfile
 from amdxdna.xclbin import Xclbin
 
 _clients: dict[str, Client] = {}
@@ -108,6 +109,11 @@ class Device:
     def version(self) -> DrmVersion:
         """The driver's interface version; features are gated on its ``minor``."""
         return self.client.version
+
+    @property
+    def profile(self) -> DriverProfile:
+        """What is known of this driver: its time-out, what of chains, user pointers and heap to rely on."""
+        return self.client.profile
 
     @property
     def heap(self) -> Heap:

@@ -47,6 +47,13 @@ class Node(Protocol):
     def munmap(self, address: int, length: int) -> None:
         """Undoes :meth:`mmap`. Works after :meth:`close` too: views of a buffer may outlive the device."""
 
+    def text(self, path: str) -> str | None:
+        """What a file of the machine says about the driver, without the space around it, by its path below
+        the root: ``"sys/module/amdxdna/version"``, ``"proc/sys/kernel/osrelease"``.
+
+        Empty when this process may not read it, None when there is none. Works on a closed node too.
+        """
+
     def close(self) -> None:
         """Closes the node; later calls do nothing. In a forked child it leaves the parent's node alone."""
 
@@ -64,8 +71,9 @@ class KernelNode:
 
     emulated = False
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], sys: str | Path = "/sys") -> None:
         self.path = os.fspath(path)
+        self._sys = Path(sys)
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._fd = -1
@@ -123,6 +131,15 @@ class KernelNode:
         value = lib.xdna_munmap(address, length)
         if value < 0:
             raise OSError(-value, os.strerror(-value))
+
+    def text(self, path: str) -> str | None:
+        top, _, rest = path.partition("/")
+        try:
+            return (self._sys / rest if top == "sys" else Path("/", path)).read_text(errors="replace").strip()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError:
+            return ""
 
     def close(self) -> None:
         if self._pid != os.getpid():
@@ -204,7 +221,7 @@ def _open(where: str, sys: str | Path, dev: str | Path) -> Node:
 
         return EmuNode(EmuOptions.parse(where[4:]))
     try:
-        return KernelNode(where)
+        return KernelNode(where, sys)
     except NoDevice as error:
         if error.errno != errno.ENOENT:
             raise

@@ -67,6 +67,9 @@ class ProxyNode:
     def munmap(self, address: int, length: int) -> None:
         self.inner.munmap(address, length)
 
+    def text(self, path: str) -> str | None:
+        return self.inner.text(path)
+
     def close(self) -> None:
         self.closes += 1
         self.inner.close()

@@ -18,8 +18,8 @@ def parse(text: str, environment: str | None = None) -> EmuOptions:
 def test_defaults() -> None:
     assert parse("") == EmuOptions()
     options = EmuOptions()
-    assert (options.slots, options.columns, options.minor) == (16, 8, 10)
-    assert (options.address, options.tdr) == ("pasid", 2)
+    assert (options.slots, options.columns, options.personality.minor) == (16, 8, 10)
+    assert (options.address, options.personality.tdr) == ("pasid", 2)
 
 
 def test_every_kind_of_value() -> None:
@@ -61,7 +61,7 @@ def test_the_environment_gives_defaults() -> None:
     ("slots=-1", "it must be 0 to 1024"),
     ("slots=4,held_slots=5", "there are 4 slots"),
     ("columns=9", "it must be 1 to 8"),
-    ("minor=11", "it must be 0 to 10"),
+    ("minor=17", "it must be 0 to 16"),
     ("address=physical", "it is pasid or iova"),
     ("tdr=-1", "it is 0 (off) to 3600 seconds"),
     ("tdr=nan", "it is 0 (off) to 3600 seconds"),

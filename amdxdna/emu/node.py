@@ -179,6 +179,10 @@ class EmuNode:
             if r.bo is bo and not r.own:
                 store.map_shared(bo.backing.file.fd, bo.backing.offset + r.offset, r.end - r.start, r.start)
 
+    def text(self, path: str) -> str | None:
+        """See :meth:`amdxdna.node.Node.text`: the machine and module that the options say it is."""
+        return self.driver.kind.text(path, self.client.privileged)
+
     def close(self) -> None:
         """See :meth:`amdxdna.node.Node.close`. A hung command delays it by up to two seconds."""
         if self._pid != os.getpid():

@@ -6,12 +6,17 @@ AMDXDNA_EMU has the same form and gives defaults. Each option, with its default:
 =================== =================================================================================
 ``slots=16``        hardware contexts the NPU holds
 ``columns=8``       AIE columns, 1 to 8
-``minor=10``        DRM minor the driver reports; features newer than it are refused (0 to 10)
+``driver=7.3``      the driver it behaves as: 7.3, 7.2, 6.18, 6.18.5, 6.14 (Linux's own), oot-2026-08,
+                    oot-2026-05, oot-legacy, oot-2025-12, oot-2025-09, oot-2025-06 (AMD's out of tree);
+                    amdxdna/emu/personality.py says what each does
+``minor=10``        DRM minor the driver reports; features newer than it are refused (0 to 16); default: the
+                    driver's
 ``address=pasid``   ``pasid``: packets carry host addresses; ``iova``: addresses the driver gives
 ``threads=0``       threads a kernel computes on, 0 for one a core
 ``instant``         kernels compute nothing and return at once, to measure what the host costs
 ``held_slots=0``    contexts that another process holds
-``tdr=2``           seconds without progress after which a command times out; 0 switches it off
+``tdr=2``           seconds without progress after which a command times out; 0 switches it off;
+                    default: the driver's (2 to 60)
 ``sensors``         answer the sensor query (else ENODEV, as without platform support)
 ``privileged=1``    act as root (1) or not (0); default: what this process is
 ``memlock=BYTES``   locked-memory limit for user-pointer BOs; default: this process's
@@ -38,11 +43,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from amdxdna.emu.faults import KINDS, Fault
+from amdxdna.emu.personality import PERSONALITIES, Personality
 from amdxdna.errors import BadArgument
 
 ENVIRONMENT = "AMDXDNA_EMU"
 _WHICH = re.compile(r"(?P<first>\d+)(?P<range>-(?P<last>\d+)?)?|\*")
-_RANGES = {"slots": (0, 1024), "columns": (1, 8), "minor": (0, 10), "threads": (0, 1024),
+_RANGES = {"slots": (0, 1024), "columns": (1, 8), "minor": (0, 16), "threads": (0, 1024),
            "held_slots": (0, 1024)}
 
 
@@ -52,12 +58,13 @@ class EmuOptions:
 
     slots: int = 16
     columns: int = 8
-    minor: int = 10
+    driver: str = "7.3"
+    minor: int | None = None
     address: str = "pasid"
     threads: int = 0
     instant: bool = False
     held_slots: int = 0
-    tdr: float = 2.0
+    tdr: float | None = None
     sensors: bool = False
     privileged: bool | None = None
     memlock: int | None = None
@@ -67,16 +74,26 @@ class EmuOptions:
     def __post_init__(self) -> None:
         for name, (low, high) in _RANGES.items():
             value = getattr(self, name)
-            if not low <= value <= high:
+            if value is not None and not low <= value <= high:
                 raise _bad(f"{name}={value}", f"it must be {low} to {high}")
         if self.address not in ("pasid", "iova"):
             raise _bad(f"address={self.address}", "it is pasid or iova")
-        if not 0 <= self.tdr <= 3600:
+        if self.driver not in PERSONALITIES:
+            raise _bad(f"driver={self.driver}", f"there are {', '.join(PERSONALITIES)}")
+        if self.tdr is not None and not 0 <= self.tdr <= 3600:
             raise _bad(f"tdr={self.tdr:g}", "it is 0 (off) to 3600 seconds")
         if self.held_slots > self.slots:
             raise _bad(f"held_slots={self.held_slots}", f"there are {self.slots} slots")
         if self.memlock is not None and self.memlock < 0:
             raise _bad(f"memlock={self.memlock}", "it is a number of bytes")
+
+    @property
+    def personality(self) -> Personality:
+        """What the driver does: the chosen one's behaviour, with the minor and time-out given."""
+        kind = PERSONALITIES[self.driver]
+        if self.minor is not None:
+            kind = replace(kind, minor=self.minor)
+        return kind if self.tdr is None else kind.with_tdr(self.tdr)
 
     @classmethod
     def parse(cls, text: str = "", environ: Mapping[str, str] | None = None) -> EmuOptions:
@@ -110,7 +127,7 @@ def _apply(options: EmuOptions, text: str) -> EmuOptions:
             faults = (*faults, _fault(item, key, value))
         elif key not in known:
             raise _bad(item, f"unknown; there are {', '.join(sorted(known | set(KINDS)))}")
-        elif key == "address":
+        elif key in ("address", "driver"):
             changes[key] = value
         else:
             changes[key] = _value(item, key, value if given else "1")

@@ -111,6 +111,10 @@ class TraceNode:
         self._mappings.discard((address, length))
         self._recorder.unmapped(self._session, os.getpid(), threading.get_native_id(), address, length)
 
+    def text(self, path: str) -> str | None:
+        """See :meth:`amdxdna.node.Node.text`."""
+        return self._node.text(path)
+
     def close(self) -> None:
         """See :meth:`amdxdna.node.Node.close`."""
         self._node.close()

@@ -75,6 +75,10 @@ class NullNode:
         self._known.clear()
         self.node.munmap(address, length)
 
+    def text(self, path: str) -> str | None:
+        """See amdxdna.node.Node.text."""
+        return self.node.text(path)
+
     def close(self) -> None:
         """See amdxdna.node.Node.close."""
         fd, self._fd = self._fd, -1

@@ -69,7 +69,7 @@ class Client:
         self.closed = False
         from amdxdna.emu.driver.table import entries
 
-        self._entries = entries(options.minor)
+        self._entries = entries(device.kind.level)
 
     @property
     def memlock(self) -> int:

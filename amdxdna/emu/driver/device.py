@@ -41,6 +41,7 @@ class EmuDriver:
 
     def __init__(self, options: EmuOptions) -> None:
         self.options = options
+        self.kind = options.personality
         self.lock = threading.RLock()
         self.faults = Faults(options.faults)
         self.memory = DeviceMemory(options.address == "pasid")
@@ -55,7 +56,7 @@ class EmuDriver:
         self.last_async_error = bytes(24)
         self.progressed = 0.0
         """When a command was last sent or answered, on the whole device."""
-        self.idle_wait = min(2.0, options.tdr) if options.tdr else 2.0
+        self.idle_wait = min(2.0, self.kind.tdr) if self.kind.tdr else 2.0
         self.messages: deque[str] = deque(maxlen=256)
         """What a kernel log would show."""
         self._told: set[str] = set()
@@ -113,12 +114,12 @@ class EmuDriver:
 
     def watch(self) -> None:
         """A command was sent: the watchdog must be awake."""
-        if self._watching or not self.options.tdr:
+        if self._watching or not self.kind.tdr:
             return
         self._watching = True
         if self._watchdog is None:
             self._watchdog = threading.Thread(target=self._watchdog_main, daemon=True,
-                                              args=(weakref.ref(self), self._wake, self.options.tdr),
+                                              args=(weakref.ref(self), self._wake, self.kind.tdr),
                                               name="amdxdna-emu watchdog")
             self._watchdog.start()
         self._wake.set()
@@ -147,7 +148,7 @@ class EmuDriver:
 
     def _look(self) -> float | None:
         """Handles what is due; seconds until the next look, None when nothing is in flight."""
-        tdr = self.options.tdr
+        tdr = self.kind.tdr
         soonest: float | None = None
         for client in list(self.clients):
             for context in list(client.contexts.values()):
@@ -174,10 +175,10 @@ class EmuDriver:
             _, report = self.npu.health(context.firmware)
             with context.lock:
                 hwctx.disconnect(context)
-                told = self.options.minor >= HEALTH_MINOR
+                told = self.kind.level >= HEALTH_MINOR
                 jobs.end_all(context, timeout_words(report) if told else b"", report.slot)
                 # Its CUs follow later: whoever submits before that meets a context without any.
-                context.configure_at = time.monotonic() + RECONFIGURE * self.options.tdr
+                context.configure_at = time.monotonic() + RECONFIGURE * self.kind.tdr
                 try:
                     hwctx.reconnect(context)
                 except OSError as reason:

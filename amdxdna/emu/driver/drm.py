@@ -31,7 +31,8 @@ _CAPS = {0x5: 3, 0x6: 1, 0x13: 1, 0x14: 1}  # PRIME, monotonic timestamps, synco
 
 def version(client: Client, args: Any) -> None:
     """VERSION: numbers, and texts cut to the buffers given; lengths are the whole texts' on return."""
-    args.version_major, args.version_minor, args.version_patchlevel = 0, client.device.options.minor, 0
+    kind = client.device.kind
+    args.version_major, args.version_minor, args.version_patchlevel = kind.major, kind.minor, 0
     for field, text in (("name", NAME), ("date", DATE), ("desc", DESCRIPTION)):
         room = min(getattr(args, f"{field}_len"), len(text))
         address = getattr(args, field)

@@ -256,7 +256,7 @@ def _config_cus(hwctx: Hwctx, data: bytes) -> None:
 def _debug_buffer(hwctx: Hwctx, handle: int, kind: int) -> None:
     """Attaches or detaches a debug buffer; the firmware writes nothing into it."""
     client = hwctx.client
-    if client.device.options.minor < 3:
+    if client.device.kind.level < 3:
         raise error(errno.EOPNOTSUPP)
     bo = client.handles.get(handle)
     if bo is None or bo.kind != DEV:

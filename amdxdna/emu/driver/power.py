@@ -21,7 +21,7 @@ def set_state(client: Client, args: Any) -> None:
         if args.param == lib.DRM_AMDXDNA_SET_POWER_MODE:
             _power_mode(client, args.buffer)
         elif (args.param in (lib.DRM_AMDXDNA_SET_FORCE_PREEMPT, lib.DRM_AMDXDNA_SET_FRAME_BOUNDARY_PREEMPT)
-              and client.device.options.minor >= PREEMPT_MINOR):
+              and client.device.kind.level >= PREEMPT_MINOR):
             _preempt(client, args.param, args.buffer)
         else:
             raise error(errno.EOPNOTSUPP)

@@ -173,7 +173,7 @@ def _contexts(client: Client) -> Iterator[Hwctx]:
 def _entry(context: Hwctx) -> bytes:
     device = context.device
     fields: dict[str, Any] = {}
-    if context.firmware is not None and device.options.minor >= HEALTH_MINOR:
+    if context.firmware is not None and device.kind.level >= HEALTH_MINOR:
         status, health = device.npu.health(context.firmware)
         if not status:
             fatal = health.fatal
@@ -233,7 +233,7 @@ ARRAY: dict[int, tuple[int, Query]] = {
 
 def _answer(table: dict[int, tuple[int, Query]], client: Client, args: Any) -> None:
     minor, query = table.get(args.param, (0, None))
-    if query is None or client.device.options.minor < minor:
+    if query is None or client.device.kind.level < minor:
         raise error(errno.EOPNOTSUPP)
     with client.device.lock:
         query(client, args)
