@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
+from amdxdna.aie import registers
 from amdxdna.cli import main
 from amdxdna.emu.kernels import stream
-from amdxdna.insts import disassemble, registers, txn
+from amdxdna.insts import disassemble, txn
 
 
 def words(*values: int) -> bytes:

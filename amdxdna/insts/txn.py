@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from amdxdna.insts import registers
+from amdxdna.aie import registers
 
 HEADER = struct.Struct("<BBBBBB2xII")
 VERSIONS = {(0, 1), (1, 0)}

@@ -28,7 +28,7 @@ def tile_of(address: int, memory_rows: int = 1) -> Tile:
     return Tile(address >> COLUMN_SHIFT & 0x7F, row, kind, address & ((1 << ROW_SHIFT) - 1))
 
 
-class _Dma(NamedTuple):
+class Dma(NamedTuple):
     """A tile's DMA: buffer descriptors of `words` words each 0x20 bytes, and channels 8 bytes each; a word of
     status each."""
 
@@ -42,22 +42,50 @@ class _Dma(NamedTuple):
     mm2s_status: int
 
 
-_DMAS = {SHIM: _Dma(0x1D000, 8, 16, 0x1D200, 0x1D210, 2, 0x1D220, 0x1D228),
-         MEMORY: _Dma(0xA0000, 8, 48, 0xA0600, 0xA0630, 6, 0xA0660, 0xA0680),
-         COMPUTE: _Dma(0x1D000, 6, 16, 0x1DE00, 0x1DE10, 2, 0x1DF00, 0x1DF10)}
-_BD_STEP, _CHANNEL_STEP, _LOCK_STEP = 0x20, 8, 0x10
-_LOCKS = {SHIM: (0x14000, 16), MEMORY: (0xC0000, 64), COMPUTE: (0x1F000, 16)}
-_SWITCH = {SHIM: 0x3F000, MEMORY: 0xB0000, COMPUTE: 0x3F000}
+DMAS = {SHIM: Dma(0x1D000, 8, 16, 0x1D200, 0x1D210, 2, 0x1D220, 0x1D228),
+        MEMORY: Dma(0xA0000, 8, 48, 0xA0600, 0xA0630, 6, 0xA0660, 0xA0680),
+        COMPUTE: Dma(0x1D000, 6, 16, 0x1DE00, 0x1DE10, 2, 0x1DF00, 0x1DF10)}
+BD_STEP, _CHANNEL_STEP, LOCK_STEP = 0x20, 8, 0x10
+LOCKS = {SHIM: (0x14000, 16), MEMORY: (0xC0000, 64), COMPUTE: (0x1F000, 16)}
+SWITCH = {SHIM: 0x3F000, MEMORY: 0xB0000, COMPUTE: 0x3F000}
+MUX, DEMUX = 0x1F000, 0x1F004
+CORE_CONTROL = 0x32000
+# Registers of an event module: broadcasts, and the directions they do not go on to.
+_BLOCKS = ((0x40, "South"), (0x50, "West"), (0x60, "North"), (0x70, "East"))
+
+
+def _events(base: int, prefix: str = "", network: str = "") -> dict[int, str]:
+    """Names of the broadcast registers of the event module whose broadcast 0 is at `base`."""
+    found = {base + 4 * n: f"{prefix}Event_Broadcast{n}" for n in range(16)}
+    for first, letter in ((base, network), *(((base + 0x40, "B"),) if network else ())):
+        for at, side in _BLOCKS:
+            for word, what in enumerate(("Set", "Clr", "Value")):
+                name = f"{prefix}Event_Broadcast_{letter + '_' if letter else ''}Block_{side}_{what}"
+                found[first + at + 4 * word] = name
+    return found
+
+
 _SINGLE = {
-    COMPUTE: {0x32000: "Core_Control", 0x32004: "Core_Status", 0x32038: "Core_Processor_Bus",
-              0x34000: "Core_Timer_Control", 0x34008: "Core_Event_Generate", 0x36030: "Tile_Control",
+    COMPUTE: {CORE_CONTROL: "Core_Control", 0x32004: "Core_Status", 0x32030: "Error_Halt_Control",
+              0x32034: "Error_Halt_Event", 0x32038: "Core_Processor_Bus", 0x34000: "Core_Timer_Control",
+              0x34008: "Core_Event_Generate", 0x36030: "Tile_Control", 0x36060: "Accumulator_Control",
               0x14000: "Memory_Timer_Control", 0x60000: "Module_Clock_Control",
-              0x60010: "Module_Reset_Control"},
-    MEMORY: {0xFFF00: "Module_Clock_Control", 0xFFF10: "Module_Reset_Control"},
-    SHIM: {},
+              0x60010: "Module_Reset_Control", 0x14514: "Memory_Event_Group_Error_Enable",
+              0x34510: "Core_Event_Group_Errors0_Enable",
+              **_events(0x14010, "Memory_"), **_events(0x34010, "Core_")},
+    MEMORY: {0xFFF00: "Module_Clock_Control", 0xFFF10: "Module_Reset_Control",
+             0x94518: "Event_Group_Error_Enable", **_events(0x94010, network="A")},
+    SHIM: {MUX: "Mux_Config", DEMUX: "Demux_Config", 0x33000: "PL_Interface_Upsizer_Config",
+           0x3450C: "Event_Group_Errors_Enable", 0x15004: "Interrupt_Controller_2nd_Level_Enable",
+           **{0x35000 + 0x30 * n + at: f"Interrupt_Controller_1st_Level_{name}"
+              for n, letter in enumerate("AB")
+              for at, name in ((4, f"Enable_{letter}"), (0x10, f"IRQ_NO_{letter}"),
+                               (0x14, f"IRQ_Event_{letter}"), (0x18, f"Block_North_In_{letter}_Set"))},
+           0xFFF20: "Column_Clock_Control", 0xFFF28: "Column_Reset_Control",
+           **_events(0x34010, network="A")},
 }
-_PROGRAM, _PROGRAM_BYTES = 0x20000, 0x4000
-_DATA_BYTES = {COMPUTE: 0x10000, MEMORY: 0x80000}
+PROGRAM, PROGRAM_BYTES = 0x20000, 0x4000
+DATA_BYTES = {COMPUTE: 0x10000, MEMORY: 0x80000}
 
 Field = tuple[str, int, int, int]
 """Name, word, lowest bit, bits."""
@@ -102,10 +130,10 @@ _STEPS = ("d0_step", "d1_step", "d2_step", "d3_step", "iteration_step", "iterati
 
 def name_of(tile: Tile) -> str | None:
     """The register at a tile's offset, by name; None where no name is known."""
-    dma = _DMAS[tile.kind]
+    dma = DMAS[tile.kind]
     at = tile.offset - dma.bds
-    if 0 <= at < dma.number * _BD_STEP:
-        return f"DMA_BD{at // _BD_STEP}_{at % _BD_STEP // 4}"
+    if 0 <= at < dma.number * BD_STEP:
+        return f"DMA_BD{at // BD_STEP}_{at % BD_STEP // 4}"
     for direction, base, status in (("S2MM", dma.s2mm, dma.s2mm_status), ("MM2S", dma.mm2s, dma.mm2s_status)):
         at = tile.offset - status
         if 0 <= at < dma.channels * 4:
@@ -117,19 +145,19 @@ def name_of(tile: Tile) -> str | None:
     single = _SINGLE[tile.kind].get(tile.offset)
     if single:
         return single
-    base, count = _LOCKS[tile.kind]
+    base, count = LOCKS[tile.kind]
     at = tile.offset - base
-    if 0 <= at < count * _LOCK_STEP:
-        return f"Lock{at // _LOCK_STEP}_value"
-    if 0 <= tile.offset - _SWITCH[tile.kind] < 0x1000:
-        at = tile.offset - _SWITCH[tile.kind]
+    if 0 <= at < count * LOCK_STEP:
+        return f"Lock{at // LOCK_STEP}_value"
+    if 0 <= tile.offset - SWITCH[tile.kind] < 0x1000:
+        at = tile.offset - SWITCH[tile.kind]
         for start, part in ((0x400, ""), (0x200, "_Slave_Slot"), (0x100, "_Slave_Config"),
                             (0, "_Master_Config")):
             if at >= start:
                 return f"Stream_Switch{part}+{at - start:#x}"
-    if tile.kind == COMPUTE and 0 <= tile.offset - _PROGRAM < _PROGRAM_BYTES:
-        return f"Program_Memory+{tile.offset - _PROGRAM:#x}"
-    if tile.offset < _DATA_BYTES.get(tile.kind, 0):
+    if tile.kind == COMPUTE and 0 <= tile.offset - PROGRAM < PROGRAM_BYTES:
+        return f"Program_Memory+{tile.offset - PROGRAM:#x}"
+    if tile.offset < DATA_BYTES.get(tile.kind, 0):
         return f"Data_Memory+{tile.offset:#x}"
     return None
 
@@ -151,15 +179,15 @@ def descriptor(tile: Tile, words: list[int]) -> list[dict[str, Any]]:
     Fields that are 0 are left out. Steps and the iteration wrap are given as they are meant, one more than
     their field: one that is left out is 1. A shim descriptor's ``address`` is in bytes.
     """
-    dma = _DMAS[tile.kind]
+    dma = DMAS[tile.kind]
     at = tile.offset - dma.bds
-    if not 0 <= at < dma.number * _BD_STEP or at % _BD_STEP:
+    if not 0 <= at < dma.number * BD_STEP or at % BD_STEP:
         return []
     found = []
-    per = _BD_STEP // 4
+    per = BD_STEP // 4
     for first in range(0, len(words), per):
         part = words[first:first + dma.words]
-        number = at // _BD_STEP + first // per
+        number = at // BD_STEP + first // per
         if len(part) < dma.words or number >= dma.number:
             break
         bd: dict[str, Any] = {"bd": number}
