@@ -151,17 +151,17 @@ _LEGACY: dict[str, Any] = {
     "context_limit": 32, "packet_words": None}
 
 DRIVERS: tuple[_Row, ...] = (
-    # -- in tree. 0.9 is Linux 7.2's, 0.10 Linux 7.3's.
+    # -- in tree. 0.10 is Linux 7.2's and 7.3's.
     _Row("Linux's driver, newer than this package knows", True, 0, _NEW, minors=(11, 1 << 30), exact=False),
-    _Row("Linux's driver", True, 0, _NEW, minors=(9, 10)),
+    _Row("Linux's driver", True, 0, _NEW, minors=(10, 10)),
     # 750817a7c41d (February 2026: a failed chain is ERROR) is in 7.0. Whether the heap of 6.19 to 7.1 grows
     # is not known: it is tried.
     _Row("Linux 7.0's or 7.1's driver", True, 0, {
         **_NEW, "refused_pointer": "ENOMEM", "source": "stable 105caae0ee7b; oot 234824b1 (drm-misc-fixes)"},
-        minors=(6, 8), kernels=((7, 0), (1 << 30,))),
+        minors=(6, 9), kernels=((7, 0), (1 << 30,))),
     # 6.19 got 750817a7c41d in one of its stable releases; which one is not known.
     _Row("Linux 6.19's driver", True, 0, {
-        **CAREFUL, "user_pointers": "rw", "source": "stable 6.19; not measured"}, minors=(2, 8)),
+        **CAREFUL, "user_pointers": "rw", "source": "stable 6.19; not measured"}, minors=(2, 9)),
     # 6.18.5, .9 and .12 lack 750817a7c41d, .15 has it. Single commands are no lists there.
     _Row("Linux 6.18's driver", True, 0, {
         "chains_trusted": True, "singles_trusted": True, "user_pointers": "rw",

@@ -60,6 +60,13 @@ class UserMemory:
     def writable(self, address: int, size: int) -> bool:
         """Whether pages of the range can be pinned for writing: mapped read-write, and no shared mapping of a
         file on disk (Linux refuses long-term pins of those)."""
+        return self._mapped(address, size, "rw")
+
+    def readable(self, address: int, size: int) -> bool:
+        """Whether pages of the range can be pinned for reading."""
+        return self._mapped(address, size, "r")
+
+    def _mapped(self, address: int, size: int, wanted: str) -> bool:
         end = address + size
         with open(f"/proc/{self.pid}/maps") as maps:
             for line in maps:
@@ -68,7 +75,7 @@ class UserMemory:
                 if high <= address:
                     continue
                 on_disk = mode[3] == "s" and inode != "0" and not name[0].startswith(_IN_MEMORY)
-                if low > address or not mode.startswith("rw") or on_disk:
+                if low > address or not mode.startswith(wanted) or (on_disk and wanted == "rw"):
                     return False
                 address = high
                 if address >= end:

@@ -8,7 +8,8 @@ import pytest
 
 from amdxdna.emu.node import EmuNode
 from amdxdna.emu.options import EmuOptions
-from tests.conformance import kit, suite
+from amdxdna.emu.personality import PERSONALITIES
+from tests.conformance import columns, kit, suite
 
 assert suite.MODULES
 SLOW = {"timeouts"}  # two seconds a hang
@@ -37,3 +38,31 @@ def test_case(name: str, address: str) -> None:
         kit.run_case(name, target)
     except kit.Skip as reason:
         pytest.skip(str(reason))
+
+
+def test_every_driver_has_a_column() -> None:
+    assert set(columns.COLUMNS) == set(PERSONALITIES)
+    assert not {name for column in columns.COLUMNS.values() for name in column} - set(kit.CASES)
+
+
+@pytest.mark.parametrize("driver", [name for name in PERSONALITIES if name != "7.3"])
+def test_other_drivers_differ_as_their_columns_say(driver: str) -> None:
+    column = columns.COLUMNS[driver]
+    wrong = {}
+    for name, case in kit.CASES.items():
+        if KERNEL_OPTIONS & set(case.options) or name.partition(".")[0] in SLOW:
+            continue
+        options = EmuOptions(**{"driver": driver, "threads": 1, "quiet": True, "privileged": True,
+                                **case.options})
+        target = kit.Target(functools.partial(EmuNode, options), kernel=False)
+        try:
+            kit.run_case(name, target)
+        except kit.Skip:
+            continue
+        except (AssertionError, OSError) as error:
+            if name not in column:
+                wrong[name] = f"{type(error).__name__}: {error}"
+        else:
+            if name in column:
+                wrong[name] = f"no difference, though the column says: {column[name]}"
+    assert not wrong

@@ -11,6 +11,7 @@ import errno
 import os
 import threading
 
+from amdxdna.emu import children
 from amdxdna.emu.driver import store
 from amdxdna.emu.driver.bo import Bo
 from amdxdna.emu.driver.client import Client
@@ -82,6 +83,8 @@ class EmuNode:
             _release(self.options)
             raise from_errno("open", refused.errno or 0, self.path) from None
         self.client.remap = self._remap
+        if self.driver.kind.flush_destroys:
+            children.watch(self.client)
 
     def _usable(self) -> Client:
         if self._pid != os.getpid():

@@ -121,7 +121,7 @@ _LEGACY_2025_06 = replace(_LEGACY_2025_09, release="6.12.94", raw_status=True,
 
 PERSONALITIES: dict[str, Personality] = {
     "7.3": Personality(),
-    "7.2": Personality(release="7.2.12", minor=9),
+    "7.2": Personality(release="7.2.12"),
     "6.18": _LINUX_6_18,
     "6.18.5": replace(_LINUX_6_18, release="6.18.5", raw_status=True),
     "6.14": replace(_LINUX_6_18, release="6.14.11", minor=0, raw_status=True, user_pointers="none"),

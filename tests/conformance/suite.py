@@ -6,7 +6,7 @@ import importlib
 from pathlib import Path
 
 MODULES = tuple(sorted(path.stem for path in Path(__file__).parent.glob("*.py")
-                       if path.stem not in ("__init__", "kit", "suite")))
+                       if path.stem not in ("__init__", "columns", "kit", "suite")))
 
 for _name in MODULES:
     importlib.import_module(f"{__package__}.{_name}")

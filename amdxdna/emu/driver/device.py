@@ -16,10 +16,9 @@ from amdxdna.emu.driver import clocks, hwctx, jobs
 from amdxdna.emu.driver.bo import Bo
 from amdxdna.emu.driver.client import Client
 from amdxdna.emu.driver.memory import DeviceMemory
-from amdxdna.emu.driver.queries import HEALTH_MINOR
 from amdxdna.emu.driver.store import error
 from amdxdna.emu.faults import Faults
-from amdxdna.emu.npu import Health, Npu
+from amdxdna.emu.npu import Npu
 from amdxdna.emu.options import EmuOptions
 
 HOLDER_PID = 0x7FFFFFFE
@@ -45,7 +44,9 @@ class EmuDriver:
         self.lock = threading.RLock()
         self.faults = Faults(options.faults)
         self.memory = DeviceMemory(options.address == "pasid")
-        self.npu = Npu(self.memory, slots=options.slots, columns=options.columns, threads=options.threads,
+        # Virtual contexts share the firmware's slots in time.
+        slots = self.kind.context_limit or options.slots
+        self.npu = Npu(self.memory, slots=slots, columns=options.columns, threads=options.threads,
                        instant=options.instant, log=self.log)
         self.clients: list[Client] = []
         self.power_mode = 0
@@ -175,8 +176,7 @@ class EmuDriver:
             _, report = self.npu.health(context.firmware)
             with context.lock:
                 hwctx.disconnect(context)
-                told = self.kind.level >= HEALTH_MINOR
-                jobs.end_all(context, timeout_words(report) if told else b"", report.slot)
+                jobs.end_all(context, report)
                 # Its CUs follow later: whoever submits before that meets a context without any.
                 context.configure_at = time.monotonic() + RECONFIGURE * self.kind.tdr
                 try:
@@ -205,14 +205,6 @@ class EmuDriver:
         wake = getattr(self, "_wake", None)
         if wake is not None:
             wake.set()
-
-
-def timeout_words(report: Health) -> bytes:
-    """What a timed-out command's payload holds: version 1, generation 0, then the health report's fields."""
-    fatal = report.fatal
-    words = (1, 0, report.transaction, report.context_pc, fatal.type, fatal.exception_type,
-             fatal.exception_pc, fatal.app_module)
-    return b"".join((word & 0xFFFFFFFF).to_bytes(4, "little") for word in words)
 
 
 def shutdown_all(seconds: float = 1.0) -> None:

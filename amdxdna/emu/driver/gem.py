@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -10,12 +11,13 @@ from amdxdna._native import lib
 from amdxdna.emu.driver import hwctx as contexts
 from amdxdna.emu.driver.bo import CMD, DEV, DEV_HEAP, INVALID_ADDR, SHARE, Bo
 from amdxdna.emu.driver.memory import PAGE, page_align
-from amdxdna.emu.driver.store import Backing, error, import_dmabuf
+from amdxdna.emu.driver.store import Backing, apart, error, import_dmabuf
 
 if TYPE_CHECKING:
     from amdxdna.emu.driver.client import Client
 
 MAX_VA_ENTRIES = 1 << 16
+_COPY = 16 << 20
 _VA_TABLE = struct.Struct("<iI")
 _VA_ENTRY = struct.Struct("<QQ")
 
@@ -27,6 +29,8 @@ def create_bo(client: Client, args: Any) -> None:
     size, kind = int(args.size), int(args.type)
     if kind in (SHARE, CMD):
         if args.vaddr:
+            if client.device.kind.user_pointers == "none":
+                raise error(errno.EINVAL)
             bo = _user_bo(client, args.vaddr)
         else:
             bo = client.memory.create(client, SHARE, page_align(size))
@@ -72,8 +76,11 @@ def _user_bo(client: Client, table: int) -> Bo:
         raise error(errno.EINVAL)
     if not client.privileged and 0 <= client.memlock < client.pinned + size:
         raise error(errno.ENOMEM)
+    kind = client.device.kind
     if not all(client.user.writable(address, length) for address, length in ranges):
-        raise error(errno.EFAULT)
+        if kind.user_pointers != "ro" or not all(client.user.readable(*each) for each in ranges):
+            raise error(getattr(errno, kind.refused_pointer))
+        return _read_only(client, ranges, size)
     shared = client.shared(ranges)
     if shared is not None:
         bo = _over(client, shared)
@@ -92,6 +99,22 @@ def _user_bo(client: Client, table: int) -> Bo:
         bo.private = True
         client.space.add(start, size, bo, 0, own=True)
     return bo
+
+
+def _read_only(client: Client, ranges: list[tuple[int, int]], size: int) -> Bo:
+    """A BO over read-only memory: over a copy, so that a kernel which writes to it does no harm."""
+    copied = apart(size, "amdxdna-emu-user")
+    at = 0
+    try:
+        for address, length in ranges:
+            while length:
+                data = client.user.read(address, min(length, _COPY))
+                os.pwrite(copied.file.fd, data, at)
+                address, length, at = address + len(data), length - len(data), at + len(data)
+    except OSError:
+        copied.release()
+        raise error(getattr(errno, client.device.kind.refused_pointer)) from None
+    return _over(client, copied)
 
 
 def _over(client: Client, backing: Backing) -> Bo:

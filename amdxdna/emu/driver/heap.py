@@ -14,7 +14,6 @@ from amdxdna.emu.npu import DEVICE_HEAP, HEAP_CHUNK
 if TYPE_CHECKING:
     from amdxdna.emu.driver.client import Client
 
-HEAP_MAX = 512 << 20
 DEV_ALIGN = 32 << 10
 
 
@@ -23,19 +22,23 @@ class DeviceHeap:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._free = RangeAllocator(DEVICE_HEAP, DEVICE_HEAP + HEAP_MAX)
+        self._free = RangeAllocator(DEVICE_HEAP, DEVICE_HEAP + client.device.kind.heap_max)
         self.chunks: list[Bo] = []
         self.size = 0
         self.usage = 0
         """Bytes in DEV BOs."""
 
     def create_chunk(self, size: int) -> Bo:
-        """A DEV_HEAP BO: the next part of the heap. EINVAL: no multiple of 64 MiB; ENOSPC: over 512 MiB."""
+        """A DEV_HEAP BO: the next part of the heap. EINVAL: no multiple of 64 MiB; ENOSPC: over 512 MiB;
+        EBUSY: there is one, and the driver knows only one."""
         if not size or size % HEAP_CHUNK:
             raise error(errno.EINVAL)
         memory = self._client.memory
+        kind = self._client.device.kind
         with memory.lock:
-            if self.size + size > HEAP_MAX:
+            if self.chunks and not kind.heap_grows:
+                raise error(errno.EBUSY)
+            if self.size + size > kind.heap_max:
                 raise error(errno.ENOSPC)
             chunk = memory.create(self._client, DEV_HEAP, size)
             chunk.dev_address = DEVICE_HEAP + self.size
@@ -50,7 +53,7 @@ class DeviceHeap:
         ENOSPC: 512 MiB are used up.
         """
         aligned = page_align(size)
-        if not 0 < aligned <= HEAP_MAX:
+        if not 0 < aligned <= self._client.device.kind.heap_max:
             raise error(errno.EINVAL)
         memory = self._client.memory
         with memory.lock:

@@ -110,6 +110,9 @@ def _init(hwctx: Hwctx) -> None:
     try:
         for _ in range(MAX_JOBS):
             hwctx.command_buffers.append(client.heap.create_dev(COMMAND_BUFFER))
+        limit = device.kind.context_limit
+        if limit and sum(len(each.contexts) for each in device.clients) >= limit:
+            raise error(errno.ENOENT)  # aie2_rq_add of the legacy driver
         columns = hwctx.num_tiles // CORE_ROWS
         if not 1 <= columns <= device.options.columns:
             raise error(errno.EINVAL)

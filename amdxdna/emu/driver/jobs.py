@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from amdxdna._native import lib
-from amdxdna.emu.driver import packet
+from amdxdna.emu.driver import answers, packet
 from amdxdna.emu.driver.bo import SHARE, Bo
 from amdxdna.emu.driver.hwctx import MAX_JOBS, Hwctx
 from amdxdna.emu.driver.packet import Rejected, State
@@ -19,7 +19,7 @@ from amdxdna.usermem import WORDS
 
 if TYPE_CHECKING:
     from amdxdna.emu.driver.client import Client
-    from amdxdna.emu.npu import Reply
+    from amdxdna.emu.npu import Health, Reply
 
 MAX_ARGUMENTS = 4095
 
@@ -51,8 +51,10 @@ class Job:
         hwctx.device.progressed = time.monotonic()
         if not reply.status:
             packet.set_state(self.command, State.COMPLETED)
+        elif not reply.slot_status:
+            answers.fail(self, State.ABORT)
         else:
-            _fail(self, State.ERROR if reply.slot_status else State.ABORT, reply.failed)
+            answers.failed(self, reply)
         hwctx.completions += 1
 
     def settle(self) -> None:
@@ -64,12 +66,6 @@ class Job:
 
 
 _is_done = attrgetter("done")
-
-
-def _fail(job: Job, state: State, failed: int = 0, data: bytes = b"") -> None:
-    client = job.hwctx.client
-    with client.memory.lock:
-        packet.set_error(job.command, state, failed, data, client.command_bo)
 
 
 def submit(client: Client, args: Any) -> None:
@@ -154,7 +150,7 @@ def _start(hwctx: Hwctx, job: Job, args: Any) -> None:
     try:
         packet.set_state(job.command, State.NEW)
         with device.memory.lock:
-            slots = packet.parse(job.command, hwctx.client.command_bo)
+            slots = packet.parse(job.command, hwctx.client.command_bo, device.kind.packet_words)
     except Rejected:
         device.log("packet rejected")
         finish(hwctx, job)
@@ -195,17 +191,17 @@ def abort_all(hwctx: Hwctx) -> None:
         end_all(hwctx)
 
 
-def end_all(hwctx: Hwctx, timed_out: bytes | None = None, failed: int = 0) -> None:
-    """Ends every command: ABORT, but TIMEOUT with `timed_out` in its payload for the oldest, if given.
+def end_all(hwctx: Hwctx, report: Health | None = None) -> None:
+    """Ends every command: ABORT, but for the oldest a time-out with `report`, if given.
 
     Holds the context's lock.
     """
     for position, job in enumerate(list(hwctx.jobs)):
         if job.done:
             continue
-        if position == 0 and timed_out is not None:
-            _fail(job, State.TIMEOUT, failed, timed_out)
+        if position == 0 and report is not None:
+            answers.timed_out(job, report)
         else:
-            _fail(job, State.ABORT)
+            answers.dropped(job)
         hwctx.completions += 1
         finish(hwctx, job)

@@ -56,11 +56,23 @@ def opcode(word: int) -> int:
     return word >> 23 & 31
 
 
-def parse(bo: Bo, lookup: Callable[[int], Bo | None]) -> list[Slot]:
-    """The slots of the packet in `bo`; `lookup` finds a chain's members by handle. Raises Rejected."""
+def is_chain(bo: Bo) -> bool:
+    """Whether the packet is a chain."""
+    return opcode(header(bo)) == Opcode.CHAIN
+
+
+def parse(bo: Bo, lookup: Callable[[int], Bo | None], least: int = 0) -> list[Slot]:
+    """The slots of the packet in `bo`; `lookup` finds a chain's members by handle. Raises Rejected.
+
+    `least`: argument words of a single START_CU that are taken whatever its count says.
+    """
     word = header(bo)
     if opcode(word) != Opcode.CHAIN:
-        return [_slot(bo, word, CHAIN_BUFFER)[0]]
+        slot = _slot(bo, word, CHAIN_BUFFER)[0]
+        if least > len(slot.args) and slot.type == SlotType.START_CU:
+            at = 8 + 4 * (word >> 10 & 3)
+            slot.args = struct.unpack_from(f"<{least}I", bo.words(), at)
+        return [slot]
     count = word >> 12 & 0x7FF
     if not count or 4 + 4 * count > bo.size:
         raise Rejected
@@ -138,22 +150,24 @@ def _cu(words: object, masks: int) -> int:
     raise Rejected
 
 
-def set_error(bo: Bo, state: int, failed: int, data: bytes, lookup: Callable[[int], Bo | None]) -> None:
-    """Answers a packet that did not complete: the state, and 0xFF over the payload (then `data`).
-
-    In a chain the failing member's index goes into the chain, and the payload overwritten is its first
-    member's.
-    """
-    set_state(bo, state)
+def set_index(bo: Bo, failed: int) -> int:
+    """Writes the failing member's index into a chain; the index written."""
     words = bo.words()
-    target: Bo | None = bo
-    if opcode(header(bo)) == Opcode.CHAIN:
-        members = _WORD.unpack_from(words, 4)[0]
-        _WORD.pack_into(words, 12, failed if failed < members else 0)
-        target = lookup(_WORD.unpack_from(words, 4 + CHAIN_HEADER)[0])
-    if target is not None:
-        payload = target.words()
-        for at in range(4, target.size, _FILL):
-            size = min(_FILL, target.size - at)
+    index = failed if failed < _WORD.unpack_from(words, 4)[0] else 0
+    _WORD.pack_into(words, 12, index)
+    return index
+
+
+def member(bo: Bo, index: int, lookup: Callable[[int], Bo | None]) -> Bo | None:
+    """A member of a chain."""
+    return lookup(_WORD.unpack_from(bo.words(), 4 + CHAIN_HEADER + 8 * index)[0])
+
+
+def overwrite(bo: Bo, data: bytes, fill: bool) -> None:
+    """Writes `data` over a packet's payload, and 0xFF over the rest of the BO where `fill` says so."""
+    payload = bo.words()
+    if fill:
+        for at in range(4, bo.size, _FILL):
+            size = min(_FILL, bo.size - at)
             payload[at:at + size] = b"\xff" * size
-        payload[4:4 + len(data)] = data
+    payload[4:4 + len(data)] = data

@@ -139,11 +139,15 @@ def _frame_boundary_preempt(client: Client, args: Any) -> None:
 
 def _resources(client: Client, args: Any) -> None:
     device = client.device
+    used = device.npu.contexts
+    if device.kind.context_limit:
+        # Virtual contexts: only those at work have one of the firmware's.
+        used = min(sum(bool(context.jobs) for context in _contexts(client)), device.options.slots)
     tops = OPS_PER_COLUMN * device.options.columns
     _write(client, args, _struct(
         "amdxdna_drm_get_resource_info", npu_clk_max=device.clock_max,
         npu_tops_max=tops * device.clock_max // 1000000, npu_task_max=device.options.slots,
-        npu_tops_curr=tops * clocks.LEVELS[device.level][1] // 1000000, npu_task_curr=device.npu.contexts))
+        npu_tops_curr=tops * clocks.LEVELS[device.level][1] // 1000000, npu_task_curr=used))
 
 
 Query = Callable[["Client", Any], None]

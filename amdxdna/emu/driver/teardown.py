@@ -25,6 +25,15 @@ def destroy(client: Client, args: Any) -> None:
         finish(hwctx)
 
 
+def flush(client: Client) -> None:
+    """What a driver does that takes the closing of a duplicate for the end: every context goes
+    (amdxdna_flush of Linux 6.14 to 6.18)."""
+    with client.device.lock:
+        while client.contexts:
+            _, hwctx = client.contexts.popitem()
+            finish(hwctx)
+
+
 def finish(hwctx: Hwctx) -> None:
     """Ends a context that nobody can find any more. Holds the device's lock."""
     with hwctx.lock:
