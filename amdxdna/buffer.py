@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna import ioctl
 from amdxdna._native import ffi, lib
-from amdxdna.client import doom, reap
-from amdxdna.errors import BadArgument, XdnaError, closed, from_errno
+from amdxdna.errors import BadArgument, OutOfHeap, OutOfMemory, XdnaError, closed, from_errno
+from amdxdna.reaper import collect, doom, reap
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -253,11 +253,14 @@ class _Unmap:
         self.length = length
         self.pid = os.getpid()
 
+        self.doom = doom
+
     def __call__(self, _pointer: object) -> None:
-        if self.pid == os.getpid():
-            doom(self.unmap, first=True)
+        self.doom(self.unmap, first=True)
 
     def unmap(self) -> None:
+        if self.pid != os.getpid():
+            return
         self.node.munmap(self.address, self.length)
 
 
@@ -303,7 +306,12 @@ def allocate(client: Client, nbytes: int, kind: str = "share", flush: bool = Tru
     if kind == "dev":
         buffer = _allocate_dev(client, nbytes)
     else:
-        buffer = _finish(client, _create(client, nbytes, kind), kind, nbytes)
+        try:
+            buffer = _finish(client, _create(client, nbytes, kind), kind, nbytes)
+        except OutOfMemory:
+            if not collect():
+                raise
+            buffer = _finish(client, _create(client, nbytes, kind), kind, nbytes)
     if flush:
         # A fresh page may have dirty lines in the cache, which would overwrite what the device puts there.
         buffer.to_device()
@@ -332,10 +340,21 @@ def _handle(client: Client, name: str, request: Any, kind: str = "", detail: str
 
 
 def _allocate_dev(client: Client, nbytes: int) -> Buffer:
+    heap = client.heap
+    if nbytes > heap.limit:
+        raise heap.full(nbytes)
+    while True:
+        try:
+            return _place_dev(client, nbytes)
+        except OutOfHeap:
+            # Without the client's lock: other threads' contexts may be among what can go.
+            if not client.relieve(heap.taken(nbytes)):
+                raise
+
+
+def _place_dev(client: Client, nbytes: int) -> Buffer:
     with client.lock:
         heap = client.heap
-        if nbytes > heap.limit:
-            raise heap.full(nbytes)
         try:
             handle = _create(client, nbytes, "dev")
         except XdnaError as error:

@@ -51,4 +51,4 @@ def start_chain(calls: Sequence[Call], flush: bool = True) -> Run:
         command.members = tuple(members)
         packed = packet.chain([member.buffer.handle for member in members], words)
         command.packet[:len(packed)] = packed
-        return context.submit(command, handles, tuple(calls))
+        return context.submit(command, handles, tuple(buffers for _, buffers in calls))

@@ -10,15 +10,16 @@ import contextlib
 import errno
 import os
 import threading
-from collections import deque
-from collections.abc import Callable
+import weakref
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from amdxdna import ioctl
 from amdxdna._native import ffi
 from amdxdna.errors import Closed, NoDevice, XdnaError, closed, unsupported
 from amdxdna.node import Node
+from amdxdna.reaper import PATIENCE, collect, doom, reap, reap_some
 
 if TYPE_CHECKING:
     from amdxdna.heap import Heap
@@ -28,36 +29,6 @@ if TYPE_CHECKING:
 
 DRIVER_NAMES = ("amdxdna_accel_driver", "amdxdna")
 _NEWEST = 1 << 16
-
-# What the garbage collector gave up. Finalizers can run in the middle of anything, also inside an emulated
-# node's own critical sections, so they only queue; reap() does the work at the next allocation or close.
-_unmaps: deque[Callable[[], None]] = deque()
-_doomed: deque[Callable[[], None]] = deque()
-
-
-def _after_fork() -> None:
-    """What the parent's garbage collector gave up is the parent's to give back."""
-    _unmaps.clear()
-    _doomed.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
-def doom(action: Callable[[], None], first: bool = False) -> None:
-    """Queues what a finalizer has to do for the next :func:`reap`. Never blocks.
-
-    Unmapping goes `first`: a buffer's mapping ends before its handle does.
-    """
-    (_unmaps if first else _doomed).append(action)
-
-
-def reap() -> None:
-    """Does what finalizers queued, in this thread. Errors are dropped: there is nobody to tell."""
-    while _unmaps or _doomed:
-        with contextlib.suppress(IndexError, OSError):
-            (_unmaps or _doomed).popleft()()
-
 
 @dataclass(frozen=True)
 class DrmVersion:
@@ -74,7 +45,12 @@ class DrmVersion:
 
 
 class Client:
-    """The node, its version, the reference counts of its buffer handles, and its heap. Thread-safe."""
+    """The node, its version, the reference counts of its buffer handles, and its heap. Thread-safe.
+
+    Everything made through it keeps it open. What it refers to must not refer back to it (the heap and the
+    pools do so weakly), so that an open that was forgotten ends with its last object, without the help of the
+    cycle collector; the node is then closed at the next :func:`amdxdna.reaper.reap`.
+    """
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -89,8 +65,10 @@ class Client:
         self._heap: Heap | None = None
         self._metadata: AieMetadata | None = None
         self._profile: DriverProfile | None = None
-        self.pool: ContextPool | None = None
-        self._at_close: list[Callable[[], None]] = []
+        self.pools: weakref.WeakSet[ContextPool] = weakref.WeakSet()
+        """Every pool over this open."""
+        self.pool: weakref.ref[ContextPool] | None = None
+        """The one that its Devices share: each of them keeps it."""
         self.leaked: list[Any] = []
         """Buffers the driver may still write to after a timeout; kept until the node closes."""
         try:
@@ -101,6 +79,8 @@ class Client:
         except BaseException:
             node.close()
             raise
+        self._end = weakref.finalize(self, doom, partial(_end, node, self.leaked))
+        self._end.atexit = False
 
     def need(self, feature: str, minor: int) -> None:
         """Raises Unsupported when the driver is older than DRM minor `minor`. Out-of-tree drivers say 1.0."""
@@ -167,30 +147,48 @@ class Client:
             with contextlib.suppress(XdnaError):
                 ioctl.call(self.node, "GEM_CLOSE", ffi.new("struct drm_gem_close *", {"handle": handle}))
 
-    def at_close(self, action: Callable[[], None]) -> None:
-        """Runs `action` when the client closes, before the node does (last added, first run)."""
-        self._at_close.append(action)
+    def relieve(self, nbytes: int) -> bool:
+        """For a device heap that is short of `nbytes`: gives some of it back; false when nothing can go.
+
+        In turn: what was dropped, PDIs of xclbins without a context (the least recently used first), what
+        only the garbage collector finds, and an idle context with its PDIs.
+        """
+        pools = list(self.pools)
+        return (reap_some() or any(pool.shed_pdis(nbytes) for pool in pools) or collect(PATIENCE)
+                or any(pool.shed_context() for pool in pools))
 
     def close(self) -> None:
-        """Closes the node; the driver then frees whatever is left. Does nothing the second time."""
+        """Closes the pools and the node; the driver then frees whatever is left. Does nothing twice."""
         if self.pid != os.getpid():
             self.closed = True
             return
-        with self.lock:
-            if self.closed:
-                return
-            actions, self._at_close = self._at_close, []
         try:
-            for action in reversed(actions):
-                action()
+            with self.lock:
+                if self.closed:
+                    return
+                pools = list(self.pools)
+            failed: XdnaError | None = None
+            for pool in pools:
+                try:
+                    pool.close()
+                except XdnaError as error:
+                    failed = failed or error
+            if failed is not None:
+                raise failed
         finally:
             with self.lock:
                 self.closed = True
                 self._handles.clear()
                 self._heap = None
-                self.node.close()
-                self.leaked.clear()
+                if self._end.detach():
+                    _end(self.node, self.leaked)
             reap()
+
+
+def _end(node: Node, leaked: list[Any]) -> None:
+    """Closes a node; with it ends what the driver may still write to."""
+    node.close()
+    leaked.clear()
 
 
 def _version(node: Node) -> DrmVersion:

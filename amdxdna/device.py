@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from amdxdna import query
 from amdxdna.buffer import Buffer, allocate, import_fd, wrap
 from amdxdna.client import Client, DrmVersion
-from amdxdna.errors import BadArgument, closed
+from amdxdna.errors import BadArgument, DeviceBusy, closed
 from amdxdna.heap import Heap
 from amdxdna.hwctx import HwContext, QoS
 from amdxdna.node import Node, open_node, resolve
 from amdxdna.pool import ContextPool
 from amdxdna.profile import DriverProfile
+from amdxdna.reaper import collect, doom, reap
 from amdxdna.xclbin import Xclbin
 
-_clients: dict[str, Client] = {}
+_clients: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
 _closing: set[str] = set()
 """Nodes whose last Device is closing: some drivers let a process open a node only once."""
-_lock = threading.Condition(threading.Lock())
+_lock = threading.Condition()
 
 
 def _after_fork() -> None:
     global _lock
-    _lock = threading.Condition(threading.Lock())
+    _lock = threading.Condition()
     _closing.clear()
 
 
@@ -39,10 +42,16 @@ class Device:
     Kernel nodes are opened once a process: further Devices on the same node share that open (and its contexts
     and heap), which ends with the last of them. Thread-safe. A forked child cannot use its parent's Device,
     but may open one of its own.
+
+    A Device that is dropped without close() counts as closed; what was made through it goes on working, and
+    with the last such object the node is closed (at the next allocation or open).
     """
 
     def __init__(self, client: Client) -> None:
         self._client: Client | None = client
+        self._pool = None if client.pool is None else client.pool()
+        self._finalizer = weakref.finalize(self, doom, partial(_dropped, client))
+        self._finalizer.atexit = False
 
     @classmethod
     def open(cls, spec: str | int | os.PathLike[str] | Node | None = "auto", *, sys: str | Path = "/sys",
@@ -61,6 +70,7 @@ class Device:
             spec = os.fspath(spec)
         if spec is not None and not isinstance(spec, (str, int)):
             return cls(Client(spec))
+        reap()
         where = resolve(spec, sys, dev)
         if where == "emu" or where.startswith("emu:"):
             return cls(Client(open_node(where)))
@@ -71,7 +81,7 @@ class Device:
             if client is not None and not client.closed and client.pid == os.getpid():
                 client.references += 1
             else:
-                client = _clients[key] = Client(open_node(where))
+                client = _clients[key] = Client(_open_again(where))
         return cls(client)
 
     def __enter__(self) -> Device:
@@ -126,10 +136,12 @@ class Device:
         client = self.client
         with client.lock:
             client.check_open()
-            if client.pool is None:
-                pool = client.pool = ContextPool(client)
-                client.at_close(pool.close)
-            return client.pool
+            pool = self._pool or (None if client.pool is None else client.pool())
+            if pool is None:
+                pool = ContextPool(client)
+                client.pool = weakref.ref(pool)
+            self._pool = pool
+            return pool
 
     def alloc(self, nbytes: int, kind: str = "share", *, flush: bool = True) -> Buffer:
         """A new buffer of `nbytes`: "share" (data), "dev" (device heap: instructions, PDIs) or "cmd".
@@ -224,8 +236,10 @@ class Device:
             client, self._client = self._client, None
             if client is None:
                 return
+            self._pool = None
+            self._finalizer.detach()
             client.references -= 1
-            if client.references:
+            if client.references > 0:
                 return
             keys = {k for k, c in _clients.items() if c is client}
             for key in keys:
@@ -237,3 +251,19 @@ class Device:
             with _lock:
                 _closing.difference_update(keys)
                 _lock.notify_all()
+
+
+def _dropped(client: Client) -> None:
+    """A Device was dropped. Its open ends with the last object made through it."""
+    with _lock:
+        client.references -= 1
+
+
+def _open_again(where: str) -> Node:
+    """Opens a node; where the driver allows a process one open, not before a forgotten one is closed."""
+    try:
+        return open_node(where)
+    except DeviceBusy:
+        if not collect():
+            raise
+    return open_node(where)

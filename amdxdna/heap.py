@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
 from typing import TYPE_CHECKING
 
 from amdxdna import ioctl
 from amdxdna._native import ffi, lib
-from amdxdna.client import doom
 from amdxdna.errors import OutOfHeap, XdnaError, from_errno
+from amdxdna.reaper import doom
 
 if TYPE_CHECKING:
     from amdxdna.client import Client
@@ -35,7 +36,7 @@ class Heap:
     """The heap of one client. ``host`` and ``device`` are its first addresses, ``size`` its bytes so far."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self._client: Client = weakref.proxy(client)  # which owns the heap
         self.size = 0
         self.host, self.limit = self._reserve(client)
         self._chunks: list[int] = []
@@ -134,11 +135,14 @@ class _Unmap:
         self.limit = limit
         self.chunks = chunks
 
+        self.doom = doom
+
     def __call__(self, _pointer: object) -> None:
-        if self.pid == os.getpid():
-            doom(self.unmap, first=True)
+        self.doom(self.unmap, first=True)
 
     def unmap(self) -> None:
+        if self.pid != os.getpid():
+            return
         at = self.host
         for nbytes in self.chunks:
             self.node.munmap(at, nbytes)

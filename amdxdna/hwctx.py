@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -16,15 +17,20 @@ from typing import Any
 
 from amdxdna import ioctl, packet, query
 from amdxdna._native import ffi, lib
+from amdxdna.abandoned import RESETS, abandon, collect_contexts, held, hold
 from amdxdna.buffer import Buffer, allocate
-from amdxdna.client import Client, doom, reap
-from amdxdna.errors import BadArgument, ContextRefused, NoFreeContext, XdnaError, closed
+from amdxdna.client import Client
+from amdxdna.errors import BadArgument, ContextRefused, NoFreeContext, OutOfHeap, XdnaError, closed
+from amdxdna.heap import GRANULE
 from amdxdna.packet import State
+from amdxdna.reaper import PATIENCE, doom, reap
 from amdxdna.run import NOT_SUBMITTED, Command, Run
 from amdxdna.xclbin import Xclbin
 
 DEFAULT_OPS_PER_CYCLE = 2048
 _ATTEMPTS = 3
+CONTEXT_BYTES = 4 * GRANULE
+"""Of the heap, what the driver takes for a context: four command buffers (aie2_ctx.c)."""
 DRAIN_SECONDS = 4.0
 """How long :meth:`HwContext.close` waits for commands: past the driver's own limit of 2 s for a hung one."""
 
@@ -66,7 +72,8 @@ class HwContext:
     """
 
     def __init__(self, client: Client, xclbin: Xclbin, qos: QoS | None = None,
-                 pdis: Sequence[Buffer] | None = None) -> None:
+                 pdis: Sequence[Buffer] | None = None, patient: bool = True) -> None:
+        """`pdis`: in place of own ones. `patient`: when the device is full, looks for garbage first."""
         reap()
         client.check_open()
         self.client = client
@@ -94,7 +101,7 @@ class HwContext:
         self.syncobj = 0
         self._open: list[int] = []
         try:
-            self._create(columns, array.core.row_count)
+            self._create(columns, array.core.row_count, patient)
             self._configure()
         except BaseException:
             self.close()
@@ -106,9 +113,9 @@ class HwContext:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _create(self, columns: int, rows: int) -> None:
+    def _create(self, columns: int, rows: int, patient: bool) -> None:
         opc = self.xclbin.partition.ops_per_cycle or DEFAULT_OPS_PER_CYCLE
-        create(self.client, columns, rows, self._own, self.qos, opc)
+        create(self.client, columns, rows, self._own, self.qos, opc, patient)
 
     def _own(self, request: Any) -> None:
         """Takes over what CREATE_HWCTX made.
@@ -121,8 +128,9 @@ class HwContext:
         self.handle = request.handle
         self.syncobj = request.syncobj_handle
         self._open.append(self.handle)
+        hold(self.client, self._open)
         weakref.finalize(self, doom, partial(
-            abandon, self.client, self._open, self.syncobj, self._pending)).atexit = False
+            abandon, self.client, self._open, self.syncobj, self._pending, self._pdis)).atexit = False
 
     def _configure(self) -> None:
         cus = self.xclbin.cus
@@ -188,7 +196,7 @@ class HwContext:
     def finished(self, command: Command) -> None:
         """Takes a command back that is over. Internal; the lock is held."""
         state = command.state
-        reset = state in (State.TIMEOUT, State.ABORT, State.NORESPONSE)
+        reset = state in RESETS
         if (reset or state == State.NEW) and not self.broken:
             self.broken_at = time.monotonic() if reset else 0.0
             self.broken = True
@@ -277,11 +285,12 @@ class HwContext:
 
 
 def create(client: Client, columns: int, rows: int, own: Callable[[Any], None], qos: QoS | None = None,
-           ops_per_cycle: int = DEFAULT_OPS_PER_CYCLE) -> None:
+           ops_per_cycle: int = DEFAULT_OPS_PER_CYCLE, patient: bool = True) -> None:
     """CREATE_HWCTX. What it made goes to `own`, as the call's struct, also when a signal handler raises; then
     perhaps twice, until the struct's handle is 0.
 
-    Raises NoFreeContext or ContextRefused for a refusal of the firmware's.
+    Where the device is full, contexts that are garbage go first, if `patient`; where the heap is, it grows or
+    is relieved. Raises NoFreeContext or ContextRefused for a refusal of the firmware's, OutOfHeap.
     """
     q = qos or QoS()
     wanted = ffi.new("struct amdxdna_qos_info *", (q.gops, q.fps, q.dma_bandwidth, q.latency,
@@ -289,7 +298,7 @@ def create(client: Client, columns: int, rows: int, own: Callable[[Any], None], 
     request = ffi.new("struct amdxdna_drm_create_hwctx *", {
         "qos_p": ioctl.address_of(wanted), "num_tiles": columns * rows, "max_opc": ops_per_cycle})
     try:
-        _ask(client, request, columns)
+        _ask(client, request, columns, patient)
         own(request)
     except BaseException:
         # Out of a signal handler, which runs when the driver has answered: the context exists.
@@ -298,32 +307,43 @@ def create(client: Client, columns: int, rows: int, own: Callable[[Any], None], 
         raise
 
 
-def _ask(client: Client, request: Any, columns: int) -> None:
-    for attempt in range(_ATTEMPTS):
+def _ask(client: Client, request: Any, columns: int, patient: bool) -> None:
+    attempt = 0
+    grown = False
+    while True:
         try:
             ioctl.call(client.node, "CREATE_HWCTX", request, detail=f"{columns} columns")
             return
         except XdnaError as error:
-            if error.errno != errno.EINVAL:
-                raise
+            verdict = error
+        if verdict.errno in (errno.EAGAIN, errno.ENOSPC):
+            _make_room(client, verdict.errno, grown)
+            grown = True
+            continue
+        if verdict.errno == errno.EINVAL:
             verdict = refused(client)
-            # Contexts that are free now may not have been a moment ago: ask again before blaming others.
-            certain = isinstance(verdict, NoFreeContext) and verdict.certain
-            if certain or attempt + 1 == _ATTEMPTS:
-                raise verdict from None
+        if isinstance(verdict, NoFreeContext) and patient and collect_contexts(PATIENCE):
+            continue
+        # Contexts that are free now may not have been a moment ago: ask again before blaming others.
+        attempt += 1
+        if verdict.errno != errno.EINVAL or getattr(verdict, "certain", False) or attempt >= _ATTEMPTS:
+            try:
+                raise verdict
+            finally:
+                del verdict  # its traceback has this frame: it would keep contexts for the cycle collector
 
 
-def abandon(client: Client, handles: Sequence[int], syncobj: int, pending: dict[Command, object]) -> None:
-    """Destroys contexts and their timeline; one with commands in flight is left to the node's close."""
-    if client.closed or client.pid != os.getpid():
-        return
-    if handles and pending:
-        client.leaked.append(pending)
-        return
-    for handle in handles:
-        ioctl.call(client.node, "DESTROY_HWCTX",
-                   ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": handle}))
-    ioctl.call(client.node, "SYNCOBJ_DESTROY", ffi.new("struct drm_syncobj_destroy *", {"handle": syncobj}))
+def _make_room(client: Client, code: int, grown: bool) -> None:
+    """Makes room in the heap for a context's own buffers, first by enlarging it. Raises OutOfHeap."""
+    heap = client.heap
+    if not grown:
+        with client.lock, contextlib.suppress(OutOfHeap):
+            heap.grow(CONTEXT_BYTES)
+            return
+    if not client.relieve(CONTEXT_BYTES):
+        error = heap.full(CONTEXT_BYTES, code)
+        error.call = "CREATE_HWCTX"
+        raise error
 
 
 def refused(client: Client) -> NoFreeContext | ContextRefused:
@@ -343,18 +363,29 @@ def refused(client: Client) -> NoFreeContext | ContextRefused:
     except XdnaError:
         pass
     holders = tuple(sorted(Counter(c.pid for c in found).items()))
-    who = ", ".join(f"process {pid}: {count}" + (" (this one)" if pid == os.getpid() else "")
-                    for pid, count in holders) or "their holders are not reported"
+    here = os.getpid()
+    ours = dict(holders).get(here, 0) or held()  # in a container the driver's process ids are the host's
+    others = [f"process {pid}: {count}" for pid, count in holders if pid != here]
+    who = ", ".join([*([f"this process holds {ours}"] if ours else []), *others]) \
+        or "their holders are not reported"
     of = f"{taken} of {limit}" if limit is not None else f"{taken}"
     full = limit is not None and taken >= limit
-    if full or (taken if limit is None else os.getpid() in dict(holders)):
-        cause = f"all {limit} hardware contexts of the device are taken" if full else \
+    if full or (taken if limit is None else ours):
+        cause = f"all {max(taken, limit or 0)} hardware contexts of the device are taken" if full else \
             f"the firmware gives no further hardware context; {of} are taken, which may be all it has"
         return NoFreeContext(
             f"{cause} ({who})", call="CREATE_HWCTX", errno=errno.EINVAL, holders=holders, certain=full,
-            remedy="Close other programs that use the NPU, or wait for them to end")
+            remedy=_whose(ours, taken))
     return ContextRefused(
         f"the firmware refused the context though contexts are free ({of} are taken)", call="CREATE_HWCTX",
         errno=errno.EINVAL,
         remedy="Look at `dmesg | grep amdxdna` for the firmware's status; 0x4000003 means a parameter it "
                "does not accept")
+
+
+def _whose(ours: int, taken: int) -> str:
+    """What to do about contexts of which this process has `ours`."""
+    own = "Close contexts, kernels, models or devices that this process no longer needs, or share contexts " \
+        "through Device.pool"
+    other = "Close other programs that use the NPU, or wait for them to end"
+    return own if ours >= taken else f"{own}. {other}" if ours else other

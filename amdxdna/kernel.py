@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from amdxdna import packet
 from amdxdna.buffer import Buffer
 from amdxdna.errors import BadArgument, closed
+from amdxdna.reaper import doom, reap
 from amdxdna.run import Command, Run
 
 if TYPE_CHECKING:
@@ -22,10 +24,12 @@ class Kernel:
     """An instruction stream ready to run. Made by :meth:`amdxdna.pool.ContextPool.kernel`.
 
     The kernels of one xclbin share a hardware context, which the pool may give up while none of them runs;
-    starting one brings it back. ``name`` is for messages, ``ops`` its operations a run. Thread-safe.
+    starting one brings it back. ``name`` is for messages, ``ops`` its operations a run. Thread-safe. A kernel
+    that is dropped without close() is given back like a dropped :class:`Buffer`, when its runs are over.
     """
 
-    __slots__ = ("_address", "_bytes", "_client", "_handle", "_insts", "_mask", "name", "ops", "shared")
+    __slots__ = ("__weakref__", "_address", "_bytes", "_client", "_finalizer", "_handle", "_insts", "_mask",
+                 "name", "ops", "shared")
 
     def __init__(self, shared: SharedContext, insts: Buffer, cu: int, name: str, ops: int) -> None:
         self.shared = shared
@@ -39,6 +43,8 @@ class Kernel:
         self._mask = 1 << cu
         # Checks CU and address once; what changes from run to run is checked in prepare().
         packet.start_cu(cu, self._address, self._bytes, ())
+        self._finalizer = weakref.finalize(self, doom, shared.kernel_dropped)
+        self._finalizer.atexit = False
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} of {self.shared.xclbin.path}>"
@@ -99,5 +105,7 @@ class Kernel:
         """Gives the instruction buffer back; with an xclbin's last kernel goes its context. Idempotent."""
         insts, self._insts = self._insts, None
         if insts is not None:
+            self._finalizer.detach()
             self.shared.drop_kernel()
             insts.close()
+            reap()

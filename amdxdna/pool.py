@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
+from amdxdna.abandoned import collect_contexts, held
 from amdxdna.buffer import Buffer, allocate
 from amdxdna.chain import Call, start_chain
 from amdxdna.client import Client
 from amdxdna.errors import BadArgument, NoFreeContext, XdnaError, closed
+from amdxdna.heap import Heap
 from amdxdna.hwctx import HwContext, QoS, load_pdis
 from amdxdna.kernel import Kernel
+from amdxdna.reaper import PATIENCE
 from amdxdna.run import Run
 from amdxdna.xclbin import Xclbin
 
@@ -58,6 +62,7 @@ class SharedContext:
         self.gops = 0
         self.kernels = 0
         self.pdis: tuple[Buffer, ...] = ()
+        self.loading = False
 
     def ready(self) -> HwContext:
         """A context that works; made when there is none. The lock is held."""
@@ -72,6 +77,11 @@ class SharedContext:
         if self.pool.release(self):
             with self.lock:
                 self.pool.forget(self)
+
+    def kernel_dropped(self) -> None:
+        """The same for one that was never closed; does not wait for commands in flight."""
+        if self.pool.release(self):
+            self.pool.let_go(self)
 
 
 class ContextPool:
@@ -100,6 +110,8 @@ class ContextPool:
         self._closing = self._closings = 0
         self._loads = self._swaps = self._recoveries = 0
         self._closed = False
+        self._strangers = 0
+        client.pools.add(self)
 
     @property
     def loads(self) -> int:
@@ -162,6 +174,30 @@ class ContextPool:
                 freed += self._give_up(entry, 0.0)
         return freed
 
+    def shed_pdis(self, nbytes: int) -> int:
+        """Gives `nbytes` of the heap back, if there are as many: PDIs of xclbins that have no context now,
+        the least recently used first. Returns how many bytes. They come back on use."""
+        freed = 0
+        for entry in sorted(self._listed(), key=lambda e: e.stamp):
+            if freed >= nbytes:
+                break
+            if entry.context is not None or not entry.pdis or not entry.lock.acquire(blocking=False):
+                continue
+            try:
+                if entry.context is None and not entry.loading:
+                    pdis, entry.pdis = entry.pdis, ()
+                    for buffer in pdis:
+                        freed += Heap.taken(buffer.nbytes)
+                        buffer.close()
+            finally:
+                entry.lock.release()
+        return freed
+
+    def shed_context(self) -> bool:
+        """Gives up one idle context with its PDIs; false when there is none."""
+        return any(self._give_up(entry, 0.0) and self.shed_pdis(1)
+                   for entry in sorted(self._listed(), key=lambda e: e.stamp))
+
     def close(self) -> None:
         """Waits for the runs in flight and closes every context and PDI. Kernels are unusable then.
 
@@ -206,10 +242,30 @@ class ContextPool:
             for buffer in pdis:
                 buffer.close()
         finally:
-            with self._change:
-                self._closing -= 1
-                self._closings += 1
-                self._change.notify_all()
+            self._forgotten()
+
+    def let_go(self, entry: SharedContext) -> None:
+        """:meth:`forget` without waiting: a context with commands in flight is left to its finalizer."""
+        locked = entry.lock.acquire(blocking=False)  # else it is being given up at this moment
+        try:
+            idle = False
+            with contextlib.suppress(XdnaError):
+                idle = locked and (entry.context is None or entry.context.idle())
+            if idle:
+                self.forget(entry)
+            else:
+                entry.context = None
+                entry.pdis = ()
+                self._forgotten()
+        finally:
+            if locked:
+                entry.lock.release()
+
+    def _forgotten(self) -> None:
+        with self._change:
+            self._closing -= 1
+            self._closings += 1
+            self._change.notify_all()
 
     def load(self, entry: SharedContext) -> HwContext:
         """Makes the context of `entry`, in place of a broken one too. Its lock is held."""
@@ -223,31 +279,57 @@ class ContextPool:
                     time.sleep(pause)
                 broken.close()
                 self._recoveries += 1
-            if not entry.pdis:
-                entry.pdis = load_pdis(self._client, entry.xclbin)
-            while self.max_contexts is not None and self.resident >= self.max_contexts:
-                if not self._evict(entry) and self.resident >= self.max_contexts:
-                    raise NoFreeContext(
-                        f"this pool may have {self.max_contexts} contexts (max_contexts), and none of them "
-                        f"became idle", call="pool",
-                        remedy="Raise max_contexts, or wait for runs in flight before others start")
-            tried = False
-            while True:
-                closings = self._closings
-                try:
-                    context = HwContext(self._client, entry.xclbin, QoS(gops=entry.gops), entry.pdis)
-                    break
-                except NoFreeContext as error:
-                    # Where it is not certain that the device is full, giving up one context settles it.
-                    if tried and not error.certain:
-                        raise
+            entry.loading = True
+            try:
+                return self._fill(entry)
+            finally:
+                entry.loading = False
+
+    def _fill(self, entry: SharedContext) -> HwContext:
+        """Makes PDIs and context of `entry`, in place of another context if need be. Both locks are held."""
+        if not entry.pdis:
+            entry.pdis = load_pdis(self._client, entry.xclbin)
+        while self.max_contexts is not None and self.resident >= self.max_contexts:
+            if not self._evict(entry) and self.resident >= self.max_contexts:
+                raise NoFreeContext(
+                    f"this pool may have {self.max_contexts} contexts (max_contexts), and none of them "
+                    f"became idle", call="pool",
+                    remedy="Raise max_contexts, or wait for runs in flight before others start")
+        tried = False
+        while True:
+            closings = self._closings
+            try:
+                context = HwContext(self._client, entry.xclbin, QoS(gops=entry.gops), entry.pdis,
+                                    patient=False)
+                break
+            except NoFreeContext as error:
+                if self._collect_garbage():
+                    continue
+                # Where it is not certain that the device is full, giving up one context settles it.
+                if not tried or error.certain:
                     if self._evict(entry):
                         tried = True
-                    elif not self._await_closing(closings):
-                        raise
-            self._loads += 1
-            entry.context = context
-            return context
+                        continue
+                    if self._await_closing(closings):
+                        continue
+                if not collect_contexts(PATIENCE):
+                    raise
+        self._loads += 1
+        entry.context = context
+        return context
+
+    def _collect_garbage(self) -> bool:
+        """Before a good context goes: true when garbage of this process went instead.
+
+        The cycle collector is slow, so only when the process has contexts that are not this pool's, and more
+        than at its last run in vain.
+        """
+        strangers = held() - self.resident
+        if strangers <= self._strangers:
+            self._strangers = strangers
+            return False
+        self._strangers = strangers
+        return collect_contexts()
 
     def _await_closing(self, seen: int) -> bool:
         """True when another thread has closed a context since `_closings` was `seen`, or is about to."""

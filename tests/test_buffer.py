@@ -14,8 +14,8 @@ import pytest
 
 from amdxdna import errors
 from amdxdna._native import ffi, lib
-from amdxdna.client import reap
 from amdxdna.device import Device
+from amdxdna.reaper import reap
 from tests.binding import adder
 
 MIB = 1 << 20

@@ -72,7 +72,7 @@ def test_drivers_with_one_heap(code):
         with pytest.raises(errors.OutOfHeap) as caught:
             opened.alloc(30 * MIB, "dev")
         assert caught.value.size == 64 * MIB and caught.value.used == 40 * MIB
-        assert heaps == [64 * MIB, 64 * MIB]
+        assert len(heaps) > 1 and set(heaps) == {64 * MIB}
         opened.alloc(20 * MIB, "dev").close()
         keep.close()
 

@@ -10,13 +10,13 @@ import pytest
 
 from amdxdna import errors, packet
 from amdxdna._native import ffi, lib
-from amdxdna.client import reap
 from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
 from amdxdna.hwctx import QoS
 from amdxdna.node import open_node
 from amdxdna.packet import State
+from amdxdna.reaper import reap
 from amdxdna.xclbin import Xclbin, writer
 from tests.binding import COPY, ProxyNode, adder, copy_xclbin
 
@@ -98,7 +98,7 @@ def test_no_free_context_names_the_holders(open_emu, minor):
         opened.context(copy_xclbin(2))
     assert caught.value.errno == errno.EINVAL
     assert caught.value.holders == ((os.getpid(), 2),)
-    assert "this one" in str(caught.value)
+    assert "this process holds 2" in str(caught.value)
     keep[0].close()
     opened.context(copy_xclbin(2)).close()
 

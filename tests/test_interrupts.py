@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from amdxdna._native import lib
-from amdxdna.client import reap
 from amdxdna.device import Device
 from amdxdna.doctor.trial import make_context
 from amdxdna.node import open_node
+from amdxdna.reaper import reap
 from tests.binding import ProxyNode, adder, copy_xclbin
 
 

@@ -14,11 +14,11 @@ import pytest
 
 from amdxdna import errors, packet
 from amdxdna._native import ffi
-from amdxdna.client import reap
 from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.stream import Copy, Delay
 from amdxdna.node import open_node
+from amdxdna.reaper import reap
 from tests.binding import ProxyNode, adder, copy_xclbin
 
 
@@ -179,8 +179,7 @@ def test_nothing_is_written_to_wrapped_memory_once_the_device_is_closed(open_emu
     source, target = device.alloc(4096), device.wrap(block)
     run = adder(device, 4096, 1).start(source, target)
     assert started.wait(10)
-    device.client.pool = None
-    device.client._at_close.clear()
+    device.client.pools.clear()
     device.close()
     assert over.is_set()
     del run

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
+from amdxdna.abandoned import abandon
 from amdxdna.errors import XdnaError
-from amdxdna.hwctx import abandon, create
+from amdxdna.hwctx import create
 
 if TYPE_CHECKING:
     from amdxdna.device import Device

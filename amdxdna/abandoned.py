@@ -1,0 +1,128 @@
+"""Hardware contexts that nobody has any more: destroyed once their commands are over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from amdxdna import ioctl, reaper
+from amdxdna._native import ffi
+from amdxdna.errors import XdnaError
+from amdxdna.packet import State
+from amdxdna.run import NOT_SUBMITTED, Command
+
+if TYPE_CHECKING:
+    from amdxdna.buffer import Buffer
+    from amdxdna.client import Client
+
+RESETS = (State.TIMEOUT, State.ABORT, State.NORESPONSE)
+"""Ends after which the driver may still write to a command's buffer."""
+
+
+_held: dict[int, tuple[Client, list[int]]] = {}
+
+
+def hold(client: Client, handles: list[int]) -> None:
+    """Counts a context, until it is destroyed or its open is closed."""
+    _held[id(handles)] = client, handles
+
+
+def held() -> int:
+    """Hardware contexts that this process has, on all devices, forgotten ones too."""
+    pid = os.getpid()
+    return sum(len(handles) for client, handles in list(_held.values())
+               if not client.closed and client.pid == pid)
+
+
+def collect_contexts(seconds: float = 0.0) -> bool:
+    """Gives back contexts of this process that are garbage (see :func:`amdxdna.reaper.collect`); true when
+    there was one."""
+    before = held()
+    return reaper.collect(seconds, lambda: held() < before)
+
+
+class Abandoned:
+    """A context whose object is gone. :meth:`give_back` destroys it when its commands are over.
+
+    Until then it keeps what they use, and the PDIs: the driver configures a context again from them whenever
+    it resumes the device. `handles` is empty once the context is destroyed.
+    """
+
+    def __init__(self, client: Client, handles: list[int], syncobj: int, pending: dict[Command, object],
+                 pdis: Sequence[Buffer]) -> None:
+        self._client = client
+        self._handles = handles
+        self._syncobj = syncobj
+        self._pending = pending
+        self._pdis = tuple(pdis)
+        self._lock = threading.Lock()
+        self._done = False
+
+    def give_back(self, deadline: int) -> bool:
+        """Destroys the context if its commands are over by `deadline`; true when there is nothing left to do.
+
+        Does not block otherwise: of two threads one is told to come again.
+        """
+        if not self._lock.acquire(blocking=False):
+            return self._done
+        try:
+            if self._done:
+                return True
+            client = self._client
+            if client.closed or client.pid != os.getpid():
+                self._done = True
+                _held.pop(id(self._handles), None)
+                return True
+            if self._handles and not self._over(deadline):
+                return False
+            self._end()
+            self._done = True
+            _held.pop(id(self._handles), None)
+        finally:
+            self._lock.release()
+        return True
+
+    def _over(self, deadline: int) -> bool:
+        for command in list(self._pending):
+            if command.state is not None or command.exec.seq == NOT_SUBMITTED:
+                continue
+            try:
+                if not command.over(self._client, command.exec.seq, deadline):
+                    return False
+            except XdnaError:  # a device that is gone; what it may write to stays
+                command.state = State.NORESPONSE
+            else:
+                command.state = command.words[0] & 15
+        return True
+
+    def _end(self) -> None:
+        node = self._client.node
+        while self._handles:
+            request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": self._handles[-1]})
+            with contextlib.suppress(XdnaError):  # it is gone already, or with its device
+                ioctl.call(node, "DESTROY_HWCTX", request)
+            self._handles.pop()
+        for command in list(self._pending):
+            leak = command.state in RESETS
+            for each in (command, *command.members):
+                if leak:
+                    each.buffer.leak()
+                else:
+                    each.close()
+        self._pending.clear()
+        self._pdis = ()
+        with contextlib.suppress(XdnaError):
+            ioctl.call(node, "SYNCOBJ_DESTROY",
+                       ffi.new("struct drm_syncobj_destroy *", {"handle": self._syncobj}))
+
+
+def abandon(client: Client, handles: list[int], syncobj: int, pending: dict[Command, object],
+            pdis: Sequence[Buffer] = ()) -> None:
+    """Destroys a context (`handles`: its number, or nothing when it is destroyed) and its timeline; one with
+    commands in flight once they are over, at some later :func:`amdxdna.reaper.reap`."""
+    rest = Abandoned(client, handles, syncobj, pending, pdis)
+    if not rest.give_back(0):
+        reaper.later(rest.give_back)
