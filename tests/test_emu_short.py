@@ -1,23 +1,24 @@
-"""Short commands that the thread executes which waits for them, and what an exception leaves behind."""
+"""Short commands that the thread executes which waits for them, and signals that come meanwhile."""
 
 from __future__ import annotations
 
+import signal
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from amdxdna._native import ffi
 from amdxdna.device import Device
-from amdxdna.emu.driver import jobs
+from amdxdna.emu.driver import jobs, memory
 from amdxdna.emu.faults import Fault, Faults
 from amdxdna.emu.kernels import Family, stream, work
 from amdxdna.emu.npu import Reply, Slot, Status
 from amdxdna.emu.npu import context as context_module
-from amdxdna.emu.npu import npu as npu_module
+from amdxdna.emu.npu import lend as lend_module
 from amdxdna.run import State
 from tests.binding import adder
 from tests.test_emu_npu import BUFFERS, Rig, copy_slot
@@ -52,7 +53,7 @@ class Lent:
         self._arrived = threading.Event()
         chosen = rig.context if context is None else context
         if chosen in rig.npu._contexts:
-            rig.npu._contexts[chosen]._lent = True
+            rig.npu._contexts[chosen].lent = True
         assert rig.npu.submit(chosen, slots, self._done) == 0
         self.taken = rig.npu.lend(chosen, seconds)
 
@@ -93,7 +94,7 @@ def test_the_worker_takes_what_nobody_waits_for(monkeypatch: pytest.MonkeyPatch)
     rig = Rig()
     assert Lent(rig, [copy_slot(rig)]).by_caller() == Reply(Status.OK)
     arrived = threading.Event()
-    assert rig.npu._contexts[rig.context]._lent
+    assert rig.npu._contexts[rig.context].lent
     rig.npu.submit(rig.context, [copy_slot(rig)], lambda reply: arrived.set())
     assert arrived.wait(10)
 
@@ -104,9 +105,9 @@ def test_the_worker_sleeps_again_and_wakes_again(monkeypatch: pytest.MonkeyPatch
     assert Lent(rig, [copy_slot(rig)]).by_caller() == Reply(Status.OK)
     context = rig.npu._contexts[rig.context]
     end = time.monotonic() + 10
-    while context._lent and time.monotonic() < end:
+    while context.lent and time.monotonic() < end:
         time.sleep(0.001)
-    assert not context._lent
+    assert not context.lent
     assert rig.run(copy_slot(rig)) == Reply(Status.OK)
 
 
@@ -154,7 +155,7 @@ def test_a_long_command_is_the_workers(
 ) -> None:
     """More than SHORT, or ten times that for one who waits for two seconds or more."""
     rig = Rig()
-    monkeypatch.setattr(npu_module, "SHORT", 16)
+    monkeypatch.setattr(lend_module, "SHORT", 16)
     lent = Lent(rig, [copy_slot(rig, size) for size in words], seconds=seconds)
     assert (lent.by_caller if short else lent.by_worker)() == Reply(Status.OK)
     rig.npu.instant = True
@@ -208,7 +209,7 @@ def test_waiting_for_room_helps_too() -> None:
         kernel = adder(device, 64, 4)
         kernel.run(a, b)
         context = only_context(device)
-        context._lent = True
+        context.lent = True
         runs = [kernel.start(a, b) for _ in range(6)]
         assert len(context._queue) <= 4
         for run in runs:
@@ -225,137 +226,61 @@ class Stop(BaseException):
     """What a signal handler raises."""
 
 
-@pytest.mark.parametrize("where", ["before", "after", "finish", "settle"])
-def test_an_exception_while_lending_leaves_the_command_to_complete(
-    where: str, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def handler() -> Iterator[None]:
+    """SIGUSR1 raises Stop in the main thread."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Stop
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    yield
+    assert signal.signal(signal.SIGUSR1, before) is stop
+
+
+@pytest.mark.parametrize("place", [
+    (lend_module, "lend"), (lend_module, "_run"), (lend_module, "_execute"), (jobs.Job, "reply"),
+    (jobs, "finish"), (jobs.Job, "settle"), (jobs, "_start"), (memory.DeviceMemory, "begin"),
+    (memory.DeviceMemory, "end"), (context_module.Context, "enqueue"), (context_module.Context, "end"),
+], ids=lambda place: place[1])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_signal_in_the_middle_is_handled_at_the_end(
+    place: tuple[Any, str], when: str, handler: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its exception comes out of the call that it interrupts, whose work is whole."""
     with Device.open("emu:quiet,threads=1") as device:
         a, b = device.alloc(64), device.alloc(64)
         a.view("u4")[:] = 1
         kernel = adder(device, 64, 4)
         kernel.run(a, b)
-        npu = device.node.driver.npu
-        lend, finish = npu.lend, jobs.finish
-        only_context(device)._lent = True
+        only_context(device).lent = True
+        owner, name = place
+        original = getattr(owner, name)
+        sent: list[bool] = []
 
-        def interrupted(*arguments):
-            monkeypatch.undo()
-            if where == "after":
-                lend(*arguments)
-            raise Stop
+        def signalled(*arguments: Any) -> Any:
+            if when == "after":
+                result = original(*arguments)
+            if not sent:
+                sent.append(True)
+                signal.raise_signal(signal.SIGUSR1)
+            return result if when == "after" else original(*arguments)
 
-        def half(hwctx, job):
-            monkeypatch.undo()
-            job.done = True
-            raise Stop
-
-        def settled(job):
-            monkeypatch.undo()
-            job.settle()
-            raise Stop
-
-        b.view("u4")[:] = 0
-        context = next(iter(device.pool._entries.values())).context
-        run = kernel.start(a, b)
-        if where == "finish":
-            monkeypatch.setattr(jobs, "finish", half)
-        elif where == "settle":
-            monkeypatch.setattr(jobs.Job, "settle", settled)
-        else:
-            monkeypatch.setattr(npu, "lend", interrupted)
-        with pytest.raises(Stop):
-            run.wait()
-        assert jobs.finish is finish
-        assert context.drain(5)
-        assert run.wait().state is State.COMPLETED
-        assert b.view("u4").tolist() == [5] * 16
+        for round in range(3):
+            sent.clear()
+            b.view("u4")[:] = 0
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, signalled)
+                with pytest.raises(Stop):
+                    kernel.run(a, b)
+            assert sent
+            if name in ("lend", "_run", "_execute", "reply", "settle", "end"):
+                assert b.view("u4").tolist() == [5] * 16, round  # the wait was over when Stop came out of it
+            assert kernel.run(a, b).state is State.COMPLETED
+            assert b.view("u4").tolist() == [5] * 16
         for _ in range(6):  # every place in the queue is free again, and nothing holds the buffers
             assert kernel.run(a, b).state is State.COMPLETED
         assert {bo.busy for bo in device.node.client.handles.values()} == {0}
-
-
-def test_a_signal_handler_may_wait_for_the_command_it_interrupts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends the chain itself; what it interrupted finds it over and runs nothing again."""
-    rig = Rig()
-    copies = [copy_slot(rig, 8, 1), rig.slot(stream.copy(8, 2), (BUFFERS + 4096, BUFFERS + 8192), at=0x2000)]
-    entered: list[bool] = []
-    inner: list[bool] = []
-    again = rig.npu._again
-
-    def handler(*arguments: Any) -> int:
-        status = again(*arguments)
-        if not entered:
-            entered.append(True)
-            inner.append(rig.npu.lend(rig.context, 0))
-        return status
-
-    monkeypatch.setattr(rig.npu, "_again", handler)
-    assert Lent(rig, copies).by_caller() == Reply(Status.OK)
-    assert inner == [True]
-    assert rig.npu.executed == 3  # the one it came in was run again
-    assert not rig.npu._contexts[rig.context]._turn._is_owned()
-
-
-def interrupt_after(monkeypatch: pytest.MonkeyPatch, commands: int) -> None:
-    """The caller's thread is interrupted once, when it has run that many commands."""
-    again, caller = npu_module.Npu._again, threading.get_ident()
-    left = [commands]
-
-    def interrupted(*arguments: Any) -> object:
-        result = again(*arguments)
-        if threading.get_ident() == caller:
-            left[0] -= 1
-            if not left[0]:
-                raise Stop
-        return result
-
-    monkeypatch.setattr(npu_module.Npu, "_again", interrupted)
-
-
-@pytest.mark.parametrize("after", [1, 2, 3])
-def test_an_interrupted_chain_does_not_run_again_from_its_beginning(
-    after: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """a -> b -> a -> b, each time 1 more: what ran before must not be repeated."""
-    with Device.open("emu:quiet,threads=1") as device:
-        a, b = device.alloc(64), device.alloc(64)
-        kernel = adder(device, 64, 1)
-        kernel.run(a, b)
-        only_context(device)._lent = True
-        interrupt_after(monkeypatch, after)
-        context = next(iter(device.pool._entries.values())).context
-        run = device.pool.chain([(kernel, (a, b)), (kernel, (b, a)), (kernel, (a, b))])
-        with pytest.raises(Stop):
-            run.wait()
-        assert context.drain(5)
-        assert (a.view("u4").tolist(), b.view("u4").tolist()) == ([2] * 16, [3] * 16)
-
-
-@pytest.mark.parametrize("shift", [0, 32, -32])
-def test_a_command_in_place_is_the_workers(shift: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Device.open("emu:quiet,threads=1") as device:
-        whole = device.alloc(256)
-        a, b = whole.sub(64, 64), whole.sub(64 + shift, 64)
-        kernel = adder(device, 64, 1)
-        kernel.run(whole.sub(128, 64), whole.sub(192, 64))
-        only_context(device)._lent = True
-        interrupt_after(monkeypatch, 1)
-        before = whole.view("u4").tolist()
-        kernel.run(a, b)
-        after = whole.view("u4").tolist()
-        assert after[16 + shift // 4] == before[16] + 1
-
-
-def test_a_stream_that_ends_where_it_began_is_in_place() -> None:
-    there = stream.program([stream.Copy(64, 1)])
-    assert not npu_module._in_place(there, (0, 64))
-    assert not npu_module._in_place(there, ())
-    assert npu_module._in_place(there, (0, 60))
-    assert npu_module._in_place(there, (60, 0))
-    gemv = stream.gemv(16, 64)
-    assert not npu_module._in_place(gemv, (0, 4096, 128))
-    assert npu_module._in_place(gemv, (0, 4096, 127))
-    assert npu_module._in_place(gemv, (0, 4096, 4100))
 
 
 def test_a_user_must_really_wait() -> None:
@@ -366,7 +291,7 @@ def test_a_user_must_really_wait() -> None:
         kernel = adder(device, 64, 4)
         kernel.run(a, b)
         b.view("u4")[:] = 0
-        only_context(device)._lent = True
+        only_context(device).lent = True
         run = kernel.start(a, b)
         assert not b.view("u4").any()
         run.wait()

@@ -4,6 +4,7 @@
 #include <cpuid.h>
 #include <errno.h>
 #include <immintrin.h>
+#include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/types.h>
@@ -78,12 +79,26 @@ void xdna_flush(uintptr_t address, size_t length)
     _mm_mfence();
 }
 
+/* getpid() is a system call, which a dispatch on the emulated NPU would make seven times. */
+static int own_pid;
+
+static void learn_pid(void)
+{
+    own_pid = getpid();
+}
+
+__attribute__((constructor)) static void keep_pid(void)
+{
+    learn_pid();
+    pthread_atfork(NULL, NULL, learn_pid);
+}
+
 /* A kernel's copy_from_user and copy_to_user for the emulated driver: a bad address is EFAULT, never a fault. */
 static int vm_copy(int pid, uintptr_t remote, void *local, size_t length, int out)
 {
     if (!length)
         return 0;
-    if (length <= OWN_MOST && pid == getpid()) {
+    if (length <= OWN_MOST && pid == own_pid) {
         int result = own_copy(remote, local, length, out);
         if (result != -ENOSYS)
             return result;

@@ -2,6 +2,9 @@
 
 BO memory is mapped once: the first whole mapping of a BO is the model's own mapping of it, handed to the
 user, so the user and the kernels see the same pages at the same address.
+
+Calls are over, or were never begun, when a signal's handler runs, as a kernel's are: each is a section of
+:mod:`amdxdna.signals`, in which only the waits for commands let handlers in.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from amdxdna.emu.driver.memory import PAGE, page_align
 from amdxdna.emu.driver.store import error
 from amdxdna.emu.options import EmuOptions
 from amdxdna.errors import Closed, from_errno
+from amdxdna.signals import uninterrupted
 
 _devices: dict[tuple[int, EmuOptions], tuple[EmuDriver, int]] = {}
 """By process id too: in a forked child the parent's devices have no threads, and locks that nobody opens."""
@@ -76,9 +80,14 @@ class EmuNode:
         self._closed = False
         # Mappings of user-pointer BOs: the user's own pages, which must outlive their munmap.
         self._borrowed: dict[tuple[int, int], int] = {}
+        self.driver: EmuDriver
+        self.client: Client
+        uninterrupted(self._open)
+
+    def _open(self) -> None:
         self.driver = _acquire(self.options)
         try:
-            self.client: Client = self.driver.open(self._pid)
+            self.client = self.driver.open(self._pid)
         except OSError as refused:
             _release(self.options)
             raise from_errno("open", refused.errno or 0, self.path) from None
@@ -96,11 +105,13 @@ class EmuNode:
 
     def ioctl(self, request: int, address: int) -> int:
         """See :meth:`amdxdna.node.Node.ioctl`."""
-        return self._usable().ioctl(request, address)
+        return uninterrupted(self._usable().ioctl, request, address)
 
     def mmap(self, length: int, offset: int, *, address: int = 0) -> int:
         """See :meth:`amdxdna.node.Node.mmap`. Mapping a BO over another one needs that one idle."""
-        client = self._usable()
+        return uninterrupted(self._mmap, self._usable(), length, offset, address)
+
+    def _mmap(self, client: Client, length: int, offset: int, address: int) -> int:
         if length <= 0 or offset % PAGE or address % PAGE:
             raise error(errno.EINVAL)
         size = page_align(length)
@@ -130,8 +141,10 @@ class EmuNode:
         size = page_align(length)
         if self._pid != os.getpid():
             store.unmap(address, size)
-            return
-        client = self.client
+        else:
+            uninterrupted(self._munmap, self.client, address, size)
+
+    def _munmap(self, client: Client, address: int, size: int) -> None:
         if client.memory.pasid:
             with client.memory.lock:
                 bos = {r.bo for r in client.space.overlapping(address, size)}
@@ -188,8 +201,10 @@ class EmuNode:
 
     def close(self) -> None:
         """See :meth:`amdxdna.node.Node.close`. A hung command delays it by up to two seconds."""
-        if self._pid != os.getpid():
-            return
+        if self._pid == os.getpid():
+            uninterrupted(self._close)
+
+    def _close(self) -> None:
         with self._lock:
             if self._closed:
                 return

@@ -20,8 +20,9 @@ INVALID_ADDR: int = lib.AMDXDNA_INVALID_ADDR
 class Bo:
     """One buffer object. CMD BOs are SHARE BOs that count as internal (amdxdna_gem.c of Linux 7.3).
 
-    References (`refs`): every handle, every mapping, every job that lists it, the client's and contexts'
-    hold on heap chunks, and DEV BOs' hold on theirs. All fields are guarded by the device's memory lock.
+    References (`refs`): every handle, every mapping, the client's and contexts' hold on heap chunks, and DEV
+    BOs' hold on theirs. Jobs in flight (`busy`) keep it too. All fields are guarded by the device's memory
+    lock.
     """
 
     __slots__ = ("assigned", "backing", "busy", "chunks", "client", "dev_address", "handed_out", "internal",

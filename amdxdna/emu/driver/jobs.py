@@ -15,6 +15,7 @@ from amdxdna.emu.driver.bo import SHARE, Bo
 from amdxdna.emu.driver.hwctx import MAX_JOBS, Hwctx
 from amdxdna.emu.driver.packet import Rejected, State
 from amdxdna.emu.driver.store import error
+from amdxdna.signals import interruptible
 from amdxdna.usermem import WORDS
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _wait_for_room(hwctx: Hwctx) -> None:
     hwctx.room.append(gate)
     hwctx.lock.release()
     try:
-        gate.acquire()
+        interruptible(gate.acquire)
     finally:
         hwctx.lock.acquire()
         if gate in hwctx.room:

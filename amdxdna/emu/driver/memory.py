@@ -98,26 +98,29 @@ class DeviceMemory:
         return bo
 
     def put(self, bo: Bo) -> None:
-        """One reference less; the last one frees the BO."""
+        """One reference less; the last one frees the BO, unless a job in flight lists it."""
         with self.lock:
             bo.refs -= 1
-            if bo.refs:
-                return
-            if bo.kind == DEV:
-                bo.client.heap.free(bo)
-                for chunk in bo.chunks:
-                    self.put(chunk)
-                return
-            del self.by_offset[bo.map_offset]
-            if bo.iova != INVALID_ADDR:
-                self._iova_map.remove(bo.iova, bo.size)
-                self._iovas.free(bo.iova, bo.size)
-            if bo.user_memory:
-                bo.client.space.discard(bo)
-                bo.client.pinned -= bo.size
-            self._retired.append((self._epoch, bo))
-            self._epoch += 1
-            self._reclaim()
+            if not bo.refs and not bo.busy:
+                self._free(bo)
+
+    def _free(self, bo: Bo) -> None:
+        """Ends a BO without references and jobs. Its memory stays while a command may hold pointers to it."""
+        if bo.kind == DEV:
+            bo.client.heap.free(bo)
+            for chunk in bo.chunks:
+                self.put(chunk)
+            return
+        del self.by_offset[bo.map_offset]
+        if bo.iova != INVALID_ADDR:
+            self._iova_map.remove(bo.iova, bo.size)
+            self._iovas.free(bo.iova, bo.size)
+        if bo.user_memory:
+            bo.client.space.discard(bo)
+            bo.client.pinned -= bo.size
+        self._retired.append((self._epoch, bo))
+        self._epoch += 1
+        self._reclaim()
 
     def _reclaim(self) -> None:
         """Unmaps the freed BOs that no running command can hold a pointer into."""
@@ -137,7 +140,6 @@ class DeviceMemory:
         """A job that lists these BOs was accepted: it keeps them."""
         with self.lock:
             for bo in bos:
-                bo.refs += 1
                 bo.busy += 1
 
     def end(self, bos: Iterable[Bo]) -> None:
@@ -145,10 +147,8 @@ class DeviceMemory:
         with self.lock:
             for bo in bos:
                 bo.busy -= 1
-                if bo.refs > 1:
-                    bo.refs -= 1
-                else:
-                    self.put(bo)
+                if not bo.refs and not bo.busy:
+                    self._free(bo)
             if self._waiting:
                 self._idle.notify_all()
 
@@ -172,7 +172,7 @@ class DeviceMemory:
         with self.lock:
             self._waiting += 1
             try:
-                while bo.refs or any(retired is bo for _, retired in self._retired):
+                while bo.refs or bo.busy or any(retired is bo for _, retired in self._retired):
                     if computing():
                         end = time.monotonic() + seconds
                     left = end - time.monotonic()

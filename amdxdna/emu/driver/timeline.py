@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from amdxdna._native import lib
 from amdxdna.emu.driver.store import error
+from amdxdna.signals import interruptible
 
 WAIT_ALL: int = lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_ALL
 WAIT_FOR_SUBMIT: int = lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT
@@ -98,7 +99,8 @@ class Timeline:
         if self.subscribe(point, available, gate):
             return True
         try:
-            return gate.acquire(timeout=min(seconds, FOREVER)) or self.reached(point, available)
+            return (interruptible(gate.acquire, True, min(seconds, FOREVER))
+                    or self.reached(point, available))
         finally:
             self.unsubscribe(gate)
 
@@ -131,7 +133,7 @@ def wait_many(waits: list[tuple[Timeline, int]], deadline_ns: int, flags: int) -
                 return index
         while True:
             left = _left(deadline_ns)
-            woken = left > 0 and gate.acquire(timeout=min(left, FOREVER))
+            woken = left > 0 and interruptible(gate.acquire, True, min(left, FOREVER))
             for index, (timeline, point) in enumerate(waits):
                 if timeline.reached(point, available):
                     return index

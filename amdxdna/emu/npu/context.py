@@ -1,8 +1,6 @@
 """One context of the NPU: its heap window, its CUs, and its commands, which are executed in order.
 
-By its worker; or, when they are short, by a thread that would wait for them anyway (`lend`): handing a
-command from thread to thread takes longer than many a command. While waiters do so, the worker is not woken
-for each command but looks in from time to time.
+Its worker executes them, or a thread that waits for them: see :mod:`amdxdna.emu.npu.lend`.
 """
 
 from __future__ import annotations
@@ -81,10 +79,11 @@ class Context:
         """What the NPU keeps about commands that come again."""
         self._queue: deque[Item] = deque()
         """Chains that are not over, the oldest first: it stays until it is answered."""
-        self._turn: Any = threading.RLock()
+        self.turn = threading.Lock()
         """Held by the thread that executes the oldest chain."""
-        self._bell: SimpleQueue[None] = SimpleQueue()
-        self._lent = False
+        self.bell: SimpleQueue[None] = SimpleQueue()
+        self.lent = False
+        """Waiters execute the chains: the worker is not woken for each."""
         self._worker: threading.Thread | None = None
 
     @property
@@ -107,47 +106,13 @@ class Context:
                                             name=f"amdxdna-emu context {self.id}")
             self._worker.start()
         self._queue.append((slots, done))
-        if not self._lent:
-            self._bell.put(None)
-
-    def lend(self, run: Chain) -> bool:
-        """Executes the oldest chain on the calling thread, and answers it; False when that was not possible.
-
-        `run` returns None, having done nothing, for what is the worker's. An exception out of a signal
-        handler leaves the chain to the worker, or to the next that lends a hand; a handler that itself waits
-        for the chain ends it, and what it interrupted finds it over.
-        """
-        turn = self._turn
-        nested = turn._is_owned()
-        declined = True
-        try:
-            item = self._oldest() if turn.acquire(blocking=False) else None
-            if item is None or self.gone.is_set():
-                declined = False
-                return False
-            self.busy = True
-            reply = run(self, item[0])
-            if reply is None:
-                return False
-            self._end(item, reply)
-            declined = False
-            if not self._lent:
-                self._lent = True
-                self._bell.put(None)
-            return True
-        finally:
-            # Asked rather than remembered: an exception may come right behind acquire().
-            while not nested and turn._is_owned():
-                self.busy = False
-                turn.release()
-            if declined and self._lent:
-                self._lent = False
-                self._bell.put(None)
+        if not self.lent:
+            self.bell.put(None)
 
     def stop(self) -> None:
         """Ends the worker after the command it is in; commands behind that one are dropped."""
         self.gone.set()
-        self._bell.put(None)
+        self.bell.put(None)
 
     @property
     def alive(self) -> bool:
@@ -159,39 +124,37 @@ class Context:
         end = time.monotonic() + seconds
         if self._worker is not None and self._worker is not threading.current_thread():
             self._worker.join(seconds)
-        if self._turn.acquire(timeout=max(end - time.monotonic(), 0.0)):
-            self._turn.release()
+        if self.turn.acquire(timeout=max(end - time.monotonic(), 0.0)):
+            self.turn.release()
 
-    def _end(self, item: Item, reply: Reply | None) -> None:
-        """Answers the oldest chain, if there is an answer, and takes it out, unless a signal handler has."""
-        if self._oldest() is not item:
-            return
+    def end(self, item: Item, reply: Reply | None) -> None:
+        """Answers the oldest chain, if there is an answer, and takes it out."""
         if reply is not None and not self.gone.is_set():
             item[1](reply)
-        if self._oldest() is item:  # a handler may also have come during the answer
-            self._queue.popleft()
+        self._queue.popleft()
 
     def _work(self, run: Chain) -> None:
         looks = 0
         seen: object = None
         while not self.gone.is_set():
-            if not self._lent:
+            if not self.lent:
                 if not self._step(run):
-                    self._bell.get()
+                    self.bell.get()
                 looks = 0
                 continue
             with contextlib.suppress(Empty):
-                self._bell.get(timeout=LOOK_IN)
-            head = self._oldest()
+                self.bell.get(timeout=LOOK_IN)
+            head = self.oldest()
             if head is not None and head is seen:
                 self._step(run)
             looks = 0 if head is not None else looks + 1
             seen = head
             if looks == LOOKS:
                 # A chain that comes from now on rings the bell; one that has come is seen before any sleep.
-                self._lent = False
+                self.lent = False
 
-    def _oldest(self) -> Item | None:
+    def oldest(self) -> Item | None:
+        """The chain to execute next."""
         try:
             return self._queue[0]
         except IndexError:
@@ -199,17 +162,17 @@ class Context:
 
     def _step(self, run: Chain) -> bool:
         """The worker executes the oldest chain; False when there is none, or it is in other hands."""
-        if not self._queue or not self._turn.acquire(blocking=not self._lent):
+        if not self._queue or not self.turn.acquire(blocking=not self.lent):
             return False
         try:
-            item = self._oldest()
+            item = self.oldest()
             if item is None or self.gone.is_set():
                 return False
             self.busy = True
             reply = run(self, item[0])
             self.busy = False
-            self._end(item, reply)
-            self._lent = False
+            self.end(item, reply)
+            self.lent = False
             return True
         finally:
-            self._turn.release()
+            self.turn.release()

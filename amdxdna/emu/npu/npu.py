@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
 
 from amdxdna._native import ffi
@@ -15,6 +14,7 @@ from amdxdna.emu import identity, kernels
 from amdxdna.emu.faults import Faults
 from amdxdna.emu.kernels import stream as streams
 from amdxdna.emu.kernels.families import PDI_BYTES
+from amdxdna.emu.npu import lend
 from amdxdna.emu.npu.context import Chunk, Context, Cu, Done, Reply
 from amdxdna.emu.npu.health import Health
 from amdxdna.emu.npu.memory import BadAddress, Memory
@@ -31,12 +31,6 @@ MAX_STREAM = 1 << 20
 """Longest instruction stream, bytes."""
 COLUMN_BYTES = 0x2000
 NO_CONTEXT = 0xFFFFFFFF
-SHORT = 64e6
-"""Multiply-adds of a chain that :meth:`Npu.lend` takes: about two milliseconds."""
-MOST_KNOWN = 1024
-"""Commands of a context about which something is kept."""
-PATIENT = 2.0
-"""Seconds: who waits at least that long is lent chains of ten times as much, too."""
 
 
 class TileInfo(NamedTuple):
@@ -64,18 +58,6 @@ class TileInfo(NamedTuple):
     shim_events: int
 
 
-class Command(NamedTuple):
-    """A command that may come again: `program` was at `at` in this process, and `prepared` holds pointers, or
-    is None where an operand was not there; both are good while the memory's stamp is `stamp`."""
-
-    stamp: object
-    at: int
-    program: bytes
-    family: int
-    work: float
-    prepared: kernels.Prepared | kernels.Result | None
-
-
 class Npu:
     """The device. Every method may be called from any thread; none blocks for a command.
 
@@ -101,7 +83,7 @@ class Npu:
         self.faults = faults or Faults()
         self.executed = 0
         """Commands executed, for statistics."""
-        self._log = log
+        self.log = log
         self._lock = threading.Lock()
         self._contexts: dict[int, Context] = {}
         self._leaving: dict[int, Context] = {}
@@ -135,7 +117,7 @@ class Npu:
         """
         refused = self.faults.event("refuse", Status.NO_CONTEXT_FREE) if self.faults.active else 0
         if refused:
-            self._log(f"injected fault: context refused with status {refused:#x}")
+            self.log(f"injected fault: context refused with status {refused:#x}")
             return refused, NO_CONTEXT
         if not (start_column >= 0 and columns >= 1 and start_column + columns <= self.columns):
             return Status.INVALID_PARAM, NO_CONTEXT
@@ -189,7 +171,7 @@ class Npu:
         """
         refused = self.faults.event("refuse_config", Status.INVALID_PARAM) if self.faults.active else 0
         if refused:
-            self._log(f"injected fault: CU configuration refused with status {refused:#x}")
+            self.log(f"injected fault: CU configuration refused with status {refused:#x}")
             return refused
         with self._lock:
             found = self._contexts.get(context)
@@ -233,80 +215,10 @@ class Npu:
     def lend(self, context: int, seconds: float) -> bool:
         """Executes the context's oldest chain on the calling thread, which would wait for it for `seconds`.
 
-        False, and nothing has been done, when there is none or another thread is at it; when it is not short,
-        or may wait, fail or repeat an effect; and where faults are injected. The worker sees to it then.
+        False, and nothing has been done, when that is not possible: see :mod:`amdxdna.emu.npu.lend`.
         """
         found = self._contexts.get(context)
-        if found is None:
-            return False
-        limit = math.inf if self.instant else SHORT * (10 if seconds >= PATIENT else 1)
-        return found.lend(partial(self._short, limit))
-
-    def _short(self, limit: float, context: Context, slots: list[Slot]) -> Reply | None:
-        """A chain whose end is near; None for any other.
-
-        After an exception it may run again: commands that are over do not, and the one it came in gives the
-        same result again.
-        """
-        if self.faults.active:
-            return None
-        ready = []
-        try:
-            stamp = self.memory.stamp(context.id)
-            for index, slot in enumerate(slots):
-                if slot.over:
-                    continue
-                command = self._known(context, slot, stamp)
-                if command is None:
-                    return None
-                limit -= command.work
-                if not limit >= 0:
-                    return None
-                ready.append((index, slot, command))
-            for index, slot, command in ready:
-                if slot.over:
-                    continue
-                context.slot_index = index
-                status = self._again(context, slot, command)
-                if status:
-                    return Reply(status, index, status)
-                slot.over = True
-            return Reply(Status.OK)
-        except BadAddress:
-            return None
-        finally:
-            self.memory.release(context.id)
-
-    def _known(self, context: Context, slot: Slot, stamp: object) -> Command | None:
-        """The command in a slot, from what is known when it came before; None when it cannot run."""
-        key = slot.type, slot.cu, slot.args, slot.instructions, slot.instruction_bytes
-        found: Command | None = context.known.get(key)
-        if found is not None and stamp is not None and found.stamp == stamp and _same(found):
-            return found
-        status, program, family = self._fetch(context, slot)
-        if status:
-            return None
-        prepared: kernels.Prepared | kernels.Result | None = None
-        with contextlib.suppress(BadAddress):
-            prepared = kernels.prepare(program, family, self._operands(context, slot))
-        address, size = slot.stream()
-        found = Command(stamp, self._resolve(context, address, size), program, family,
-                        _work(program, family, slot.buffers()), prepared)
-        if len(context.known) >= MOST_KNOWN:
-            context.known.clear()
-        context.known[key] = found
-        return found
-
-    def _again(self, context: Context, slot: Slot, command: Command) -> int:
-        """Runs a command that is known."""
-        if command.prepared is None:
-            try:
-                return self._execute(context, slot, command.program, command.family)
-            except BadAddress as error:
-                self._log(f"context {context.id}: {error}")
-                return Status.INVALID_BUFFER
-        self._begin(context, slot, command.program)
-        return self._run(context, command.prepared)
+        return found is not None and lend.lend(self, found, seconds)
 
     def read(self, context: int, address: int, size: int) -> bytes:
         """Copies `size` bytes of a context's memory, device heap included; for front ends that decode lists.
@@ -337,16 +249,14 @@ class Npu:
 
     def _chain(self, context: Context, slots: list[Slot]) -> Reply | None:
         for index, slot in enumerate(slots):
-            if slot.over:
-                continue
             context.slot_index = index
             try:
                 status = self._command(context, slot)
             except BadAddress as error:
-                self._log(f"context {context.id}: {error}")
+                self.log(f"context {context.id}: {error}")
                 status = Status.INVALID_BUFFER
             except Exception as error:  # a front end's own failure must not end the worker silently
-                self._log(f"context {context.id}: {type(error).__name__}: {error}")
+                self.log(f"context {context.id}: {type(error).__name__}: {error}")
                 status = Status.INVALID_COMMAND
             finally:
                 self.memory.release(context.id)
@@ -362,13 +272,13 @@ class Npu:
             if status:
                 self.executed += 1
                 return status
-        status, program, family = self._fetch(context, slot)
+        status, program, family = self.fetch(context, slot)
         if status:
             self.executed += 1
             return status
-        return self._execute(context, slot, program, family)
+        return self.execute(context, slot, program, family)
 
-    def _fetch(self, context: Context, slot: Slot) -> tuple[int, bytes, int]:
+    def fetch(self, context: Context, slot: Slot) -> tuple[int, bytes, int]:
         """(status, instruction stream, kernel family) of a command."""
         if not SlotType.START_CU <= slot.type <= SlotType.ELF or len(slot.args) > MAX_ARGUMENT_WORDS:
             return Status.INVALID_COMMAND, b"", 0
@@ -384,29 +294,31 @@ class Npu:
             return Status.PDI_LOAD_FAILED, b"", 0
         return Status.OK, self._read(context, address, size), family
 
-    def _execute(self, context: Context, slot: Slot, program: bytes, family: int) -> int:
-        self._begin(context, slot, program)
-        return self._run(context, kernels.prepare(program, family, self._operands(context, slot)))
+    def execute(self, context: Context, slot: Slot, program: bytes, family: int) -> int:
+        """Runs a command of which stream and family are known. Raises BadAddress."""
+        prepared = kernels.prepare(program, family, self.operands(context, slot))
+        return self.run(context, slot, program, prepared)
 
-    def _begin(self, context: Context, slot: Slot, program: bytes) -> None:
+    def run(self, context: Context, slot: Slot, program: bytes,
+            prepared: kernels.Prepared | kernels.Result) -> int:
+        """Runs a command whose operands are resolved; its status."""
         self.executed += 1
         context.stream = (slot.stream()[0], program)
-
-    def _run(self, context: Context, prepared: kernels.Prepared | kernels.Result) -> int:
         result = prepared.run(threads=self.threads, instant=self.instant, wait=context.wait)
         if result.status:
-            self._log(f"context {context.id}: {result.message}")
+            self.log(f"context {context.id}: {result.message}")
         return result.status
 
-    def _operands(self, context: Context, slot: Slot) -> list[kernels.Operand]:
-        return [partial(self._resolve, context, buffer) for buffer in slot.buffers()]
+    def operands(self, context: Context, slot: Slot) -> list[kernels.Operand]:
+        """What resolves each buffer of a command."""
+        return [partial(self.resolve, context, buffer) for buffer in slot.buffers()]
 
     def _load(self, context: Context, cu: Cu) -> int | None:
         """Reads a CU's PDI; its family, None when it is not one that can run here."""
         try:
             cu.family = int(kernels.family_of(self._read(context, cu.pdi, PDI_BYTES)))
         except (BadAddress, kernels.UnknownPdi) as error:
-            self._log(f"context {context.id}: {error}")
+            self.log(f"context {context.id}: {error}")
         return cu.family
 
     def _injected(self, context: Context) -> int:
@@ -414,14 +326,14 @@ class Npu:
             if fault.kind == "slow":
                 context.wait(fault.value * 1e-6)
             elif fault.kind == "hang":
-                self._log(f"injected fault: context {context.id} hangs")
+                self.log(f"injected fault: context {context.id} hangs")
                 context.wait(None)
             else:
-                self._log(f"injected fault: context {context.id}: status {fault.value:#x}")
+                self.log(f"injected fault: context {context.id}: status {fault.value:#x}")
                 return fault.value or Status.INVALID_INSTRUCTION
         return Status.OK
 
-    def _resolve(self, context: Context, address: int, size: int) -> int:
+    def resolve(self, context: Context, address: int, size: int) -> int:
         """A pointer for a bus address or a device heap address. Raises BadAddress."""
         heap = context.heap
         if heap and DEVICE_HEAP <= address < heap[-1].device + heap[-1].size:
@@ -446,31 +358,7 @@ class Npu:
         return self.memory.pointer(context.id, chunk.host + offset, size)
 
     def _read(self, context: Context, address: int, size: int) -> bytes:
-        return bytes(ffi.buffer(ffi.cast("char *", self._resolve(context, address, size)), size))
-
-
-def _same(command: Command) -> bool:
-    """Whether the program is still what it was."""
-    size = len(command.program)
-    return bytes(ffi.buffer(ffi.cast("char *", command.at), size)) == command.program
-
-
-@lru_cache(maxsize=1024)
-def _work(program: bytes, family: int, buffers: tuple[int, ...]) -> float:
-    """Multiply-adds of a stream; infinite for one that may wait or fail, or that must not run twice."""
-    found = kernels.work(program, family)
-    return math.inf if found < math.inf and _in_place(program, buffers) else found
-
-
-def _in_place(program: bytes, buffers: tuple[int, ...]) -> bool:
-    """Whether a sound stream writes what the same op or one before it reads: run twice, it goes wrong."""
-    read: list[tuple[int, int]] = []
-    for op in streams.parse(program):
-        ranges = [(at, at + size) for at, size in zip(buffers, op.spans(), strict=False)]
-        read += ranges[:-1]
-        if any(low < end and start < high for start, end in ranges[-1:] for low, high in read):
-            return True
-    return False
+        return bytes(ffi.buffer(ffi.cast("char *", self.resolve(context, address, size)), size))
 
 
 def _stalled_at(program: bytes) -> tuple[int, int]:

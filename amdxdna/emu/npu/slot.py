@@ -37,8 +37,6 @@ class Slot:
     restore: int = 0
     restore_bytes: int = 0
     properties: int = 0
-    over: bool = False
-    """It has run, and successfully: a chain that is taken up again goes on behind it."""
 
     def stream(self) -> tuple[int, int]:
         """Device address and length in bytes of the instruction stream; (0, 0) when there is none."""

@@ -1,0 +1,164 @@
+"""Critical sections that no signal handler breaks into.
+
+Python runs signal handlers in the main thread, between any two of its bytecodes, and what a handler raises
+(KeyboardInterrupt, SystemExit, an exception of the user's) leaves whatever function it finds there. A kernel
+does not know this: a system call is over, or was never begun, when the handler runs.
+:func:`uninterrupted` calls a function in that way. Meanwhile each Python handler is replaced by one that
+notes the signal; at the end the handlers are back and the signals are sent again, so that a handler's
+exception comes out of the call when its work is whole. :func:`interruptible` is the way out for a wait
+inside: handlers run, and raise, in it.
+
+Only the main thread is concerned; elsewhere both are plain calls. SIG_DFL, SIG_IGN and handlers in C stay as
+they are. Handlers themselves can be replaced by :func:`signal.signal` at any time but within a section.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import threading
+from collections.abc import Callable
+from threading import get_ident
+from types import FrameType
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# What signal.signal and signal.getsignal call: those wrap numbers in enums, for several times the price.
+_c: Any = importlib.import_module("_signal")
+_get: Callable[[int], Any] = _c.getsignal
+_set: Callable[[int, Any], Any] = _c.signal
+
+_LATER = ("HUP", "INT", "QUIT", "USR1", "USR2", "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "TSTP",
+          "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR")
+_NUMBERS = tuple(int(getattr(signal, "SIG" + name)) for name in _LATER if hasattr(signal, "SIG" + name))
+"""The signals that are put off: all but those of a fault, which cannot wait, and the real-time ones, which
+nobody raises from and every section would have to ask for."""
+
+
+class _Main:
+    """What the main thread is in. Only that thread changes it."""
+
+    def __init__(self) -> None:
+        self.ident = threading.main_thread().ident
+        self.noting = False
+        """In a section, and not in one of its waits."""
+        self.replaced = False
+        """The handlers in `numbers` are :meth:`note`."""
+        self.noted: list[int] = []
+        self.originals: dict[int, Any] = {}
+        self.seen: list[Any] = []
+        """The handlers of all signals when `numbers` was made."""
+        self.numbers: list[int] = []
+        """Signals with a handler in Python."""
+        self.handler = self.note
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """Handles a signal: in a section later; in its waits, and while the handlers are exchanged, now."""
+        if self.noting:
+            self.noted.append(number)
+        else:
+            self.originals[number](number, frame)
+
+    def look(self, found: list[Any]) -> None:
+        """Learns which signals have handlers in Python."""
+        self.seen = []
+        self.numbers = []
+        for number, handler in zip(_NUMBERS, found, strict=True):
+            if callable(handler):
+                self.numbers.append(number)
+                if handler is not self.handler:
+                    self.originals[number] = handler
+        self.seen = found
+
+
+_main = _Main()
+
+
+def _after_fork() -> None:
+    """In a child of another thread than the main one, nobody comes back to end the section."""
+    if _main.ident == get_ident():
+        return
+    _main.ident = get_ident()
+    _main.noting = _main.replaced = False
+    _main.noted.clear()
+    _restore()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def uninterrupted(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Calls `function`; what a signal handler raises meanwhile is raised at its end, in place of its value.
+
+    Sections may lie in each other: the outermost counts.
+    """
+    main = _main
+    if main.noting or get_ident() != main.ident:
+        return function(*args, **kwargs)
+    if main.replaced:
+        # A handler that runs in a section's wait.
+        try:
+            main.noting = True
+            return function(*args, **kwargs)
+        finally:
+            main.noting = False
+            if main.noted:
+                _send_again()
+    found = [*map(_get, _NUMBERS)]
+    if found != main.seen:
+        main.look(found)
+    try:
+        main.replaced = True
+        for number in main.numbers:
+            _set(number, main.handler)
+        main.noting = True
+        return function(*args, **kwargs)
+    finally:
+        main.noting = main.replaced = False
+        try:
+            _restore()
+        finally:
+            if main.noted:
+                _send_again()
+
+
+def _restore() -> None:
+    """Puts the handlers back, unless a handler that ran in a wait has set another.
+
+    One that is back may raise before the rest are.
+    """
+    main = _main
+    try:
+        for number in main.numbers:
+            if _get(number) is main.handler:
+                _set(number, main.originals[number])
+    except BaseException:
+        _restore()
+        raise
+
+
+def _send_again() -> None:
+    """Sends the signals that were noted to this thread again, whatever their handlers raise."""
+    noted = _main.noted
+    while noted:
+        try:
+            signal.raise_signal(noted.pop(0))
+        finally:
+            _send_again()
+
+
+def interruptible(wait: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Calls `wait`, which blocks and changes nothing, so that signal handlers run and may raise in it."""
+    main = _main
+    if not main.noting or get_ident() != main.ident:
+        return wait(*args, **kwargs)
+    try:
+        main.noting = False
+        if main.noted:
+            _send_again()
+        return wait(*args, **kwargs)
+    finally:
+        main.noting = True

@@ -1,0 +1,243 @@
+"""Critical sections against real signals: when handlers run, and what they leave behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from amdxdna.signals import interruptible, uninterrupted
+
+
+class Stop(BaseException):
+    """What a handler raises."""
+
+
+class End(BaseException):
+    """What another one raises."""
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[dict[str, Any]]:
+    """SIGUSR1 raises Stop, SIGTERM raises End; the handlers are in place again after each test."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Stop
+
+    def end(number: int, frame: object) -> None:
+        raise End
+
+    ours = {signal.SIGUSR1: stop, signal.SIGTERM: end, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in ours.items()}
+    yield {"stop": stop, "end": end}
+    after = {number: signal.getsignal(number) for number in ours}
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    assert after == ours
+
+
+def test_a_handler_runs_at_the_end():
+    done = []
+
+    def work():
+        signal.raise_signal(signal.SIGUSR1)
+        done.append("after the signal")
+
+    with pytest.raises(Stop):
+        uninterrupted(work)
+    assert done == ["after the signal"]
+    assert uninterrupted(lambda: 7) == 7
+
+
+def test_the_outermost_section_counts():
+    done = []
+
+    def inner():
+        signal.raise_signal(signal.SIGINT)
+        done.append("inner")
+
+    def outer():
+        uninterrupted(inner)
+        done.append("outer")
+
+    with pytest.raises(KeyboardInterrupt):
+        uninterrupted(outer)
+    assert done == ["inner", "outer"]
+
+
+def test_several_signals_all_run_their_handlers():
+    """The last exception is raised, with the one before as its context, as without sections."""
+    def work():
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        uninterrupted(work)
+    assert isinstance(caught.value.__context__, End)
+    assert isinstance(caught.value.__context__.__context__, Stop)
+
+
+def test_the_functions_own_exception_is_the_context():
+    def work():
+        signal.raise_signal(signal.SIGUSR1)
+        raise OSError("its own")
+
+    with pytest.raises(Stop) as caught:
+        uninterrupted(work)
+    assert isinstance(caught.value.__context__, OSError)
+    with pytest.raises(OSError, match="its own"):
+        uninterrupted(lambda: (_ for _ in ()).throw(OSError("its own")))
+
+
+def test_a_wait_is_interrupted_at_once_and_what_follows_it_is_not():
+    done = []
+    gate = threading.Lock()
+    gate.acquire()
+
+    def work():
+        try:
+            interruptible(gate.acquire, True, 30)
+        finally:
+            signal.raise_signal(signal.SIGTERM)
+            done.append("cleaned up")
+
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
+    began = time.monotonic()
+    timer.start()
+    with pytest.raises(End) as caught:
+        uninterrupted(work)
+    timer.join()
+    assert time.monotonic() - began < 25
+    assert done == ["cleaned up"] and isinstance(caught.value.__context__, Stop)
+
+
+def test_a_signal_before_the_wait_is_handled_before_it_blocks():
+    gate = threading.Lock()
+    gate.acquire()
+
+    def work():
+        signal.raise_signal(signal.SIGUSR1)
+        interruptible(gate.acquire, True, 30)
+
+    began = time.monotonic()
+    with pytest.raises(Stop):
+        uninterrupted(work)
+    assert time.monotonic() - began < 25
+
+
+def test_a_handler_in_a_wait_may_have_sections_of_its_own(handlers):
+    done = []
+
+    def handler(number, frame):
+        uninterrupted(done.append, "section")
+        with pytest.raises(End):
+            uninterrupted(signal.raise_signal, signal.SIGTERM)
+        done.append("handled")
+
+    signal.signal(signal.SIGUSR1, handler)
+    uninterrupted(interruptible, signal.raise_signal, signal.SIGUSR1)
+    assert done == ["section", "handled"]
+    assert signal.signal(signal.SIGUSR1, handlers["stop"]) is handler
+
+
+def test_a_handler_set_in_a_wait_stays(handlers):
+    def handler(number, frame):
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+
+    signal.signal(signal.SIGUSR1, handler)
+    uninterrupted(interruptible, signal.raise_signal, signal.SIGUSR1)
+    assert signal.signal(signal.SIGUSR1, handlers["stop"]) == signal.SIG_IGN
+
+
+def test_ignored_and_default_signals_are_left_alone():
+    seen = []
+
+    def work():
+        seen.extend(signal.getsignal(s) for s in (signal.SIGPIPE, signal.SIGALRM, signal.SIGUSR1))
+
+    before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    uninterrupted(work)
+    assert signal.signal(signal.SIGALRM, before) == signal.SIG_IGN
+    assert seen[:2] == [signal.getsignal(signal.SIGPIPE), signal.SIG_IGN]
+    assert callable(seen[2])
+
+
+def test_other_threads_call_straight_through():
+    handlers = []
+
+    def work():
+        handlers.append(signal.getsignal(signal.SIGUSR1))
+        return interruptible(lambda: 3)
+
+    results = []
+    thread = threading.Thread(target=lambda: results.append(uninterrupted(work)))
+    thread.start()
+    thread.join(30)
+    assert results == [3] and handlers[0] is signal.getsignal(signal.SIGUSR1)
+
+
+def check_child() -> None:
+    """Ends a child: with 0 when handlers run as they should."""
+    try:
+        with pytest.raises(Stop):
+            signal.raise_signal(signal.SIGUSR1)
+        with pytest.raises(Stop):
+            uninterrupted(signal.raise_signal, signal.SIGUSR1)
+    except BaseException:
+        os._exit(1)
+    os._exit(0)
+
+
+def test_a_child_forked_in_a_section_goes_on_in_it():
+    pid = uninterrupted(os.fork)
+    if not pid:
+        check_child()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_child_of_another_thread_is_in_no_section():
+    status = []
+
+    def fork():
+        pid = os.fork()
+        if not pid:
+            check_child()
+        status.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+    def work():
+        thread = threading.Thread(target=fork)
+        thread.start()
+        thread.join(60)
+
+    uninterrupted(work)
+    assert status == [0]
+
+
+def test_random_signals_find_everything_done(handlers):
+    """Each step is done as often as its other half, wherever the signals come."""
+    halves = [0, 0]
+
+    def work():
+        halves[0] += 1
+        sum(range(50))
+        halves[1] += 1
+
+    chance = random.Random(1)
+    before = signal.signal(signal.SIGALRM, handlers["stop"])
+    try:
+        for _ in range(300):
+            with pytest.raises(Stop):
+                signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 5e-4))
+                while True:
+                    uninterrupted(work)
+            assert halves[0] == halves[1]
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert halves[0] > 300
