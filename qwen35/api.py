@@ -337,7 +337,9 @@ class Qwen35:
             cancel=cancel,
             progress=None if progress is None else lambda done, total: progress("prompt", done, total),
         )
-        return Reply(run, self.tokenizer, thinking=thinking, stop=stop, sampler=sampler, done=end)
+        return Reply(
+            run, self.tokenizer, thinking=thinking, stop=stop, sampler=sampler, tools=tools, done=end
+        )
 
     def _prompt(
         self,

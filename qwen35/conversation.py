@@ -12,8 +12,9 @@ from qwen35.engine import Generation
 from qwen35.errors import Cancelled, UsageError
 from qwen35.sampling import Sampler, StopStrings, TokenLogprob
 from qwen35.stats import Stats
-from qwen35.template import parse_tool_calls
+from qwen35.thinking import ThinkSplitter
 from qwen35.tokenizer import Tokenizer
+from qwen35.toolcalls import parse_tool_calls
 
 if TYPE_CHECKING:
     from qwen35.api import Qwen35
@@ -22,69 +23,12 @@ Tools = Sequence[Mapping[str, Any]] | None
 
 __all__ = ["Conversation", "Reply", "ThinkSplitter", "user_message"]
 
-_OPEN, _CLOSE = "<think>", "</think>"
-
-
 def user_message(text: str, images: Sequence[Any] = ()) -> dict[str, Any]:
     """A question in the Hugging Face form, its images before the text."""
     if not images:
         return {"role": "user", "content": text}
     items: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
     return {"role": "user", "content": [*items, {"type": "text", "text": text}]}
-
-
-class ThinkSplitter:
-    """Parts an answer's text into reasoning and answer, however the pieces are cut.
-
-    Reasoning runs to the first `</think>`; it is open from the start when `thinking`, else only if the answer
-    itself begins with `<think>`. The newlines between the two belong to neither.
-    """
-
-    def __init__(self, thinking: bool) -> None:
-        self._state = "reasoning" if thinking else "start"
-        self._held = ""
-
-    @property
-    def reasoning(self) -> bool:
-        """Whether the text so far ends inside the reasoning."""
-        return self._state == "reasoning"
-
-    def feed(self, piece: str) -> list[tuple[str, str]]:
-        """`("reasoning" | "text", text)` pairs that `piece` makes certain."""
-        out: list[tuple[str, str]] = []
-        text = self._held + piece
-        self._held = ""
-        if self._state == "start" and text:
-            body = text.lstrip()
-            if len(body) < len(_OPEN) and _OPEN.startswith(body):
-                self._held = text
-                return out
-            self._state = "text"
-            if body.startswith(_OPEN):
-                self._state, text = "reasoning", body[len(_OPEN) :]
-        if self._state == "reasoning":
-            head, close, tail = text.partition(_CLOSE)
-            if close:
-                self._state, text = "gap", tail
-            else:
-                keep = max((n for n in range(1, len(_CLOSE)) if head.endswith(_CLOSE[:n])), default=0)
-                head, self._held = head[: len(head) - keep], head[len(head) - keep :]
-                text = ""
-            if head:
-                out.append(("reasoning", head))
-        if self._state == "gap":
-            text = text.lstrip("\n")
-            if text:
-                self._state = "text"
-        if text:
-            out.append(("text", text))
-        return out
-
-    def flush(self) -> list[tuple[str, str]]:
-        """What was held back, at the end of the answer."""
-        held, self._held = self._held, ""
-        kind = "reasoning" if self.reasoning else "text"
-        return [(kind, held)] if held else []
 
 
 class Reply:
@@ -107,6 +51,7 @@ class Reply:
         thinking: bool = False,
         stop: Sequence[str] = (),
         sampler: Sampler | None = None,
+        tools: Tools = None,
         done: Callable[[Reply], None] | None = None,
     ) -> None:
         self.text = ""
@@ -116,9 +61,11 @@ class Reply:
         self.stats: Stats = run.stats
         self._run = run
         self._tokenizer = tokenizer
-        self._splitter = ThinkSplitter(thinking)
+        constrained = sampler is not None and sampler.constraint is not None
+        self._splitter = ThinkSplitter(thinking, again=not constrained)
         self._stops = StopStrings(stop)
         self._sampler = sampler
+        self._tools = tools or ()
         self._done = done
         self._stream = self._events()
 
@@ -144,8 +91,11 @@ class Reply:
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
-        """The calls that the text holds, as `{"type": "function", "function": {"name", "arguments"}}`."""
-        return parse_tool_calls(self.text)[1]
+        """Calls of declared tools: `{"type": "function", "function": {"name", "arguments"}}`.
+
+        The text streams with the calls in it; read them at its end, when it is known what they are.
+        """
+        return parse_tool_calls(self.text, self._tools)[1]
 
     def events(self) -> Iterator[tuple[str, str]]:
         """`("reasoning" | "text", piece)` pairs as they come."""
@@ -276,7 +226,7 @@ class Conversation:
         def done(reply: Reply) -> None:
             if reply.finish == "error" or (reply.finish == "cancel" and not reply.tokens):
                 return
-            content, calls = parse_tool_calls(reply.text) if self.tools else (reply.text, [])
+            content, calls = parse_tool_calls(reply.text, self.tools or ())
             message = {"role": "assistant", "content": content, "reasoning_content": reply.reasoning}
             self.messages += [*new, message | ({"tool_calls": calls} if calls else {})]
 

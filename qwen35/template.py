@@ -13,13 +13,13 @@ or a list of `{"text": ...}` and `{"image": ...}` items), and for an assistant `
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from qwen35.errors import TemplateError, UsageError
 from qwen35.tokenizer import Tokenizer
+from qwen35.toolcalls import parse_tool_calls
 
 __all__ = [
     "Control",
@@ -333,29 +333,3 @@ def encode(
     if len(images) != len(image_tokens):
         raise UsageError(f"{len(image_tokens)} token counts for {len(images)} images")
     return Prompt(ids, tuple(images), tuple(borders))
-
-
-_CALL = re.compile(r"<tool_call>\s*<function=([^>\n]+)>\n?(.*?)</function>\s*</tool_call>", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n(.*?)\n</parameter>", re.DOTALL)
-
-
-def parse_tool_calls(text: str) -> tuple[str, list[dict[str, Any]]]:
-    """An answer's text without its tool calls, and the calls as `{"function": {"name", "arguments"}}`.
-
-    An argument that is a JSON object or array becomes one, anything else stays the string the model wrote.
-    A call cut off by the end of the answer stays in the text.
-    """
-    calls: list[dict[str, Any]] = []
-    for match in _CALL.finditer(text):
-        arguments = {key: _value(value) for key, value in _PARAMETER.findall(match.group(2))}
-        calls.append({"type": "function", "function": {"name": match.group(1), "arguments": arguments}})
-    return _CALL.sub("", text).strip() if calls else text, calls
-
-
-def _value(text: str) -> Any:
-    if text[:1] in "[{":
-        try:
-            return json.loads(text)
-        except (ValueError, RecursionError):
-            pass
-    return text

@@ -87,11 +87,10 @@ def test_where_reasoning_goes(words: list[str], stdout: str, stderr: str) -> Non
 def test_options_reach_the_answer() -> None:
     assert run("--prompt", "a b c", "--stop", " b", "-q")[1] == "You said: a\n"
     assert run("--prompt", "long", "--max-new", "3", "--stats", "json")[2].count('"finish": "length"') == 1
-    status, out, err = run("--prompt", "loop", "--max-new", "2000")
-    assert status == 0 and 1024 < len(out) < 2048 and "repeats the same" in err
     status, out, err = run("--prompt", "loop", "--max-new", "2000", "--loop-tokens", "100")
     assert status == 0 and 100 < len(out) < 200 and "repeats the same" in err
-    assert len(run("--prompt", "loop", "--max-new", "1500", "--no-loop-check", "-q")[1]) > 1400
+    for words in [], ["--no-loop-check"]:
+        assert len(run("--prompt", "loop", "--max-new", "400", "-q", *words)[1]) > 500
     assert run("--prompt", "x", "--no-loop-check", "--loop-tokens", "9")[0] == 2
 
 

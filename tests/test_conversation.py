@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import random
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 from qwen35.api import Qwen35
 from qwen35.cli.args import parse
 from qwen35.cli.chat import Chat
-from qwen35.conversation import ThinkSplitter
 from qwen35.errors import PromptTooLong, TemplateError, UsageError
 from qwen35.sampling import GREEDY, Sampling
 from tests.mock_model import HashModel, fake
@@ -28,39 +26,6 @@ def echo(question: str) -> str:
 @pytest.fixture
 def model(tmp_path: Path) -> Qwen35:
     return fake(tmp_path, echo)
-
-
-def split(text: str, thinking: bool, cuts: list[int]) -> tuple[str, str]:
-    splitter, parts, start = ThinkSplitter(thinking), {"reasoning": "", "text": ""}, 0
-    for cut in [*cuts, len(text)]:
-        for kind, piece in splitter.feed(text[start:cut]):
-            parts[kind] += piece
-        start = cut
-    for kind, piece in splitter.flush():
-        parts[kind] += piece
-    return parts["reasoning"], parts["text"]
-
-
-@pytest.mark.parametrize(
-    ("text", "thinking", "want"),
-    [
-        ("hmm\n</think>\n\nAnswer", True, ("hmm\n", "Answer")),
-        ("hmm </thin k> </think>A </think> B", True, ("hmm </thin k> ", "A </think> B")),
-        ("never closed </think", True, ("never closed </think", "")),
-        ("</think>\n\n", True, ("", "")),
-        ("plain <think> text", False, ("", "plain <think> text")),
-        ("\n<think>a</think>b", False, ("a", "b")),
-        ("  plain", False, ("", "  plain")),
-        ("<thin", False, ("", "<thin")),
-        ("", False, ("", "")),
-    ],
-)
-def test_reasoning_is_parted_however_it_is_cut(text: str, thinking: bool, want: tuple[str, str]) -> None:
-    rng = random.Random(1)
-    assert split(text, thinking, list(range(len(text)))) == want
-    for _ in range(30):
-        cuts = sorted(rng.choices(range(len(text) + 1), k=rng.randrange(6)))
-        assert split(text, thinking, cuts) == want
 
 
 def test_a_reply_streams(model: Qwen35) -> None:
@@ -106,11 +71,10 @@ def test_max_new_and_a_loop_are_said(tmp_path: Path) -> None:
     model = fake(tmp_path, lambda q: "no " * 600)
     short = model.chat("x", max_new=7).result()
     assert short.finish == "length" and short.stats.new_tokens == 7
-    looped = model.chat("x", max_new=2000).result()
-    assert looped.finish == "loop" and "repeats" in looped.note and looped.stats.new_tokens == 1024
-    early = model.chat("x", max_new=2000, loops=90).result()
-    assert early.finish == "loop" and early.stats.new_tokens == 90
-    assert model.chat("x", max_new=2000, loops=False).result().finish == "stop"
+    looped = model.chat("x", max_new=2000, loops=90).result()
+    assert looped.finish == "loop" and "repeats" in looped.note and looped.stats.new_tokens == 90
+    assert model.chat("x", max_new=400, loops=True).result().finish == "length"
+    assert model.chat("x", max_new=400, loops=False).result().finish == "length"
     for wrong in (0, -1, 2.5, "yes"):
         with pytest.raises(UsageError, match="number of tokens"):
             model.chat("x", loops=wrong)
@@ -268,6 +232,35 @@ def test_tools(tmp_path: Path) -> None:
     assert talk.messages[-1]["content"] == ""
     assert str(talk.answer_tools(["3"])) == "It is 3."
     assert [m["role"] for m in talk.messages] == ["user", "assistant", "tool", "assistant"]
+
+
+def test_calls_of_tools_that_nobody_declared_are_text(tmp_path: Path) -> None:
+    call = "<tool_call>\n<function=add>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
+    model = fake(tmp_path, lambda q: call)
+    number = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    tool = {"type": "function", "function": {"name": "add", "parameters": number}}
+    want = [{"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}]
+    assert model.chat("x").result().tool_calls == []
+    assert model.chat("x", tools=[tool]).result().tool_calls == want
+    other = {"type": "function", "function": {"name": "sub"}}
+    assert model.chat("x", tools=[other]).result().tool_calls == []
+    for tools, kept in (None, None), ([other], None), ([tool], want):
+        talk = model.conversation(tools=tools)
+        reply = talk.ask("x")
+        assert "".join(reply) == call == reply.text
+        assert talk.messages[-1].get("tool_calls") == kept
+        assert talk.messages[-1]["content"] == ("" if kept else call)
+
+
+def test_a_second_block_of_reasoning_is_no_answer(tmp_path: Path) -> None:
+    model = fake(tmp_path, lambda q: "one\n</think>\n\nFirst.\n<think>\ntwo\n</think>\n\nSecond.<think>three")
+    talk = model.conversation()
+    reply = talk.ask("x", thinking=True)
+    assert "".join(reply) == "First.\nSecond." == reply.text
+    assert reply.reasoning == "one\n\ntwo\nthree"
+    assert talk.messages[-1]["content"] == "First.\nSecond."
+    assert reply.stats.reasoning_tokens < reply.stats.new_tokens
+    assert str(model.chat("x", thinking=True)) == "First.\nSecond."
 
 
 def test_save_and_load(model: Qwen35, tmp_path: Path) -> None:

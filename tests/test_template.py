@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qwen35.errors import TemplateError, UsageError
-from qwen35.template import Data, ImageSpan, encode, parse_tool_calls, render, to_text
+from qwen35.template import Data, ImageSpan, encode, render, to_text
 from qwen35.tokenizer import Tokenizer
 from tests import real_tokenizer, synthetic
 from tests.chat_cases import GOLDEN, TOOLS, conversation, digest
@@ -218,33 +218,7 @@ def test_what_the_format_has_no_place_for(messages: list[dict[str, Any]], messag
         render(messages)
 
 
-def test_tool_calls_are_read_back() -> None:
-    calls = [
-        {
-            "type": "function",
-            "function": {"name": "weather", "arguments": {"city": "Zürich\nNord", "days": [1, 2]}},
-        },
-        {"type": "function", "function": {"name": "now", "arguments": {}}},
-    ]
-    messages = [
-        {"role": "user", "content": "x"},
-        {"role": "assistant", "content": "Let me see.", "tool_calls": calls},
-    ]
-    text = to_text(render(messages, answer=False)).split("</think>\n\n")[1].removesuffix("<|im_end|>\n")
-    assert parse_tool_calls(text) == ("Let me see.", calls)
-
-
-@pytest.mark.parametrize(
-    "text", ["plain", "<tool_call>\n<function=f>\n<parameter=a>\n1", "<function=f></function>", ""]
-)
-def test_text_without_a_whole_call_stays(text: str) -> None:
-    assert parse_tool_calls(text) == (text, [])
-
-
-def test_an_argument_nested_beyond_reading_stays_text() -> None:
-    deep = "[" * 100_000
-    call = f"<tool_call>\n<function=f>\n<parameter=a>\n{deep}\n</parameter>\n</function>\n</tool_call>"
-    assert parse_tool_calls(call)[1][0]["function"]["arguments"] == {"a": deep}
-    calls = [{"function": {"name": "f", "arguments": deep}}]
+def test_arguments_nested_beyond_reading() -> None:
+    calls = [{"function": {"name": "f", "arguments": "[" * 100_000}}]
     with pytest.raises(TemplateError, match="not a JSON object"):
         render([{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": calls}])

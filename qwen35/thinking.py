@@ -1,0 +1,167 @@
+"""Parts an answer's text, as it streams, into reasoning and what is said."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["ThinkSplitter"]
+
+_OPEN, _CLOSE, _CALL, _CALL_END, _FENCE = _MARKS = (
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "```",
+)  # fmt: skip
+_MARK = re.compile("|".join(_MARKS))
+_LONGEST = max(map(len, _MARKS)) - 1
+_QUOTES = frozenset("`\"'“‘«")
+_Pairs = list[tuple[str, str]]
+
+
+class ThinkSplitter:
+    """Parts an answer's text into reasoning and answer, however the pieces are cut.
+
+    Reasoning is what stands between `<think>` and `</think>`, as often as it comes; it is open from the start
+    when `thinking`. What is not closed runs to the end. The newlines behind a block belong to neither side.
+
+    A block inside a block belongs to it. But a model may name the marker in its reasoning and close once, so
+    text behind a `</think>` that leaves another block open waits: for the next `</think>`, which makes it
+    reasoning, or for the end of the answer, which makes it text.
+
+    A `<think>` that is quoted is text (behind a backtick or a quotation mark, in a code fence or a tool
+    call), and so is a `</think>` that closes nothing. With `again` False only a block that begins the answer
+    counts: JSON may hold the markers anywhere.
+    """
+
+    def __init__(self, thinking: bool, again: bool = True) -> None:
+        self._again = again
+        self._nested = True
+        self._state = "reasoning" if thinking else "start"
+        self._depth = 1 if thinking else 0
+        self._behind = 0  # blocks opened and not closed in the text that waits
+        self._waiting: list[str] = []
+        self._held = ""  # may be the start of a marker
+        self._before = ""  # the character before what comes
+        self._quoting = {_FENCE: False, _CALL: False}
+        self._last = "\n"  # of the reasoning
+
+    @property
+    def reasoning(self) -> bool:
+        """Whether the text so far ends inside the reasoning."""
+        return self._state == "reasoning"
+
+    def feed(self, piece: str) -> list[tuple[str, str]]:
+        """`("reasoning" | "text", text)` pairs that `piece` makes certain."""
+        out: _Pairs = []
+        text = self._held + piece
+        at = 0
+        for match in _MARK.finditer(text):
+            self._plain(text[at : match.start()], out)
+            self._mark(match.group(), out)
+            at = match.end()
+        rest = text[at:]
+        keep = 0
+        if "<" in rest[-_LONGEST:] or rest.endswith("`"):
+            keep = max((n for mark in _MARKS for n in range(len(mark)) if rest.endswith(mark[:n])), default=0)
+        self._held = rest[len(rest) - keep :]
+        self._plain(rest[: len(rest) - keep], out)
+        return out
+
+    def flush(self) -> list[tuple[str, str]]:
+        """What was held back, at the end of the answer."""
+        out: _Pairs = []
+        held, self._held = self._held, ""
+        self._plain(held, out)
+        if self._state == "waiting":
+            behind = "".join(self._waiting[1:])
+            self._waiting, self._state, self._nested = [], "gap", False
+            self._begin_part()
+            out += self.feed(behind)
+            self._plain(self._held, out)
+            self._held = ""
+        elif self._state == "start" and self._waiting:
+            self._say("text", "".join(self._waiting), out)
+            self._waiting = []
+        return out
+
+    def _say(self, kind: str, text: str, out: _Pairs) -> None:
+        if not text:
+            return
+        self._before = text[-1]
+        if kind == "reasoning":
+            self._last = text[-1]
+        if out and out[-1][0] == kind:
+            out[-1] = kind, out[-1][1] + text
+        else:
+            out.append((kind, text))
+
+    def _plain(self, text: str, out: _Pairs) -> None:
+        """Text without a marker."""
+        if self._state == "start":
+            self._waiting.append(text)
+            if not text.strip():
+                return
+            text = self._begin()
+        elif self._state == "gap":
+            text = text.lstrip("\n")
+            if text:
+                self._state = "text"
+        if self._state == "waiting":
+            self._waiting.append(text)
+            self._before = text[-1:] or self._before
+        else:
+            self._say("reasoning" if self._state == "reasoning" else "text", text, out)
+
+    def _begin(self) -> str:
+        """The white space before the answer, which is not reasoning."""
+        self._state = "text"
+        text = "".join(self._waiting)
+        self._waiting = []
+        return text
+
+    def _mark(self, mark: str, out: _Pairs) -> None:
+        state = self._state
+        quoted = self._before in _QUOTES or any(self._quoting.values())
+        if mark in self._quoting:
+            self._quoting[mark] = mark == _CALL or not self._quoting[mark]
+        elif mark == _CALL_END:
+            self._quoting[_CALL] = False
+        opens = mark == _OPEN and not quoted
+        if opens and (state == "start" or (self._again and state in ("gap", "text"))):
+            self._open(out)
+        elif state == "reasoning":
+            if mark == _CLOSE:
+                self._close()
+            else:
+                self._depth += opens and self._nested
+                self._say("reasoning", mark, out)
+        elif state == "waiting":
+            self._waiting.append(mark)
+            self._before = mark[-1]
+            if opens:
+                self._behind += 1
+            elif mark == _CLOSE and self._behind:
+                self._behind -= 1
+            elif mark == _CLOSE:
+                inner, self._waiting = "".join(self._waiting[:-1]), []
+                self._say("reasoning", inner, out)
+                self._close()
+        else:
+            if state == "start":
+                mark = self._begin() + mark
+            self._state = "text"
+            self._say("text", mark, out)
+
+    def _open(self, out: _Pairs) -> None:
+        self._waiting = []
+        if self._last != "\n":
+            self._say("reasoning", "\n", out)
+        self._state, self._depth = "reasoning", 1
+        self._begin_part()
+
+    def _close(self) -> None:
+        self._depth -= 1
+        self._state = "waiting" if self._depth else "gap"
+        self._waiting, self._behind = [_CLOSE] if self._depth else [], 0
+        self._begin_part()
+
+    def _begin_part(self) -> None:
+        self._before = ""
+        self._quoting = dict.fromkeys(self._quoting, False)
