@@ -77,6 +77,14 @@ def test_a_real_npu_is_tested_as_far_as_it_goes(real, capsys):
     assert "--xclbin" in detail["copy"]
 
 
+def test_a_program_that_writes_behind_its_buffers_fails(real, files, capsys):
+    """Buffers lie in whole pages: without a guard, 64 bytes for a kernel that writes 4,096 would pass."""
+    files[-1] = "4k,64"
+    found, steps = selftest(capsys, "--device", EMU, *files)
+    assert not found["ok"] and steps["program"] == "fail"
+    assert "wrote 4032 bytes and more behind the 64 of buffer 1" in found["steps"][-1]["detail"]
+
+
 def test_a_program_of_the_users_own(real, files, capsys):
     found, steps = selftest(capsys, "--device", EMU, *files)
     assert steps["program"] == "ok" and found["steps"][-1]["detail"].startswith("MLIR_AIE completed")

@@ -30,6 +30,8 @@ COMMANDS = {
     "insts": "disassemble an instruction stream",
     "trace": "record every call a program makes to the NPU",
     "emulate": "run a program on an emulated NPU, or serve one to QEMU",
+    "run": "run a kernel of your own, with data from files",
+    "example": "write a small kernel for the emulated NPU to start from",
     "selftest": "run known commands and check their data",
     "bench": "measure latency, throughput and bandwidth",
 }

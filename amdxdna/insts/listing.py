@@ -51,10 +51,10 @@ def disassemble(data: bytes) -> list[Listing]:
                 listings.append(listing)
             return listings
         return [Listing("unknown", len(data), problems=["an ELF file without control code"])]
-    return [_one(_from_text(data) or data)]
+    return [_one(from_text(data) or data)]
 
 
-def _from_text(data: bytes) -> bytes:
+def from_text(data: bytes) -> bytes:
     """The words of a text file of hexadecimal words, one a line; nothing when `data` is no such file."""
     if not _HEX_TEXT.fullmatch(data):
         return b""

@@ -1,0 +1,176 @@
+"""`amdxdna run` and `amdxdna example`: data in and out of files, compared and timed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from amdxdna.cli import main
+from amdxdna.emu import xclbins
+from amdxdna.emu.kernels import stream
+from amdxdna.xclbin import Xclbin
+from amdxdna.xclbin.writer import KernelSpec, PdiSpec, build
+
+Capture = pytest.CaptureFixture[str]
+EMU = ["--device", "emu:threads=1,quiet"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    assert main(["example", str(tmp_path / "ex")]) == 0
+    return tmp_path / "ex"
+
+
+def command(folder: Path, *rest: str) -> list[str]:
+    return ["run", str(folder / "copy.xclbin"), str(folder / "copy.insts"), *rest, *EMU]
+
+
+def test_example_runs_as_it_says(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["example", str(tmp_path / "a dir"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [Path(p).name for p in said["files"]] == ["copy.xclbin", "copy.insts", "a.npy", "want.npy"]
+    words = shlex.split(said["command"])
+    assert words[:3] == ["python", "-m", "amdxdna"]
+    assert main(words[3:]) == 0
+    assert "1024 of 1024 equal" in capsys.readouterr().out
+    assert np.array_equal(np.load(tmp_path / "a dir" / "c.npy"), np.arange(1, 1025, dtype=np.int32))
+
+
+def test_example_overwrites_nothing(folder: Path, capsys: Capture) -> None:
+    (folder / "copy.xclbin").write_bytes(b"mine")
+    assert main(["example", str(folder)]) == 1
+    assert "already there" in capsys.readouterr().err
+    assert (folder / "copy.xclbin").read_bytes() == b"mine"
+
+
+def test_difference_is_found_and_named(folder: Path, capsys: Capture) -> None:
+    want = np.arange(1, 1025, dtype=np.int32)
+    want[7] = -5
+    want[900] = 0
+    np.save(folder / "w.npy", want)
+    words = command(folder, "--in", str(folder / "a.npy"), "--out", "4096", "--expect", str(folder / "w.npy"))
+    assert main(words) == 1
+    assert "1022 of 1024 equal; first difference at 7: 8, expected -5" in capsys.readouterr().out
+    assert main([*words, "--json", "--repeat", "3"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    (output,) = said["outputs"]
+    assert (output["equal"], output["count"], output["first"], output["found"], output["expected"]) == (
+        1022,
+        1024,
+        7,
+        "8",
+        "-5",
+    )
+    assert said["runs"] == 3 and 0 < said["median_us"] <= said["p99_us"] and not said["ok"]
+    assert [b["argument"] for b in said["buffers"]] == ["bo0", "bo1"]
+
+
+def test_raw_files_sizes_and_text_streams(folder: Path, capsys: Capture) -> None:
+    data = np.arange(4096, dtype=np.uint16).tobytes()[:4096]
+    (folder / "a.bin").write_bytes(data)
+    insts = np.fromfile(folder / "copy.insts", np.uint32)
+    (folder / "copy.insts").write_text("\n".join(f"{word:08x}" for word in insts))
+    assert main(command(folder, "--in", str(folder / "a.bin"), "--out", f"{folder}/c.bin:4k")) == 0
+    assert np.array_equal(np.fromfile(folder / "c.bin", np.uint32), np.frombuffer(data, np.uint32) + 1)
+    assert main(command(folder, "--in", "4096", "--out", f"{folder}/c.npy:4096", "--dtype", "uint32")) == 0
+    assert np.array_equal(np.load(folder / "c.npy"), np.arange(1, 1025, dtype=np.uint32))
+
+
+def test_numbers_may_be_near(folder: Path, capsys: Capture) -> None:
+    want = np.arange(1, 1025, dtype=np.int32)
+    want[3] += 2
+    np.save(folder / "w.npy", want)
+    words = command(folder, "--in", str(folder / "a.npy"), "--out", "4096", "--expect", str(folder / "w.npy"))
+    assert main([*words, "--within", "2"]) == 0
+    assert main([*words, "--within", "1.5"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("rest", "status", "what"),
+    [
+        ([], 2, "there is no buffer"),
+        (["--in", "none.npy"], 1, "none.npy: no such file"),
+        (["--in", "."], 1, "not a regular file"),
+        (["--in", "0"], 2, "0 bytes"),
+        (["--in", "5g"], 2, "5g bytes"),
+        (["--in", "4096", "--out", "c"], 2, "no size"),
+        (["--in", "bad.npy", "--out", "4096"], 1, "bad.npy is no .npy file"),
+        (["--in", "objects.npy", "--out", "4096"], 1, "objects.npy is no .npy file"),
+        (["--in", "empty.bin"], 2, "holds nothing"),
+        (["--in", "4096", "--out", "4096", "--expect", "empty.bin"], 1, "what is expected 0"),
+        (["--in", "4096", "--expect", "empty.bin"], 2, "1 --expect for 0 --out"),
+        (["--in", "4096", "--out", "4096", "--dtype", "O"], 2, "not a number's type"),
+        (["--in", "4096", "--out", "4096", "--dtype", "quux"], 2, "unknown"),
+        (["--in", "4096", "--out", "4095", "--dtype", "int16"], 2, "no whole number"),
+        (["--in", "4096", "--out", "4096", "--repeat", "0"], 2, "--repeat 0"),
+        (["--in", "4096", "--out", "/nowhere/c.bin:4096"], 1, "/nowhere/c.bin cannot be written"),
+        (["--in", "4096", "--out", "4096", "--kernel", "OTHER"], 1, "there is no 'OTHER'"),
+        (
+            ["--in", "64", "--in", "64", "--in", "64", "--in", "64", "--in", "64", "--out", "64"],
+            1,
+            "takes 5 buffers (bo0, bo1, bo2, bo3, bo4), 6 are given",
+        ),
+        (["--in", "4096", "--out", "64"], 1, "the kernel wrote 4032 bytes and more behind the 64 of output"),
+    ],
+)
+def test_mistakes_are_one_line(
+    folder: Path, rest: list[str], status: int, what: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    (folder / "bad.npy").write_bytes(b"\x93NUMPY\x01\x00v\x00{'descr': <class 'int'>}")
+    np.save(folder / "objects.npy", np.array([{}], object), allow_pickle=True)
+    (folder / "empty.bin").write_bytes(b"")
+    capsys.readouterr()
+    assert main(command(folder, *rest)) == status
+    said = capsys.readouterr()
+    assert said.err.count("\n") == 1 and what in said.err and "unexpected" not in said.err
+
+
+def test_arguments_in_another_order_are_refused(folder: Path, capsys: Capture) -> None:
+    """DPU_PDI_n of AMD's overlays takes its instructions at argument 5: a packet in mlir-aie's order would
+    send buffers as instructions."""
+    file = build([PdiSpec(b"compiled")], [KernelSpec("DPU_PDI_0")])
+    names = ("opcode", "instr", "ninstr", "bo0", "bo1", "bo2", "bo3", "bo4")
+    other = file
+    for index, name in enumerate(("opcode", "ifm", "param", "ofm", "inter", "instruct", "nistruct", "mc")):
+        old = f'<arg name="{names[index]}" addressQualifier="{0 if index in (0, 2) else 1}"'.encode()
+        new = f'<arg name="{name}" addressQualifier="{0 if index in (0, 6) else 1}"'.encode()
+        at = other.index(old)
+        other = other[:at] + new + other[at + len(old) :]
+    start, end = other.index(b"<?xml"), other.index(b"</project>") + len(b"</project>\n")
+    (folder / "copy.xclbin").write_bytes(_refit(file, other[start:end]))
+    assert main(command(folder, "--in", "64")) == 1
+    assert "takes opcode, ifm, param, ofm, inter, instruct, nistruct, mc" in capsys.readouterr().err
+
+
+def _refit(file: bytes, xml: bytes) -> bytes:
+    """The xclbin with other metadata: the new section goes to the end."""
+    data = bytearray(file)
+    data += bytes(-len(data) % 8)
+    at = len(data)
+    data += xml
+    struct.pack_into("<Q", data, 304, len(data))
+    for index in range(struct.unpack_from("<I", data, 448)[0]):
+        head = 456 + 40 * index
+        if struct.unpack_from("<I", data, head)[0] == 2:
+            struct.pack_into("<QQ", data, head + 24, at, len(xml))
+    return bytes(data)
+
+
+def test_several_kernels(folder: Path, capsys: Capture) -> None:
+    one = xclbins.xclbin_bytes("copy")
+    pdi = Xclbin.read(one).pdis[0].data
+    (folder / "copy.xclbin").write_bytes(
+        build([PdiSpec(pdi, (0x101, 0x102))], [KernelSpec("FIRST", 0x101), KernelSpec("SECOND", 0x102)])
+    )
+    (folder / "copy.insts").write_bytes(stream.copy(64, addend=3))
+    assert main(command(folder, "--in", "64", "--out", "64")) == 1
+    assert "the kernels are FIRST, SECOND" in capsys.readouterr().err
+    assert main(command(folder, "--in", "64", "--out", "c.bin:64", "--kernel", "SECOND", "--json")) == 0
+    assert json.loads(capsys.readouterr().out)["kernel"] == "SECOND"
+    Path("c.bin").unlink()
