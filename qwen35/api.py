@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from qwen35.sampling import GREEDY, LoopDetector, Sampler, Sampling, card_sampli
 from qwen35.stats import Stats
 from qwen35.template import ImageSlot, Piece, Prompt, encode, render
 from qwen35.tokenizer import Tokenizer
+from qwen35.turns import Turn
 
 if TYPE_CHECKING:
     from qwen35.bundle import Bundle
@@ -92,7 +93,19 @@ class Info:
 class Qwen35:
     """A model ready to answer. Close it, or use it as a context manager, to give the device back.
 
-    One answer runs at a time and the object belongs to one thread; `cancel` callbacks may be asked from it.
+    Thread-safe. Answers take turns with the one model: replies and generations may be begun while others are
+    half read, drawn alternately in one thread, or each in a thread of its own (asyncio: `await
+    asyncio.to_thread(reply.result)`, or a step of its iterator at a time); each gives, token for token, what
+    it gives alone, whatever happens to the others (Ctrl-C, errors, a lost device). A turn lasts one pass of a
+    prompt (a pass's pictures included) or one token; while others wait, an answer keeps the model for a
+    quarter of a second before the next has it, and none waits for ever. An answer that another came between
+    keeps a copy of its state in host memory, at most one context's worth, until it is drawn to its end,
+    closed or dropped. An answer half drawn that nobody draws holds nothing up.
+
+    `prefill` and `decode` share one more state, apart from every answer's. Callbacks (`cancel`, `progress`
+    of the prompt, `stream`) run between steps and may use the model; `progress` of a picture and signal
+    handlers that interrupt a step get a UsageError there. `close` waits for the step that runs; replies that
+    are read later raise Closed, as does everything in a forked child.
     """
 
     def __init__(
@@ -119,10 +132,11 @@ class Qwen35:
         self.info = info or Info("a model")
         self.vision = vision
         self.device = device
-        self.session = Session(model, PrefixCache(cache_bytes) if cache_bytes else None, pass_tokens)
+        cache = PrefixCache(cache_bytes) if cache_bytes else None
+        self.session = Session(model, cache, pass_tokens, self._failed)
+        self._turn = Turn()
+        """Of `prefill` and `decode`."""
         self._reopen = reopen
-        self._run: Generation | None = None
-        self._error: Exception | None = None
         self._grammars: JsonGrammars | None = None
         self._closed = False
 
@@ -202,11 +216,16 @@ class Qwen35:
         self.close()
 
     def close(self) -> None:
-        """Frees the model and closes the device. Later calls do nothing."""
+        """Frees the model and closes the device, once the step that runs is over. Later calls do nothing.
+
+        Raises UsageError from inside a step (a signal handler, the `progress` of a picture).
+        """
         if self._closed:
             return
-        self._closed = True
+        self.session.turns.close()
+        self._turn.kept = None
         self._close_parts()
+        self._closed = True
 
     def _close_parts(self) -> None:
         if self.session.cache is not None:
@@ -217,25 +236,34 @@ class Qwen35:
                 if close is not None:
                     all_of_them.callback(close)
 
-    def _recover(self) -> None:
-        """Opens the device again. Kept states are gone; conversations and pictures' embeddings stay."""
-        assert self._reopen is not None
-        # A device that is gone refuses to take things back, which is not news.
-        with contextlib.suppress(Exception):
-            self._close_parts()
-        self.device, model = self._reopen()
-        self.model = self.session.model = model
-        if self.vision is not None:
-            self.vision.use(model)
-        self._run = self._error = None
+    def _failed(self, error: Exception) -> None:
+        if self._reopen is not None:
+            from amdxdna.errors import DeviceLost
 
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            self._error = error
-            raise
+            if isinstance(error, DeviceLost):
+                self.session.mend = self._recover
+
+    def _recover(self) -> None:
+        """Opens the device again. Kept prefixes are gone; answers under way, conversations and pictures stay.
+
+        States are host memory, so what a suspended answer keeps goes on with the new model.
+        """
+        assert self._reopen is not None
+        with self.session.turns.alone():
+            if self.session.mend is None:
+                return
+            self.session.turns.suspend(self.model)
+            # A device that is gone refuses to take things back, which is not news.
+            with contextlib.suppress(Exception):
+                self._close_parts()
+            before: Any = self.model
+            self.device, model = self._reopen()
+            model.follow(before)
+            self.session.use(model)
+            self.model = model
+            if self.vision is not None:
+                self.vision.use(model)
+            self.session.mend = None
 
     def default_sampling(self, *, thinking: bool = False, images: bool = False) -> Sampling:
         """What `chat` uses when nothing is asked for: the bundle's own values, else the model card's."""
@@ -304,7 +332,7 @@ class Qwen35:
         """
         if max_new < 1:
             raise UsageError(f"an answer of {max_new} tokens", "--max-new", "it must be 1 or more")
-        self._require_open()
+        self.require_open()
         stats = Stats()
         pieces = render(messages, tools=tools, thinking=thinking)
         prompt = self._prompt(pieces, stats, allow_special, progress)
@@ -316,17 +344,18 @@ class Qwen35:
         if json_schema is not None:
             constraint = self._json_grammars().constraint(json_schema, thinking=thinking)
         sampler = Sampler(chosen, prompt.ids, constraint)
-        before = self._swaps()
+        pool = getattr(self.device, "pool", None)  # of this device: a reply may outlive it
+        swaps, loads = _swaps(pool)
 
         def end(reply: Reply) -> None:
-            after = before if self._closed else self._swaps()  # a dropped reply may outlive the model
-            stats.swaps, stats.loads = after[0] - before[0], after[1] - before[1]
+            after = _swaps(pool)
+            stats.swaps, stats.loads = after[0] - swaps, after[1] - loads
             if done is not None:
                 done(reply)
 
         if not keep:
             prompt.borders = ()
-        run = self._run = generate(
+        run = generate(
             self.session,
             prompt,
             sampler,
@@ -366,6 +395,7 @@ class Qwen35:
 
     def check_image(self, image: Any) -> None:
         """Raises ImageError when `image` cannot be read, or when the bundle has no vision tower."""
+        self.require_open()
         self._pictures().look(image)
 
     def _pictures(self) -> Pictures:
@@ -378,24 +408,22 @@ class Qwen35:
         self, ids: Sequence[int], max_new: int = 512, *, sampling: Sampling = GREEDY, stop: bool = True
     ) -> Generation:
         """Token ids after `ids`, greedy by default; with `stop` the model's stop tokens end it."""
-        self._require_open()
+        self.require_open()
         stops = self.stop if stop else ()
-        self._run = generate(self.session, ids, Sampler(sampling, ids), stops, max_new)
-        return self._run
+        return generate(self.session, ids, Sampler(sampling, ids), stops, max_new)
 
-    def prefill(self, ids: Sequence[int]) -> Any:
-        """Logits (float32 [vocab]) after `ids` from an empty state; `decode` goes on from there."""
-        self._require_open()
-        with self._watched():
-            return self.session.prime(Input(ids))
+    def prefill(self, ids: Sequence[int] | Input) -> Any:
+        """Logits (float32 [vocab]) after `ids` from an empty state; `decode` goes on from there.
+
+        Answers in between change nothing; a second `prefill` begins anew, from whatever thread.
+        """
+        self.require_open()
+        return self.session.prime(ids if isinstance(ids, Input) else Input(ids), turn=self._turn)
 
     def decode(self, token: int) -> Any:
         """Logits (float32 [vocab]) after one more token. Raises PromptTooLong when the context is full."""
-        self._require_open()
-        if self.model.length >= self.model.max_ctx:
-            raise PromptTooLong(self.model.length + 1, self.model.max_ctx)
-        with self._watched():
-            return self.model.decode(token)
+        self.require_open()
+        return self.session.decode(self._turn, token)
 
     def _json_grammars(self) -> JsonGrammars:
         if self._grammars is None:
@@ -405,19 +433,15 @@ class Qwen35:
             self._grammars = JsonGrammars(self.tokenizer, vocab, self.stop)
         return self._grammars
 
-    def _swaps(self) -> tuple[int, int]:
-        pool = getattr(self.device, "pool", None)
-        return getattr(pool, "swaps", 0), getattr(pool, "loads", 0)
+    def require_open(self) -> None:
+        """Raises Closed for a closed model and in a forked child; opens a lost device again."""
+        self.session.turns.require_open()
+        if self.session.mend is not None:
+            self.session.mend()
 
-    def _require_open(self) -> None:
-        if self._closed:
-            raise UsageError("this model is closed", "", "load it again")
-        error = self._error or (self._run.error if self._run is not None else None)
-        if error is not None and self._reopen is not None:
-            from amdxdna.errors import DeviceLost
 
-            if isinstance(error, DeviceLost):
-                self._recover()
+def _swaps(pool: Any) -> tuple[int, int]:
+    return getattr(pool, "swaps", 0), getattr(pool, "loads", 0)
 
 
 def _detector(loops: bool | int) -> LoopDetector | None:

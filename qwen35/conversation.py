@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import threading
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qwen35.engine import Generation
+from qwen35.engine import Generation, OneReader
 from qwen35.errors import Cancelled, UsageError
 from qwen35.sampling import Sampler, StopStrings, TokenLogprob
 from qwen35.stats import Stats
@@ -31,12 +34,100 @@ def user_message(text: str, images: Sequence[Any] = ()) -> dict[str, Any]:
     return {"role": "user", "content": [*items, {"type": "text", "text": text}]}
 
 
+class _Answer:
+    """What of an answer has come so far. It keeps neither reply nor generator, so both go when dropped."""
+
+    def __init__(
+        self, run: Generation, splitter: ThinkSplitter, stops: StopStrings, sampler: Sampler | None,
+        tools: Sequence[Mapping[str, Any]], done: Callable[[Reply], None] | None,
+    ) -> None:
+        self.text = ""
+        self.reasoning = ""
+        self.note = ""
+        self.tokens: list[int] = []
+        self.stats: Stats = run.stats
+        self.over = False
+        """Whether it ended and everybody was told."""
+        self.run, self.sampler, self.tools = run, sampler, tools
+        self._splitter, self._stops, self._done = splitter, stops, done
+
+    def events(self, decoder: Any) -> Generator[tuple[str, str], None, None]:
+        """Draws it."""
+        finish = "error"
+        try:
+            for token in self.run:
+                self.tokens.append(token)
+                yield from self._show(self._splitter.feed(decoder.feed(token)))
+                self.stats.reasoning_tokens += self._splitter.reasoning
+                if self._stops.found is not None:
+                    finish = "stop-string"
+                    return
+            yield from self._show(self._splitter.feed(decoder.flush()) + self._splitter.flush())
+            if self._stops.found is None and (rest := self._stops.flush()):
+                self.text += rest
+                yield "text", rest
+            finish = "stop-string" if self._stops.found is not None else self.run.finish
+        except Cancelled:
+            finish = "cancel"
+        except (GeneratorExit, KeyboardInterrupt):
+            finish = "cancel"
+            raise
+        finally:
+            self.end(finish)
+
+    def end(self, finish: str) -> None:
+        """Once, whatever way the answer ends."""
+        try:
+            self._end(finish)
+        finally:
+            self.over = True
+
+    def _end(self, finish: str) -> None:
+        self.stats.finish = finish
+        self.run.close()
+        notes = []
+        if self.run.period and finish == "loop":
+            tokens = f"{self.run.period} token{'s' * (self.run.period != 1)}"
+            notes.append(f"stopped: the answer repeats the same {tokens} over and over")
+        if not self.complete:
+            notes.append("the JSON is not complete")
+        self.note = "; ".join(notes)
+        if self.sampler is not None and not self.sampler.sampling.greedy:
+            self.stats.seed = self.sampler.seed
+        self.reasoning = self.reasoning.strip()
+        if self._done is not None:
+            self._done(Reply._over(self))
+
+    @property
+    def complete(self) -> bool:
+        """Whether it is a whole document of its schema; without one always true."""
+        constraint = self.sampler.constraint if self.sampler is not None else None
+        if constraint is None:
+            return True
+        if self.stats.finish == "stop":
+            return constraint.complete
+        return constraint.closed and self.stats.finish != "stop-string"
+
+    def _show(self, pairs: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+        for kind, piece in pairs:
+            if kind == "reasoning":
+                self.reasoning += piece
+                yield kind, piece
+            elif shown := self._stops.feed(piece):
+                self.text += shown
+                yield kind, shown
+
+
 class Reply:
     """One answer, made while it is read.
 
     Iterating gives the pieces of the answer's text; `events()` gives reasoning too. `str(reply)` and
     `result()` run it to the end, `close()` ends it where it is. Whatever the model or the device raises comes
-    out of the iteration.
+    out of the iteration, Closed once the model is closed; what came before stays readable.
+
+    Replies of one model may be read in any order, also half-way and in turns (see Qwen35). One reply may go
+    from thread to thread; whoever reads it while another thread is drawing from it gets a UsageError. Dropped
+    half-way it ends as `close` ends it.
 
     Attributes, complete at the end: `text`, `reasoning`, `tokens` (ids), `finish` (see Stats), `stats`,
     `note` (one line when the answer was cut for repeating itself, or its JSON is not whole), `logprobs`.
@@ -54,40 +145,58 @@ class Reply:
         tools: Tools = None,
         done: Callable[[Reply], None] | None = None,
     ) -> None:
-        self.text = ""
-        self.reasoning = ""
-        self.note = ""
-        self.tokens: list[int] = []
-        self.stats: Stats = run.stats
-        self._run = run
-        self._tokenizer = tokenizer
         constrained = sampler is not None and sampler.constraint is not None
-        self._splitter = ThinkSplitter(thinking, again=not constrained)
-        self._stops = StopStrings(stop)
-        self._sampler = sampler
-        self._tools = tools or ()
-        self._done = done
-        self._stream = self._events()
+        splitter = ThinkSplitter(thinking, again=not constrained)
+        self._answer = _Answer(run, splitter, StopStrings(stop), sampler, tools or (), done)
+        self._stream = OneReader(self._answer.events(tokenizer.stream()))
+
+    @classmethod
+    def _over(cls, answer: _Answer) -> Reply:
+        """A reply of which nothing is left to be read."""
+        reply = cls.__new__(cls)
+        nothing: tuple[tuple[str, str], ...] = ()
+        reply._answer, reply._stream = answer, OneReader(event for event in nothing)
+        return reply
+
+    @property
+    def text(self) -> str:
+        """The answer's text so far."""
+        return self._answer.text
+
+    @property
+    def reasoning(self) -> str:
+        """The reasoning so far."""
+        return self._answer.reasoning
+
+    @property
+    def note(self) -> str:
+        """One line when the answer was cut for repeating itself, or its JSON is not whole."""
+        return self._answer.note
+
+    @property
+    def tokens(self) -> list[int]:
+        """Its token ids so far."""
+        return self._answer.tokens
+
+    @property
+    def stats(self) -> Stats:
+        """What it cost; times include the wait for answers that took their turn in between."""
+        return self._answer.stats
 
     @property
     def finish(self) -> str:
         """Why the answer ended; empty while it runs."""
-        return self.stats.finish
+        return self._answer.stats.finish
 
     @property
     def complete(self) -> bool:
         """Whether the answer is a whole document of its JSON schema; without a schema always true."""
-        constraint = self._sampler.constraint if self._sampler is not None else None
-        if constraint is None:
-            return True
-        if self.finish == "stop":
-            return constraint.complete
-        return constraint.closed and self.finish != "stop-string"
+        return self._answer.complete
 
     @property
     def logprobs(self) -> list[TokenLogprob]:
         """One entry a token, when the sampling asked for them."""
-        return self._sampler.logprobs if self._sampler is not None else []
+        return self._answer.sampler.logprobs if self._answer.sampler is not None else []
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
@@ -95,7 +204,7 @@ class Reply:
 
         The text streams with the calls in it; read them at its end, when it is known what they are.
         """
-        return parse_tool_calls(self.text, self._tools)[1]
+        return parse_tool_calls(self.text, self._answer.tools)[1]
 
     def events(self) -> Iterator[tuple[str, str]]:
         """`("reasoning" | "text", piece)` pairs as they come."""
@@ -117,68 +226,27 @@ class Reply:
         return f"<Reply {self.finish or 'running'}: {self.text!r:.60}>"
 
     def close(self) -> None:
-        """Ends the answer where it is; what came so far counts."""
-        self._stream.close()
-        if not self.stats.finish:
-            self._end("cancel")
+        """Ends the answer where it is; what came so far counts. May be called from any thread.
 
-    def _end(self, finish: str) -> None:
-        """Once, whatever way the answer ends."""
-        self.stats.finish = finish
-        self._run.close()
-        notes = []
-        if self._run.period and finish == "loop":
-            tokens = f"{self._run.period} token{'s' * (self._run.period != 1)}"
-            notes.append(f"stopped: the answer repeats the same {tokens} over and over")
-        if not self.complete:
-            notes.append("the JSON is not complete")
-        self.note = "; ".join(notes)
-        if self._sampler is not None and not self._sampler.sampling.greedy:
-            self.stats.seed = self._sampler.seed
-        self.reasoning = self.reasoning.strip()
-        if self._done is not None:
-            self._done(self)
-
-    def _events(self) -> Generator[tuple[str, str], None, None]:
-        finish = "error"
-        decoder = self._tokenizer.stream()
-        try:
-            for token in self._run:
-                self.tokens.append(token)
-                yield from self._show(self._splitter.feed(decoder.feed(token)))
-                self.stats.reasoning_tokens += self._splitter.reasoning
-                if self._stops.found is not None:
-                    finish = "stop-string"
-                    return
-            yield from self._show(self._splitter.feed(decoder.flush()) + self._splitter.flush())
-            if self._stops.found is None and (rest := self._stops.flush()):
-                self.text += rest
-                yield "text", rest
-            finish = "stop-string" if self._stops.found is not None else self._run.finish
-        except Cancelled:
-            finish = "cancel"
-        except (GeneratorExit, KeyboardInterrupt):
-            finish = "cancel"
-            raise
-        finally:
-            self._end(finish)
-
-    def _show(self, pairs: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-        for kind, piece in pairs:
-            if kind == "reasoning":
-                self.reasoning += piece
-                yield kind, piece
-            elif shown := self._stops.feed(piece):
-                self.text += shown
-                yield kind, shown
+        While another thread is drawing a token, the answer ends, there, before the next.
+        """
+        self._answer.run.cancel()
+        if self._stream.close() and not self.finish:
+            self._answer.end("cancel")
 
 
 class Conversation:
-    """Turns with one model. Made by `Qwen35.conversation`; not thread-safe.
+    """Turns with one model. Made by `Qwen35.conversation`; any number of them share a model.
 
     A turn enters the history when its answer ends. An answer that was stopped stays as far as it came; a turn
     that failed, or was stopped before its answer began, leaves no trace. Reasoning is kept in `messages` and,
     as the model's format has it, not shown to the model again once the next question is asked.
+
+    One answer at a time: what the next question means depends on how the last answer ends. While a reply is
+    neither read to its end, closed nor dropped, whatever would change the history (`ask`, `answer_tools`,
+    `undo`, `clear`, `load`, `system`) raises UsageError at once, from any thread. It does not wait: the
+    reader may be the very thread that asks, and a history that depends on who was faster is worth nothing.
+    Otherwise every method may be called from any thread; `messages` and `tools` are the caller's to guard.
     """
 
     def __init__(self, model: Qwen35, system: str | None = None, *, tools: Tools = None) -> None:
@@ -186,7 +254,8 @@ class Conversation:
         self.tools = tools
         #: The turns in the Hugging Face form, the system message first if there is one.
         self.messages: list[dict[str, Any]] = []
-        self._current: Reply | None = None
+        self._current: weakref.ref[_Answer] | None = None
+        self._lock = threading.RLock()
         self.system = system
 
     @property
@@ -197,10 +266,11 @@ class Conversation:
 
     @system.setter
     def system(self, text: str | None) -> None:
-        if self.system is not None:
-            del self.messages[0]
-        if text is not None and text.strip():
-            self.messages.insert(0, {"role": "system", "content": text})
+        with self._settled():
+            if self.system is not None:
+                del self.messages[0]
+            if text is not None and text.strip():
+                self.messages.insert(0, {"role": "system", "content": text})
 
     @property
     def turns(self) -> int:
@@ -210,8 +280,8 @@ class Conversation:
     def ask(self, text: str, *, images: Sequence[Any] = (), **options: Any) -> Reply:
         """Asks the next question; read the answer from the reply. Images come before the text.
 
-        Options are those of `Qwen35.reply`: thinking, sampling, max_new, stop, ... An earlier reply that
-        still runs is ended first. Raises what `Qwen35.reply` raises; the conversation is then as it was.
+        Options are those of `Qwen35.reply`: thinking, sampling, max_new, stop, ... Raises what `Qwen35.reply`
+        raises, and UsageError while the last reply is half read; the conversation is then as it was.
         """
         return self._add([user_message(text, images)], **options)
 
@@ -220,9 +290,6 @@ class Conversation:
         return self._add([{"role": "tool", "content": result} for result in results], **options)
 
     def _add(self, new: list[dict[str, Any]], **options: Any) -> Reply:
-        if self._current is not None and not self._current.finish:
-            self._current.close()
-
         def done(reply: Reply) -> None:
             if reply.finish == "error" or (reply.finish == "cancel" and not reply.tokens):
                 return
@@ -230,24 +297,39 @@ class Conversation:
             message = {"role": "assistant", "content": content, "reasoning_content": reply.reasoning}
             self.messages += [*new, message | ({"tool_calls": calls} if calls else {})]
 
-        messages = [*self.messages, *new]
-        self._current = self._model.reply(messages, tools=self.tools, keep=True, done=done, **options)
-        return self._current
+        self._model.require_open()  # in a forked child there may be nobody left to open the lock
+        with self._settled():
+            messages = [*self.messages, *new]
+            reply = self._model.reply(messages, tools=self.tools, keep=True, done=done, **options)
+            self._current = weakref.ref(reply._answer)
+        return reply
+
+    @contextlib.contextmanager
+    def _settled(self) -> Iterator[None]:
+        """For what changes the history or goes on from it."""
+        with self._lock:
+            current = self._current() if self._current is not None else None
+            if current is not None and not current.over:
+                raise UsageError("the last answer of this conversation is not read to its end", "",
+                                 "read its reply, or close it, first")
+            yield
 
     def undo(self) -> str | None:
         """Takes back the last question with all that followed; its text, or None when there was none."""
-        for index in range(len(self.messages) - 1, -1, -1):
-            if self.messages[index]["role"] == "user":
-                content = self.messages[index]["content"]
-                del self.messages[index:]
-                if isinstance(content, str):
-                    return content
-                return "".join(item.get("text", "") for item in content)
+        with self._settled():
+            for index in range(len(self.messages) - 1, -1, -1):
+                if self.messages[index]["role"] == "user":
+                    content = self.messages[index]["content"]
+                    del self.messages[index:]
+                    if isinstance(content, str):
+                        return content
+                    return "".join(item.get("text", "") for item in content)
         return None
 
     def clear(self) -> None:
         """Forgets every turn; the system message stays."""
-        self.messages[:] = [m for m in self.messages[:1] if m["role"] == "system"]
+        with self._settled():
+            self.messages[:] = [m for m in self.messages[:1] if m["role"] == "system"]
 
     def save(self, path: str | Path) -> None:
         """Writes the conversation as JSON, whole or not at all. Images are kept as paths.
@@ -286,7 +368,8 @@ class Conversation:
             raise UsageError("the saved conversation is damaged", str(path))
         if not isinstance(tools, list | None):
             raise UsageError("the saved conversation's tools are damaged", str(path))
-        self.messages, self.tools = messages, tools
+        with self._settled():
+            self.messages, self.tools = messages, tools
 
 
 _FORMAT = "qwen35-conversation"

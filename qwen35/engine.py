@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
-from qwen35.errors import Cancelled, PromptTooLong
+from qwen35.errors import Cancelled, PromptTooLong, UsageError
 from qwen35.sampling import LoopDetector, Sampler
 from qwen35.stats import Stats
+from qwen35.turns import Turn, Turns
 
-__all__ = ["Generation", "Input", "Model", "PrefixCache", "Session", "Snapshot", "generate"]
+__all__ = ["Generation", "Input", "Model", "OneReader", "PrefixCache", "Session", "Snapshot", "generate"]
+
+T = TypeVar("T")
 
 Logits = Any  # NDArray[np.float32] [vocab]; numpy is not imported for the command line's sake
 
@@ -33,7 +36,7 @@ class Snapshot(Protocol):
 
 
 class Model(Protocol):
-    """What the engine needs of a model. One answer at a time: a model is not thread-safe."""
+    """What the engine needs of a model. One call at a time: a model is not thread-safe, a Session is."""
 
     max_ctx: int
     """Tokens the state can hold."""
@@ -95,7 +98,10 @@ Prefix = tuple[tuple[int, ...], tuple[int, ...]]  # names of the tokens, and the
 
 
 class PrefixCache:
-    """Snapshots by the prefix they stand for; the least recently used are dropped beyond `budget` bytes."""
+    """Snapshots by the prefix they stand for; the least recently used are dropped beyond `budget` bytes.
+
+    Figures may be asked for by any thread; the rest is the session's, inside its steps.
+    """
 
     def __init__(self, budget: int = 512 << 20) -> None:
         self.budget = budget
@@ -107,7 +113,7 @@ class PrefixCache:
     @property
     def nbytes(self) -> int:
         """Bytes the kept snapshots hold, shared memory counted once, their keys not at all."""
-        return _nbytes(self._entries.values())
+        return _nbytes(list(self._entries.values()))
 
     def find(self, names: tuple[int, ...], borders: Sequence[int]) -> tuple[int, Snapshot] | None:
         """The longest prefix of a prompt, up to one of its borders, that is kept: its length and snapshot."""
@@ -140,44 +146,54 @@ def _nbytes(snapshots: Iterable[Snapshot]) -> int:
 
 @dataclass
 class Session:
-    """A model and the states kept of it. Not thread-safe.
+    """A model and the states kept of it. Thread-safe: answers take turns (qwen35.turns).
 
     `cache` None keeps nothing: every prompt is computed from its first token, with the same result.
-    `pass_tokens` is the most one prefill call takes (0 = no limit).
+    `pass_tokens` is the most one prefill call takes (0 = no limit). `failed(error)` is told of what a step
+    raised; it may set `mend`, which is then called before the next step.
     """
 
     model: Model
     cache: PrefixCache | None = field(default_factory=PrefixCache)
     pass_tokens: int = 0
+    failed: Callable[[Exception], None] | None = None
+    mend: Callable[[], None] | None = field(default=None, init=False)
+    turns: Turns = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.turns = Turns.of(self.model)
+
+    def use(self, model: Model) -> None:
+        """Goes on with another model, which takes the snapshots of the one before; inside `turns.alone`."""
+        self.model = model
+        self.turns.serve(model)
 
     def prime(
         self,
         prompt: Input,
         stats: Stats | None = None,
         *,
+        turn: Turn | None = None,
         cancel: Callable[[], bool] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Logits:
         """Brings the model to the end of `prompt`; the logits after its last token.
 
+        `turn` is the answer's; without one the state belongs to nobody, and the next answer replaces it.
         `progress(done, total)` is called before each pass and at the end, `cancel()` before each pass.
-        Raises PromptTooLong, Cancelled, ValueError for an empty prompt, and what the model raises; the state
-        is then undefined until the next `prime`.
+        Raises PromptTooLong, Cancelled, ValueError for an empty prompt, Closed, and what the model raises;
+        the turn's state is then undefined until its next `prime`.
         """
         names, total = prompt.names, len(prompt.ids)
         if not total:
             raise ValueError("a prompt needs at least one token")
         if total > self.model.max_ctx:
             raise PromptTooLong(total, self.model.max_ctx)
+        turn = turn if turn is not None else Turn()
+        turn.primed, turn.kept = False, None  # an earlier prompt's state is not to be restored
         began, seeing = time.perf_counter(), stats.vision_s if stats is not None else 0.0
         borders = [b for b in sorted(set(prompt.borders)) if 0 < b < total]
-        kept = self.cache.find(names, borders) if self.cache is not None else None
-        if kept is not None:
-            start, snapshot = kept
-            self.model.restore(snapshot)
-        else:
-            start = 0
-            self.model.reset()
+        start: int = self._step(turn, self._begin, names, borders)
         if stats is not None:
             stats.prompt_tokens, stats.cached_tokens = total, start
         logits: Logits = None
@@ -186,19 +202,65 @@ class Session:
                 raise Cancelled("stopped before the answer began")
             if progress is not None:
                 progress(start, total)
-            extra = prompt.part(start, stop) if prompt.part is not None else {}
-            inside = [b - start for b in borders if start < b < stop]
-            logits = self.model.prefill(prompt.ids[start:stop], borders=inside, **extra)
-            if self.cache is not None and borders and start < borders[-1] <= stop:
-                at_end = borders[-1] == stop
-                self.cache.add(
-                    names, borders, self.model.snapshot() if at_end else self.model.border_snapshot()
-                )
+            logits = self._step(turn, self._pass, prompt, names, borders, start, stop)
             start = stop
         if progress is not None:
             progress(total, total)
         if stats is not None:
             stats.prefill_s = time.perf_counter() - began - (stats.vision_s - seeing)
+        turn.primed = True
+        return logits
+
+    def decode(self, turn: Turn, token: int) -> Logits:
+        """The logits after one more token of the turn's answer.
+
+        Raises PromptTooLong when the context is full, UsageError before any prompt, Closed, and what the
+        model raises; the state is then as before.
+        """
+        if not turn.primed:
+            raise UsageError("there is no prompt to go on from", "decode", "call prefill first")
+        return self._step(turn, self._decode, token)
+
+    def _step(self, turn: Turn, action: Callable[..., T], *arguments: Any) -> T:
+        if self.mend is not None:
+            self.mend()
+        found: T = self.turns.run(turn, self._model, self._watched, action, *arguments)
+        return found
+
+    def _watched(self, action: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return action(*arguments)
+        except Exception as error:
+            if self.failed is not None:
+                self.failed(error)
+            raise
+
+    def _model(self) -> Model:
+        return self.model
+
+    def _decode(self, token: int) -> Logits:
+        if self.model.length >= self.model.max_ctx:
+            raise PromptTooLong(self.model.length + 1, self.model.max_ctx)
+        return self.model.decode(token)
+
+    def _begin(self, names: tuple[int, ...], borders: Sequence[int]) -> int:
+        """The state of the longest kept prefix, or the empty one; its length."""
+        kept = self.cache.find(names, borders) if self.cache is not None else None
+        if kept is None:
+            self.model.reset()
+            return 0
+        self.model.restore(kept[1])
+        return kept[0]
+
+    def _pass(
+        self, prompt: Input, names: tuple[int, ...], borders: Sequence[int], start: int, stop: int
+    ) -> Logits:
+        extra = prompt.part(start, stop) if prompt.part is not None else {}
+        inside = [b - start for b in borders if start < b < stop]
+        logits = self.model.prefill(prompt.ids[start:stop], borders=inside, **extra)
+        if self.cache is not None and borders and start < borders[-1] <= stop:
+            at_end = borders[-1] == stop
+            self.cache.add(names, borders, self.model.snapshot() if at_end else self.model.border_snapshot())
         return logits
 
     def _cuts(self, start: int, total: int) -> list[int]:
@@ -207,19 +269,77 @@ class Session:
         return [*(cut for cut in cuts if cut > start), total]
 
 
-class Generation:
-    """Iterates over the ids of an answer.
+class OneReader(Generic[T]):
+    """A generator whose second reader at the same moment gets a UsageError."""
 
-    `finish` is set when it ends: stop (a stop token, not yielded), length (`max_new` reached), context (the
-    state is full), loop (the last `period` tokens repeat), cancel. `error` is what the model raised.
-    """
+    __slots__ = ("_made",)
 
-    def __init__(self, tokens: Callable[[Generation], Iterator[int]], stats: Stats) -> None:
+    def __init__(self, made: Generator[T, None, None]) -> None:
+        self._made = made
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        try:
+            return next(self._made)
+        except ValueError as error:
+            if error.args != (_EXECUTING,):
+                raise
+        raise UsageError("this answer is being read elsewhere", "", "read an answer in one place at a time")
+
+    def close(self) -> bool:
+        """Ends it where it is; False when it is being read at this moment, and is not ended."""
+        try:
+            self._made.close()
+        except ValueError as error:
+            if error.args != (_EXECUTING,):
+                raise
+            return False
+        return True
+
+
+#: What CPython says to the second user of a running generator.
+_EXECUTING = "generator already executing"
+
+
+class _Outcome:
+    """What a generation's tokens tell beside themselves. Apart from it, so that none keeps the other."""
+
+    def __init__(self) -> None:
         self.finish = ""
         self.period = 0
         self.error: Exception | None = None
+        self.cancelled = False
+
+
+class Generation:
+    """Iterates over the ids of an answer; from any thread, one at a time.
+
+    `finish` is set when it ends: stop (a stop token, not yielded), length (`max_new` reached), context (the
+    state is full), loop (the last `period` tokens repeat), cancel. `error` is what the model raised.
+    Dropped or closed half-way it keeps nothing of the model.
+    """
+
+    def __init__(self, tokens: Callable[[_Outcome], Generator[int, None, None]], stats: Stats) -> None:
         self.stats = stats
-        self._tokens = tokens(self)
+        self._outcome = _Outcome()
+        self._tokens = OneReader(tokens(self._outcome))
+
+    @property
+    def finish(self) -> str:
+        """Why it ended; empty while it runs."""
+        return self._outcome.finish
+
+    @property
+    def period(self) -> int:
+        """Tokens of the pattern that repeats, where `finish` is loop."""
+        return self._outcome.period
+
+    @property
+    def error(self) -> Exception | None:
+        """What the model raised."""
+        return self._outcome.error
 
     def __iter__(self) -> Iterator[int]:
         return self._tokens
@@ -227,9 +347,14 @@ class Generation:
     def __next__(self) -> int:
         return next(self._tokens)
 
+    def cancel(self) -> None:
+        """Ends the answer before its next token or pass, whoever draws it."""
+        self._outcome.cancelled = True
+
     def close(self) -> None:
-        """Ends the answer early."""
-        self._tokens.close()  # type: ignore[attr-defined]
+        """Ends the answer early: at once, or as `cancel` where another thread is drawing a token."""
+        self.cancel()
+        self._tokens.close()
 
 
 def generate(
@@ -248,24 +373,29 @@ def generate(
 
     A bare model is run from an empty state. Ends at a token of `stop`, at a repetition that `loops` notices,
     when the state is full, or when `cancel()` is true between two tokens. The prompt runs at the first
-    `next`; what it raises is told at `Session.prime`.
+    `next`; what it raises is told at `Session.prime`. Generations of one model may be drawn in any order and
+    from any threads: they take turns, and each gives the tokens it gives alone.
     """
     session = model if isinstance(model, Session) else Session(model, cache=None)
     prompt = ids if isinstance(ids, Input) else Input(ids)
     stats = stats if stats is not None else Stats()
     choose = sampler if sampler is not None else Sampler()
 
-    def tokens(run: Generation) -> Iterator[int]:
+    def tokens(run: _Outcome) -> Generator[int, None, None]:
         try:
             yield from made(run)
         except Exception as error:
             run.error = error
             raise
 
-    def made(run: Generation) -> Iterator[int]:
-        began = time.perf_counter()
-        logits = session.prime(prompt, stats, cancel=cancel, progress=progress)
-        first = 0.0
+    def made(run: _Outcome) -> Generator[int, None, None]:
+        began, turn = time.perf_counter(), Turn()
+
+        def cancelled() -> bool:
+            return run.cancelled or (cancel is not None and cancel())
+
+        logits = session.prime(prompt, stats, turn=turn, cancel=cancelled, progress=progress)
+        first, room = 0.0, session.model.max_ctx - len(prompt.ids)
         for _ in range(max_new):
             token = choose(logits)
             now = time.perf_counter()
@@ -281,15 +411,15 @@ def generate(
             run.period = loops.feed(token) if loops is not None else 0
             if run.period:
                 run.finish = "loop"
-            elif cancel is not None and cancel():
+            elif cancelled():
                 run.finish = "cancel"
             elif stats.new_tokens == max_new:
                 run.finish = "length"
-            elif session.model.length >= session.model.max_ctx:
+            elif stats.new_tokens > room:
                 run.finish = "context"
             if run.finish:
                 break
-            logits = session.model.decode(token)
+            logits = session.decode(turn, token)
         stats.finish = run.finish = run.finish or "length"
 
     return Generation(tokens, stats)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "Cancelled",
+    "Closed",
     "ImageError",
     "ModelError",
     "PromptTooLong",
@@ -43,6 +44,10 @@ class QwenError(Exception):
 
 class UsageError(QwenError):
     """A wrong option or argument; the command line exits with 2."""
+
+
+class Closed(UsageError):
+    """The model was closed, or was loaded by the parent of this forked process."""
 
 
 class TokenizerError(QwenError, ValueError):

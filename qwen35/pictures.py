@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -60,7 +61,9 @@ class Seen:
 
 
 class Pictures:
-    """The pictures of a session, and the tower that turns them into embeddings. Not thread-safe.
+    """The pictures of a session, and the tower that turns them into embeddings.
+
+    `look` is thread-safe; what uses the tower is the session's, inside its steps.
 
     The tower is made for the first picture. Embeddings are kept by content, the least recently used dropped
     beyond `budget` bytes, and so are the patches of pictures from files: until then one is read again only
@@ -83,6 +86,7 @@ class Pictures:
         self._tower: Tower | None = None
         self._prepare = Preprocessor(vision.patch, vision.merge, vision.min_pixels, vision.max_pixels)
         self._by_source: OrderedDict[tuple[Any, ...], Seen] = OrderedDict()
+        self._lock = threading.RLock()
         self._by_content: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
 
     def close(self) -> None:
@@ -99,14 +103,15 @@ class Pictures:
     def look(self, image: Any) -> Seen:
         """Reads a picture (a path, a Pillow image, a uint8 array). Raises ImageError."""
         key = _source(image)
-        seen = self._by_source.get(key) if key is not None else None
-        if seen is None and key is not None and key[1] is None:
-            # The file is gone; a conversation goes on with what was seen of it.
-            seen = next((s for k, s in reversed(self._by_source.items()) if k[0] == key[0]), None)
-        if seen is not None:
-            if key is not None and key in self._by_source:
-                self._by_source.move_to_end(key)
-            return seen
+        with self._lock:
+            seen = self._by_source.get(key) if key is not None else None
+            if seen is None and key is not None and key[1] is None:
+                # The file is gone; a conversation goes on with what was seen of it.
+                seen = next((s for k, s in reversed(self._by_source.items()) if k[0] == key[0]), None)
+            if seen is not None:
+                if key is not None and key in self._by_source:
+                    self._by_source.move_to_end(key)
+                return seen
         seen = Seen(self._prepare(image), self.config.merge)
         if seen.grid[0] * seen.grid[1] > self.config.max_patches:
             raise ImageError(
@@ -118,10 +123,11 @@ class Pictures:
             wide, tall = seen.original
             self.note(f"{name} is {wide}x{tall}, shrunk to {seen.resized[0]}x{seen.resized[1]}")
         if key is not None:
-            self._by_source[key] = seen
-            kept = self._by_source.values()
-            while len(kept) > 1 and sum(one.nbytes for one in kept) > self.budget:
-                self._by_source.popitem(last=False)
+            with self._lock:
+                self._by_source[key] = seen
+                kept = self._by_source.values()
+                while len(kept) > 1 and sum(one.nbytes for one in kept) > self.budget:
+                    self._by_source.popitem(last=False)
         return seen
 
     def embeddings(self, seen: Seen, told: Told | None = None) -> NDArray[np.float32]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -199,12 +201,47 @@ def test_a_question_that_does_not_fit_is_refused_with_both_numbers(tmp_path: Pat
     assert talk.messages == before and str(talk.ask("yo")).startswith("You")
 
 
-def test_asking_again_ends_the_answer_before(model: Qwen35) -> None:
-    talk = model.conversation()
+def test_a_half_read_answer_is_not_cut_by_what_comes_next(model: Qwen35, tmp_path: Path) -> None:
+    talk = model.conversation("sys")
+    talk.ask("before").result()
+    talk.save(tmp_path / "saved")
+    before = list(talk.messages)
     first = talk.ask("first")
-    next(first.events())
-    second = talk.ask("second")
-    assert first.finish == "cancel" and str(second) == "You said: second" and talk.turns == 2
+    uses: list[Callable[[], Any]] = [
+        lambda: talk.ask("second"), lambda: talk.answer_tools(["4"]), talk.undo, talk.clear,
+        lambda: talk.load(tmp_path / "saved"), lambda: setattr(talk, "system", "other"),
+    ]
+    for _ in range(2):  # unread, and half read
+        for use in uses:
+            with pytest.raises(UsageError, match=r"not read to its end.*close it"):
+                use()
+        assert talk.messages == before
+        next(first.events())
+    assert str(first) == "You said: first" and talk.turns == 2
+    assert str(talk.ask("second")) == "You said: second" and talk.undo() == "second"
+
+
+def test_an_answer_that_is_dropped_ends_where_it_was(model: Qwen35) -> None:
+    """Without a garbage collection: what comes next does not depend on when there is one."""
+    gc.disable()
+    try:
+        talk = model.conversation()
+        for piece in talk.ask("first"):
+            assert piece == "Y"
+            break
+        talk.ask("never read")
+        assert [m["content"] for m in talk.messages] == ["first", "Y"]
+        reply = talk.ask("second")
+        events = reply.events()
+        del reply
+        next(events)
+        with pytest.raises(UsageError, match="not read to its end"):
+            talk.ask("third")
+        del events
+        assert str(talk.ask("fourth")) == "You said: fourth"
+        assert [m["content"] for m in talk.messages if m["role"] == "user"] == ["first", "second", "fourth"]
+    finally:
+        gc.enable()
 
 
 def test_undo_and_clear(model: Qwen35) -> None:

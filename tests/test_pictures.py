@@ -101,13 +101,13 @@ def test_states_of_different_pictures_are_not_mixed_up(model: Qwen35, bundle: Pa
         talk = model.conversation("same")
         talk.ask("what?", images=[shot], max_new=2, sampling=GREEDY).result()
         talk.ask("sure?", max_new=2, sampling=GREEDY).result()
-        logits.append(model.decode(5).copy())
+        logits.append(model.model.decode(5).copy())
     for shot in shots:
         with Qwen35.load(bundle, 4096, DEVICE, cache_bytes=0) as other:
             talk = other.conversation("same")
             talk.ask("what?", images=[shot], max_new=2, sampling=GREEDY).result()
             talk.ask("sure?", max_new=2, sampling=GREEDY).result()
-            fresh.append(other.decode(5).copy())
+            fresh.append(other.model.decode(5).copy())
     assert not np.array_equal(fresh[0], fresh[1])
     for got, want in zip(logits, [*fresh, *fresh], strict=True):
         np.testing.assert_array_equal(got, want)

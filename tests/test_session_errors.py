@@ -106,6 +106,30 @@ def test_a_lost_device_is_opened_again(
         assert unplugged.opens == 3 and notes == ["the device was lost; it is open again"]
 
 
+@pytest.mark.parametrize("asked_again", [True, False])
+def test_a_half_read_answer_outlives_the_device(
+    bundle: Path, picture: np.ndarray, unplugged: Unplugged, asked_again: bool
+) -> None:
+    """Its state is host memory: it goes on with the model that is loaded anew."""
+    def ask(model: Qwen35, index: int) -> Reply:
+        images = [picture] if index else []
+        return model.chat(QUESTIONS[index], max_new=12, sampling=GREEDY, images=images)
+
+    with Qwen35.load(bundle, 2048, "emu:threads=1,quiet") as model:
+        want = [ask(model, index).result().tokens for index in (0, 1, 2)]
+        first, second = ask(model, 0), ask(model, 1)
+        next(first.events()), next(second.events())
+        logits = model.prefill([3, 50, 7]), model.decode(9)
+        model.prefill([3, 50, 7])
+        unplugged.after = 5
+        with pytest.raises(DeviceLost):
+            ask(model, 2).result()
+        if asked_again:
+            assert ask(model, 2).result().tokens == want[2]
+        assert [first.result().tokens, second.result().tokens] == want[:2]
+        assert np.array_equal(model.decode(9), logits[1]) and unplugged.opens == 2
+
+
 def test_tools_go_on_after_a_lost_device(bundle: Path, unplugged: Unplugged) -> None:
     ids = [3, 50, 7, 200, 9]
     with Qwen35.load(bundle, 256, "emu:threads=1,quiet") as model:

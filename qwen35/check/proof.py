@@ -138,7 +138,8 @@ class _Run:
         yield self._finding("picture", worst <= PATCH_ERROR, f"patches differ by {worst:.1e} at most",
                             largest_difference=worst)
         want = self._tensor("vision").astype(np.float64).ravel()
-        got = pictures.embeddings(seen, self.told).astype(np.float64).ravel()
+        with self.model.session.turns.alone():
+            got = pictures.embeddings(seen, self.told).astype(np.float64).ravel()
         if got.size != want.size:
             yield self._finding("tower", False, f"{got.size} values, recorded {want.size}")
             return
@@ -151,7 +152,7 @@ class _Run:
 
     def _forced(self, given: Input) -> Iterator[Finding]:
         """Every step with the reference's own tokens fed back."""
-        logits = self.model.session.prime(given)
+        logits = self.model.prefill(given)
         agree, largest, wild = 0, 0.0, 0
         near: list[float] = []
         far: list[float] = []
@@ -181,7 +182,7 @@ class _Run:
 
     def _free(self, given: Input) -> Finding:
         """The model's own greedy answer, up to where it leaves the reference's."""
-        logits = self.model.session.prime(given)
+        logits = self.model.prefill(given)
         for step, token in enumerate(self.tokens):
             own = int(np.argmax(logits))
             if own != token:

@@ -55,7 +55,7 @@ class Snapshot:
     """
 
     def __init__(
-        self, owner: StateCache, length: int, position: int, conv: U16, matrices: F32,
+        self, owner: object, length: int, position: int, conv: U16, matrices: F32,
         blocks: Sequence[_Block], own: int,
     ) -> None:
         self.owner, self.length, self.position = owner, length, position
@@ -144,6 +144,8 @@ class StateCache:
         self._state = 0, 0, 0  # side, length, position: replaced whole, so never half changed
         self._blocks: list[_Block] = []
         self._touched = 0
+        self._owner = object()
+        """What its snapshots are known by."""
 
     @property
     def side(self) -> int:
@@ -179,6 +181,13 @@ class StateCache:
         """The written side becomes the state, `count` tokens longer."""
         side, length, _ = self._state
         self._state = 1 - side, length + count, position
+
+    def follow(self, other: StateCache) -> None:
+        """Takes the other's snapshots from now on. Raises ModelError where the two differ in shape."""
+        ours, theirs = ((c.max_ctx, c._region, c._matrices.shape, c._conv.shape) for c in (self, other))
+        if ours != theirs:
+            raise ModelError("the models' states differ in shape")
+        self._owner = other._owner
 
     def reset(self) -> None:
         """Empties the state and gives the KV cache's memory back."""
@@ -216,14 +225,14 @@ class StateCache:
             conv, matrices = mark.conv, mark.matrices
         else:
             conv, matrices = self._conv[side].copy(), self._matrices[side].copy()
-        return Snapshot(self, length, position, conv, matrices, self._blocks, own)
+        return Snapshot(self._owner, length, position, conv, matrices, self._blocks, own)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Replaces the state by a snapshot taken here; an interruption leaves the old state or the empty one.
 
         Raises ModelError for another model's snapshot.
         """
-        if snapshot.owner is not self:
+        if snapshot.owner is not self._owner:
             raise ModelError("the snapshot belongs to another model's state")
         old, side = self.side, 1 - self.side
         self._conv[side] = snapshot.conv

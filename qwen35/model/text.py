@@ -195,6 +195,10 @@ class TextModel:
         self._mark = None
         self._cache.restore(snapshot)
 
+    def follow(self, other: TextModel) -> None:
+        """Takes `other`'s snapshots from now on; a model of the same bundle and `max_ctx`, perhaps closed."""
+        self._cache.follow(other._cache)
+
     def close(self) -> None:
         """Gives kernels, buffers and weights back to the device. Idempotent."""
         self._prompt.close()
