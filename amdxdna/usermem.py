@@ -27,9 +27,14 @@ class UserMemory:
         self.pid = pid
         self._otherwise = otherwise
 
+    @staticmethod
+    def _far(address: int) -> int:
+        """-EFAULT for what is no 64-bit address, such as a field of a struct that begins at the last one."""
+        return -errno.EFAULT if address >> 64 else 0
+
     def read_into(self, address: int, struct: Any, size: int) -> None:
         """Fills the first `size` bytes of a cffi object. Raises OSError(EFAULT)."""
-        failed = lib.xdna_vm_read(self.pid, address, struct, size)
+        failed = self._far(address) or lib.xdna_vm_read(self.pid, address, struct, size)
         if failed == -errno.EFAULT and size and self._otherwise is not None:
             failed = self._otherwise(address, struct, size)
         if failed:
@@ -37,7 +42,7 @@ class UserMemory:
 
     def write_from(self, address: int, struct: Any, size: int) -> None:
         """Writes the first `size` bytes of a cffi object. Raises OSError(EFAULT)."""
-        failed = lib.xdna_vm_write(self.pid, address, struct, size)
+        failed = self._far(address) or lib.xdna_vm_write(self.pid, address, struct, size)
         if failed:
             raise OSError(-failed, os.strerror(-failed))
 

@@ -49,13 +49,13 @@ def emulate_python(code: str, *, options: str = "", more: tuple[str, ...] = (),
 
 
 @functools.cache
-def c_program(static: bool = False) -> Path:
-    """The C program tests/c/sequence.c, compiled. Skips without a C compiler."""
+def c_program(static: bool = False, name: str = "sequence") -> Path:
+    """A C program of tests/c, compiled. Skips without a C compiler."""
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler")
-    target = ROOT / "build" / "tests" / ("sequence-static" if static else "sequence")
-    sources = [ROOT / "tests" / "c" / name for name in ("sequence.c", "npu.c")]
+    target = ROOT / "build" / "tests" / (f"{name}-static" if static else name)
+    sources = [ROOT / "tests" / "c" / source for source in (f"{name}.c", "npu.c")]
     headers = [ROOT / "tests" / "c" / "npu.h", ROOT / "amdxdna" / "csrc" / "uapi.h"]
     newest = max(path.stat().st_mtime for path in (*sources, *headers))
     if not target.exists() or target.stat().st_mtime < newest:

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
+#include <linux/openat2.h>
 #include <linux/seccomp.h>
 #include <poll.h>
 #include <stdio.h>
@@ -183,6 +184,38 @@ int xdna_read_string(int pid, uint64_t address, char *text, size_t size)
         done += (size_t)got;
     }
     return -ENAMETOOLONG;
+}
+
+/* A copy of a descriptor of another process, of what its thread has under that number: -EBADF when that is
+ * nothing. The copy has the access mode that it has there, which a second open through /proc would not. */
+int xdna_take_fd(int process, int thread, int fd)
+{
+    char name[64];
+    struct stat here, there;
+    int pidfd = (int)syscall(SYS_pidfd_open, process, 0);
+    if (pidfd < 0)
+        return -errno;
+    int own = (int)syscall(SYS_pidfd_getfd, pidfd, fd, 0);
+    int failed = own < 0 ? -errno : 0;
+    close(pidfd);
+    if (failed)
+        return failed;
+    snprintf(name, sizeof name, "/proc/%d/fd/%d", thread, fd);
+    /* A thread may have descriptors apart from its process's. */
+    if (fstat(own, &here) || stat(name, &there) || here.st_dev != there.st_dev || here.st_ino != there.st_ino) {
+        close(own);
+        return -EBADF;
+    }
+    return own;
+}
+
+/* Opens `path` below a folder, through links that stay below it: -EXDEV for one that leads out. */
+int xdna_open_beneath(int folder, const char *path, int flags)
+{
+    struct open_how how = {.flags = (uint64_t)(flags | O_CLOEXEC),
+                           .resolve = RESOLVE_BENEATH | RESOLVE_NO_MAGICLINKS};
+    int fd = (int)syscall(SYS_openat2, folder, path, &how, sizeof how);
+    return fd < 0 ? -errno : fd;
 }
 
 /* Device and inode of another process's descriptor; -errno when it has none. */

@@ -3,13 +3,16 @@
 #include "process.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/user.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
-enum { SYSCALL_INSTRUCTION = 2, SYSCALL_STOP = SIGTRAP | 0x80, EVENT_STOP = 128 };
+enum { SYSCALL_INSTRUCTION = 2, SYSCALL_STOP = SIGTRAP | 0x80, EVENT_STOP = 128, QUICK = 256, NAP_US = 50 };
 
 _Static_assert(sizeof(((struct xdna_injection *)0)->registers) >= sizeof(struct user_regs_struct), "registers");
 
@@ -18,19 +21,45 @@ static long request(int what, int tid, uintptr_t address, uintptr_t data)
     return ptrace(what, tid, (void *)address, (void *)data) < 0 ? -errno : 0;
 }
 
-/* Waits for a stop; its signal, event << 8 with it. -ESRCH: the thread is gone. */
+/* A number of /proc/TID/status; 0 when it cannot be read. */
+static int status_of(int tid, const char *format)
+{
+    char name[40], line[256];
+    int value = 0;
+    snprintf(name, sizeof name, "/proc/%d/status", tid);
+    FILE *file = fopen(name, "re");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, format, &value) == 1)
+            break;
+    if (file)
+        fclose(file);
+    return value;
+}
+
+/* Waits for a stop; its signal, event << 8 with it. -ESRCH: the thread is gone. Another thread's exec may end a
+ * process's first thread and take its id, which then is a child's that is not traced: no wait ends for that. The
+ * end of a process is left to whoever waits for processes. */
 static int stopped(int tid)
 {
-    int status;
-    for (;;) {
-        if (waitpid(tid, &status, __WALL) < 0) {
-            if (errno == EINTR)
-                continue;
+    for (int turn = 1;; turn++) {
+        siginfo_t info = {0};
+        if (waitid(P_PID, (id_t)tid, &info, WSTOPPED | __WALL | WNOHANG) && errno != EINTR)
+            return -ESRCH;
+        if (info.si_pid)
+            return info.si_status;
+        if (!waitid(P_PID, (id_t)tid, &info, WEXITED | __WALL | WNOHANG | WNOWAIT) && info.si_pid) {
+            if (info.si_code == CLD_TRAPPED || info.si_code == CLD_STOPPED)
+                continue; /* told of whatever is asked */
+            if (status_of(tid, "Tgid: %d") != tid)
+                waitpid(tid, NULL, __WALL | WNOHANG);
             return -ESRCH;
         }
-        if (!WIFSTOPPED(status))
+        if (turn < QUICK)
+            sched_yield();
+        else
+            usleep(NAP_US);
+        if (turn % QUICK == 0 && status_of(tid, "TracerPid: %d") != gettid())
             return -ESRCH;
-        return status >> 8;
     }
 }
 
@@ -88,6 +117,12 @@ int64_t xdna_inject_call(struct xdna_injection *in, int nr, uint64_t a, uint64_t
     if (!failed)
         failed = request(PTRACE_GETREGS, in->tid, 0, (uintptr_t)&regs);
     return failed ? failed : (int64_t)regs.rax;
+}
+
+/* Lets a thread go that could not be made to stop as it should. */
+void xdna_inject_drop(struct xdna_injection *in)
+{
+    request(PTRACE_DETACH, in->tid, 0, 0);
 }
 
 /* Lets the thread go on as if its own call had returned `value`. */

@@ -16,6 +16,8 @@ int xdna_confine(int socket);
 int xdna_watch(void);
 int xdna_read_string(int pid, uint64_t address, char *text, size_t size);
 int xdna_identify(int pid, int fd, uint64_t *device, uint64_t *inode);
+int xdna_take_fd(int process, int thread, int fd);
+int xdna_open_beneath(int folder, const char *path, int flags);
 int xdna_mentions(const char *path, const char *tokens);
 int xdna_notice_start(int listener);
 int xdna_notice_next(int listener, int stop, uint64_t device, const char *tokens, struct xdna_notice *n,
@@ -35,6 +37,7 @@ int xdna_inject_attach(struct xdna_injection *in, int tid);
 int xdna_inject_wait(struct xdna_injection *in);
 int64_t xdna_inject_call(struct xdna_injection *in, int nr, uint64_t a, uint64_t b, uint64_t c, uint64_t d,
                          uint64_t e, uint64_t f);
+void xdna_inject_drop(struct xdna_injection *in);
 int xdna_inject_end(struct xdna_injection *in, int64_t value);
 
 /* What a tracer sees. */

@@ -26,8 +26,8 @@ class Bo:
     """
 
     __slots__ = ("assigned", "backing", "busy", "chunks", "client", "dev_address", "handed_out", "internal",
-                 "iova", "kind", "map_offset", "opens", "pointer", "private", "refs", "size", "user_address",
-                 "user_memory", "view")
+                 "iova", "kind", "map_offset", "opens", "pinned", "pointer", "private", "refs", "size",
+                 "user_address", "user_memory", "view")
 
     def __init__(self, kind: int, size: int, client: Client) -> None:
         self.kind = kind
@@ -52,6 +52,8 @@ class Bo:
         self.user_address = INVALID_ADDR
         """The client's address of it: the first mapping's; INVALID_ADDR while there is none."""
         self.user_memory = False
+        self.pinned = 0
+        """Bytes of the client's own memory in it, which count against the locked-memory limit."""
         self.dev_address = INVALID_ADDR
         """Device address, of DEV_HEAP and DEV BOs."""
         self.chunks: list[Bo] = []

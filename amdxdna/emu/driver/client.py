@@ -62,6 +62,8 @@ class Client:
         self.total_usage = 0
         self.pinned = 0
         """Bytes of user memory in BOs, against the locked-memory limit."""
+        self.borrowed = 0
+        """Bytes of user memory that the model uses where the user mapped it."""
         self.internal_usage = 0
         options = device.options
         self.pasid = 1 if self.memory.pasid else 0xFFFFFFFF

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from amdxdna._native import lib
@@ -76,6 +77,12 @@ def _user_bo(client: Client, table: int) -> Bo:
         raise error(errno.EINVAL)
     if not client.privileged and 0 <= client.memlock < client.pinned + size:
         raise error(errno.ENOMEM)
+    if size > client.memory.largest:
+        raise error(errno.ENOMEM)
+    # A page that is listed twice would have to be in two places of one pointer's memory.
+    ordered = sorted(each for each in ranges if each[1])
+    if any(address + length > after for (address, length), (after, _) in pairwise(ordered)):
+        raise error(errno.EOPNOTSUPP)
     kind = client.device.kind
     if not all(client.user.writable(address, length) for address, length in ranges):
         if kind.user_pointers != "ro" or not all(client.user.readable(*each) for each in ranges):
@@ -85,6 +92,9 @@ def _user_bo(client: Client, table: int) -> Bo:
     if shared is not None:
         bo = _over(client, shared)
         bo.user_address = start
+        with client.memory.lock:
+            bo.pinned = size
+            client.pinned += size
         return bo
     at = start
     for address, length in ranges:

@@ -41,7 +41,8 @@ class DeviceMemory:
         self._offsets = RangeAllocator(store.OFFSET_START, store.OFFSET_END)
         self._iovas = RangeAllocator(_IOVA_START, _IOVA_END)
         self._iova_map = AddressMap()
-        self._largest = os.sysconf("SC_PHYS_PAGES") * PAGE
+        self.largest = os.sysconf("SC_PHYS_PAGES") * PAGE
+        """Bytes of the largest BO."""
         self._moves = 0
         self._active: dict[int, int] = {}
         self._epoch = 0
@@ -64,9 +65,11 @@ class DeviceMemory:
                 if vaddr:
                     bo.user_memory = True
                     bo.pointer = vaddr
+                    bo.pinned = size
                     client.pinned += size
+                    client.borrowed += size
                 else:
-                    if size > self._largest:
+                    if size > self.largest:
                         raise store.error(errno.ENOMEM)
                     bo.backing = backing or client.store.backing(offset, size)
                     bo.pointer = bo.backing.map(size)
@@ -75,6 +78,7 @@ class DeviceMemory:
             except OSError:
                 if bo.user_memory:
                     client.pinned -= size
+                    client.borrowed -= size
                 elif bo.pointer:
                     store.unmap(bo.pointer, size)
                 self._offsets.free(offset, size)
@@ -115,9 +119,10 @@ class DeviceMemory:
         if bo.iova != INVALID_ADDR:
             self._iova_map.remove(bo.iova, bo.size)
             self._iovas.free(bo.iova, bo.size)
+        bo.client.pinned -= bo.pinned
         if bo.user_memory:
             bo.client.space.discard(bo)
-            bo.client.pinned -= bo.size
+            bo.client.borrowed -= bo.size
         self._retired.append((self._epoch, bo))
         self._epoch += 1
         self._reclaim()
@@ -224,6 +229,9 @@ class DeviceMemory:
             if context not in self._active:
                 self._active[context] = self._epoch
             bo, offset = found
+            # A map of the client's may be larger than the BO; the mapping here is not.
+            if offset < 0 or size < 0 or offset + size > bo.size:
+                raise BadAddress(address, size)
             pointer = bo.pointer + offset
         if bo.user_memory and not store.is_mapped(pointer, size):
             raise BadAddress(address, size)
@@ -233,7 +241,7 @@ class DeviceMemory:
         with self.lock:
             client = self.contexts.get(context)
             # The user may unmap memory of his own at any time.
-            if client is None or client.pinned:
+            if client is None or client.borrowed:
                 return None
             if context not in self._active:
                 self._active[context] = self._epoch

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import os
 from typing import Any
 
@@ -27,6 +28,9 @@ _PUNCH_KEEP_SIZE = 0x03
 _MS_ASYNC = 1
 _MADV_HUGEPAGE = 14
 _HUGE = 2 << 20
+_PAGE = 4096
+_NO_WRITES = fcntl.F_SEAL_WRITE | 0x10  # F_SEAL_FUTURE_WRITE
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 _libc: Any = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -62,12 +66,22 @@ def is_mapped(address: int, size: int) -> bool:
     return bool(_libc.msync(page, address + size - page, _MS_ASYNC) == 0)
 
 
+@functools.cache
+def memfd_device() -> int:
+    """The device number that every memfd of ordinary pages has."""
+    probe = os.memfd_create("amdxdna-probe", os.MFD_CLOEXEC)
+    try:
+        return os.fstat(probe).st_dev
+    finally:
+        os.close(probe)
+
+
 def _memfd(name: str, size: int) -> int:
-    """A memfd that nobody can shrink: whoever maps it must not meet SIGBUS."""
+    """A memfd that nobody can shrink, or seal against writing: whoever maps it must not meet SIGBUS."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, size)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     except BaseException:
         os.close(fd)
         raise
@@ -173,17 +187,27 @@ def _copy(source: Backing, fd: int) -> None:
 
 
 def import_dmabuf(fd: int) -> Backing:
-    """A descriptor of a dma-buf that some emulated device exported. EBADF, or EINVAL for other files."""
+    """A descriptor of a dma-buf that some emulated device exported. EBADF, or EINVAL for other files.
+
+    Whoever has the descriptor may have made the file: what is mapped here must not shrink under a command, be
+    anything but whole pages, or be of a kind whose pages may be missing (huge ones).
+    """
     try:
         name = os.readlink(f"/proc/self/fd/{fd}")
         own = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     except (OSError, OverflowError):
         raise error(errno.EBADF) from None
-    if not (name.startswith(f"/memfd:{DMABUF_NAME}")
-            and fcntl.fcntl(own, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK):
+    try:
+        seals = fcntl.fcntl(own, fcntl.F_GET_SEALS) if name.startswith(f"/memfd:{DMABUF_NAME}") else 0
+    except OSError:
+        seals = 0
+    status = os.fstat(own)
+    if (seals & (_SEALS | _NO_WRITES) != _SEALS or not status.st_size or status.st_size % _PAGE
+            or status.st_dev != memfd_device()
+            or fcntl.fcntl(own, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR):
         os.close(own)
         raise error(errno.EINVAL)
-    return Backing(File(own), 0, os.fstat(own).st_size, owned=True)
+    return Backing(File(own), 0, status.st_size, owned=True)
 
 
 def identity(fd: int) -> tuple[int, int] | None:

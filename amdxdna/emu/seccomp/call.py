@@ -29,7 +29,8 @@ class Call:
         self.thread = int(notice.pid)
         self.nr = int(notice.nr)
         self.arguments = [int(value) for value in notice.args]
-        self.inode = int(notice.ino)
+        self.file = int(notice.dev), int(notice.ino)
+        """Device and inode of the file behind its descriptor; (0, 0): not known."""
         self.outcome: int | OSError | None = None
         """Of a timeline wait that has been tried."""
         self.deadline = 0
@@ -67,6 +68,11 @@ class Call:
             raise error(-value)
         return value
 
+    def check(self) -> None:
+        """Raises Stale where the caller is gone: its number may be another thread's by now."""
+        if not self.valid():
+            raise Stale
+
     def valid(self) -> bool:
         """Whether the caller still waits: what was read from its process was its own then."""
         return self._injection is not None or lib.xdna_notice_valid(self._listener, self.id) == 0
@@ -82,6 +88,7 @@ class Call:
                 raise error(errno.EOPNOTSUPP)
             sent = lib.xdna_notice_answer(self._listener, self.id, 0, -errno.EINTR, 0)
             if sent < 0 or lib.xdna_inject_wait(injection) < 0:
+                lib.xdna_inject_drop(injection)
                 raise Stale
             self._injection = injection
         value = lib.xdna_inject_call(self._injection, nr, *arguments, *[0] * (6 - len(arguments)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import mmap
 import os
 import re
@@ -17,7 +18,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any
 
-from amdxdna._native import ffi
+from amdxdna._native import ffi, lib
 from amdxdna.emu.driver import drm, store
 from amdxdna.emu.driver.bo import Bo
 from amdxdna.emu.driver.client import Client
@@ -41,13 +42,19 @@ _VADDR_OFFSET = 8
 USER_NAME = "amdxdna-user"
 _FIXED, _MARK = 0x10, 0x1000
 """MAP_EXECUTABLE, which means nothing: the seccomp filter lets mappings with it pass."""
+_STEP = 1 << 20
+_ZEROS = bytes(_STEP)
 _SLICE_NS = 20_000_000
 """How long a wait goes on before the caller's signals are looked at."""
-_MAPPING = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) \S+ (\d+) +/memfd:amdxdna-", re.MULTILINE)
+_MAPPING = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) "
+                      rb"+/memfd:amdxdna-", re.MULTILINE)
 
 
 class TaskMemory(UserMemory):
-    """The memory of whichever thread's ioctl is being handled on this thread."""
+    """The memory of whichever thread's call is being handled on this thread: nobody else's.
+
+    Raises Stale when that thread is gone: what was read may be another's memory, and nothing is written.
+    """
 
     def __init__(self, pid: int) -> None:
         self._local = threading.local()
@@ -56,11 +63,35 @@ class TaskMemory(UserMemory):
     @property
     def pid(self) -> int:
         """The thread whose memory is meant."""
-        return getattr(self._local, "thread", self._process)
+        call = self.call
+        return self._process if call is None else call.thread
 
     @pid.setter
     def pid(self, thread: int) -> None:
-        self._local.thread = thread
+        raise AttributeError("the call says whose memory it is")
+
+    @property
+    def call(self) -> Call | None:
+        """The call that is being handled on this thread."""
+        return getattr(self._local, "call", None)
+
+    @call.setter
+    def call(self, call: Call | None) -> None:
+        self._local.call = call
+
+    def read_into(self, address: int, struct: Any, size: int) -> None:
+        try:
+            super().read_into(address, struct, size)
+        finally:
+            call = self.call
+            if call is not None:
+                call.check()
+
+    def write_from(self, address: int, struct: Any, size: int) -> None:
+        call = self.call
+        if call is not None:
+            call.check()
+        super().write_from(address, struct, size)
 
 
 class RemoteClient(Client):
@@ -72,7 +103,8 @@ class RemoteClient(Client):
         super().__init__(device, pid)
         self.user = TaskMemory(pid)
         self.remap = self._remap
-        self.inode = os.fstat(self.store.file.fd).st_ino
+        self.file = store.identity(self.store.file.fd)
+        """Device and inode of the memory, which every descriptor of this open has."""
         self._local = threading.local()
         self._queue_lock = threading.Lock()
         self._awaited: dict[int, tuple[set[int], float]] = {}
@@ -102,10 +134,14 @@ class RemoteClient(Client):
         if given is not None:
             return given
         call = self._call
+        if call is None:
+            return False
         try:
-            return call is not None and Caller.of(call.thread).user == 0
+            user = Caller.of(call.thread).user
         except OSError:
             return False
+        call.check()
+        return user == 0
 
     @privileged.setter
     def privileged(self, value: bool) -> None:
@@ -113,7 +149,7 @@ class RemoteClient(Client):
 
     @property
     def _call(self) -> Call | None:
-        return getattr(self._local, "call", None)
+        return self.user.call
 
     # -- ioctl
 
@@ -127,8 +163,14 @@ class RemoteClient(Client):
 
         A timeline wait that need not wait is over then: :meth:`handle` returns its outcome.
         """
+        self.user.call = call
+        try:
+            return self._may_block(call)
+        finally:
+            self.user.call = None
+
+    def _may_block(self, call: Call) -> bool:
         number = call.arguments[1] & 0xFF
-        self.user.pid = call.thread
         if number == WAIT:
             try:
                 call.outcome = self._wait_once(call, 0)
@@ -162,8 +204,7 @@ class RemoteClient(Client):
         """Runs the ioctl; its value. Raises OSError, or Stale."""
         request, address = call.arguments[1] & 0xFFFFFFFF, call.arguments[2]
         number = request & 0xFF
-        self.user.pid = call.thread
-        self._local.call = call
+        self.user.call = call
         self._local.moved = False
         try:
             if number in _DEPENDS_ON_MAPPINGS or (self._awaited and number == EXEC_CMD):
@@ -175,7 +216,7 @@ class RemoteClient(Client):
                 self.sync()
             return value
         finally:
-            self._local.call = None
+            self.user.call = None
             if call.queued:
                 with self._queue_lock:
                     self._queued[call.queued] -= 1
@@ -247,33 +288,47 @@ class RemoteClient(Client):
         except OSError:
             return
         with self.memory.lock:
-            seen = {(start, size, offset): bo for start, size, bo, offset in self._mapped(text)}
-            for r in list(self.space):
-                if not r.own and seen.get((r.start, r.end - r.start, r.offset)) is not r.bo:
-                    self.unmapped(r.start, r.end - r.start)
-            known = {(r.start, r.end - r.start, r.offset) for r in self.space}
-            for (start, size, offset), bo in sorted(seen.items(), key=lambda item: item[0]):
-                if (start, size, offset) not in known:
-                    self._add(bo, start, size, offset)
+            seen: dict[tuple[int, int, int], Bo] = {}
+            last = 0
+            # Ascending; one that changes while they are listed may be listed again as part of another.
+            for start, size, bo, offset in self._mapped(text):
+                if start >= last:
+                    seen[start, size, offset] = bo
+                    last = start + size
+            # Its last old mapping may go before the new one is added.
+            held = [self.memory.get(bo) for bo in set(seen.values())]
+            try:
+                for r in list(self.space):
+                    if not r.own and seen.get((r.start, r.end - r.start, r.offset)) is not r.bo:
+                        self.unmapped(r.start, r.end - r.start)
+                known = {(r.start, r.end - r.start, r.offset) for r in self.space}
+                for (start, size, offset), bo in seen.items():
+                    if (start, size, offset) not in known:
+                        self._add(bo, start, size, offset)
+            finally:
+                for bo in held:
+                    self.memory.put(bo)
             now = time.monotonic()
             for at, (starts, end) in list(self._awaited.items()):
                 if now > end or any(r.bo.map_offset == at and r.start not in starts for r in self.space):
                     del self._awaited[at]
 
     def _mapped(self, text: bytes) -> Iterator[tuple[int, int, Bo, int]]:
-        """(start, size, BO, offset in it) of everything mapped."""
+        """(start, size, BO, offset in it) of everything mapped, as far as the BOs go."""
         mine = [bo for bo in self.memory.by_offset.values() if bo.client is self]
         apart = {store.identity(bo.backing.file.fd): bo for bo in mine if bo.backing and bo.backing.owned}
-        inodes = {key[1]: bo for key, bo in apart.items() if key is not None}
         inside = sorted((bo for bo in mine if bo.backing and not bo.backing.owned),
                         key=lambda bo: bo.map_offset)
         offsets = [bo.map_offset for bo in inside]
         for match in _MAPPING.finditer(text):
             start, end, offset = (int(value, 16) for value in match.group(1, 2, 3))
-            inode = int(match[4])
-            if inode in inodes:
-                yield start, end - start, inodes[inode], offset
-            elif inode == self.inode:
+            file = os.makedev(int(match[4], 16), int(match[5], 16)), int(match[6])
+            alone = apart.get(file)
+            if alone is not None:
+                size = min(end - start, alone.size - offset)
+                if size > 0:
+                    yield start, size, alone, offset
+            elif file == self.file:
                 # One mapping of the kernel's may be several neighbouring ones of the program's.
                 while start < end:
                     at = bisect_right(offsets, offset) - 1
@@ -311,13 +366,13 @@ class RemoteClient(Client):
     def take(self, fd: int) -> Iterator[int]:
         call = self._call
         assert call is not None
+        own = int(lib.xdna_take_fd(Caller.of(call.thread).process, call.thread, fd))
+        if own < 0:
+            raise error(-own if own in (-errno.EMFILE, -errno.ENFILE) else errno.EBADF)
         try:
-            own = os.open(f"/proc/{call.thread}/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise error(errno.EBADF) from None
-        except OSError:
-            raise error(errno.EINVAL) from None
-        try:
+            call.check()
+            if fcntl.fcntl(own, fcntl.F_GETFL) & os.O_PATH:
+                raise error(errno.EBADF)
             yield own
         finally:
             os.close(own)
@@ -367,11 +422,11 @@ def _replace(call: Call, address: int, size: int, fd: int, offset: int) -> None:
 
 
 def _copy(user: UserMemory, address: int, size: int, backing: Backing, offset: int) -> None:
-    """Copies a range of the process into the file."""
-    step = 16 << 20
-    for at in range(0, size, step):
-        part = min(step, size - at)
-        os.pwrite(backing.file.fd, user.read(address + at, part), offset + at)
+    """Copies a range of the process into the file, whose pages stay missing where there are only zeros."""
+    for at in range(0, size, _STEP):
+        data = user.read(address + at, min(_STEP, size - at))
+        if data != _ZEROS[:len(data)]:
+            os.pwrite(backing.file.fd, data, offset + at)
 
 
 def signal_pending(thread: int) -> bool:

@@ -27,7 +27,6 @@ STATX_BASIC = 0x7FF
 _STAT = struct.Struct("<QQQIII4xQqqq6Q24x")
 _STATX = struct.Struct("<IIQIIIH2xQQQQ" + "qI4x" * 4 + "IIII112x")
 _OPEN_HOW = struct.Struct("<Q")
-_KEEP_FLAGS = os.O_DIRECTORY | os.O_NOFOLLOW | getattr(os, "O_PATH", 0)
 _INODE = 0xACCE1
 _OWN_FD = re.compile(r"/proc/(?:self|thread-self|(\d+)(?:/task/\d+)?)/fd/(\d+)")
 
@@ -101,24 +100,39 @@ class Files:
         if wanted & ~bits:
             raise error(errno.EACCES)
 
-    def open_entry(self, path: str, flags: int) -> int:
-        """A descriptor of a file or folder of the tree. Raises OSError as the open would."""
+    def open_entry(self, entry: int, flags: int) -> int:
+        """A descriptor of a file, folder or link of the tree. Raises OSError as the open would."""
+        mode = os.fstat(entry).st_mode
+        if flags & os.O_DIRECTORY and not stat.S_ISDIR(mode):
+            raise error(errno.ENOTDIR)
+        if flags & os.O_PATH:
+            return os.dup(entry)
+        if stat.S_ISLNK(mode):
+            raise error(errno.ELOOP)
         if flags & os.O_ACCMODE != os.O_RDONLY:
-            raise error(errno.EISDIR if stat.S_ISDIR(os.stat(path).st_mode) else errno.EACCES)
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags & _KEEP_FLAGS)
+            raise error(errno.EISDIR if stat.S_ISDIR(mode) else errno.EACCES)
+        return os.open(f"/proc/self/fd/{entry}", os.O_RDONLY | os.O_CLOEXEC)
 
     # -- calls about a path; each returns the call's value, and what to write where
 
-    def answer(self, nr: int, arguments: list[int], path: str, entry: str,
+    def follows(self, nr: int, arguments: list[int]) -> bool:
+        """Whether a call that is no open follows a link at the path's end."""
+        if nr in (NEWFSTATAT, FACCESSAT2):
+            return not arguments[3] & AT_SYMLINK_NOFOLLOW
+        if nr == STATX:
+            return not arguments[2] & AT_SYMLINK_NOFOLLOW
+        return nr not in (LSTAT, READLINK, READLINKAT, LGETXATTR, LLISTXATTR)
+
+    def answer(self, nr: int, arguments: list[int], entry: int | None,
                caller: Callable[[], Caller]) -> tuple[int, int, bytes]:
-        """The value of a call about `entry` of the tree (or the node), and bytes to write at an address.
+        """The value of a call about `entry` of the tree, None for the node, and bytes to write at an address.
 
         Raises OSError with the call's errno.
         """
         a = arguments
-        is_node = path == self.tree.node
+        is_node = entry is None
         if nr in (ACCESS, FACCESSAT, FACCESSAT2):
-            self._access(a[1 if nr == ACCESS else 2] & 7, entry, is_node, caller)
+            self._access(a[1 if nr == ACCESS else 2] & 7, entry, caller)
             return 0, 0, b""
         if nr in (CHMOD, FCHMODAT):
             if not is_node or caller().user != 0:
@@ -126,23 +140,14 @@ class Files:
             self.node_mode = a[1 if nr == CHMOD else 2] & 0o777
             return 0, 0, b""
         if nr in (READLINK, READLINKAT):
-            if is_node:
+            if entry is None or not stat.S_ISLNK(os.fstat(entry).st_mode):
                 raise error(errno.EINVAL)
-            return self.link(nr, a, os.readlink(entry))
+            return self.link(nr, a, os.readlink("", dir_fd=entry))
         if nr in _XATTRS:
-            os.stat(entry, follow_symlinks=nr in (GETXATTR, LISTXATTR))
             if nr in (GETXATTR, LGETXATTR):
                 raise error(errno.ENODATA)
             return 0, 0, b""
-        follow = nr != LSTAT
-        if nr == NEWFSTATAT:
-            follow = not a[3] & AT_SYMLINK_NOFOLLOW
-        elif nr == STATX:
-            follow = not a[2] & AT_SYMLINK_NOFOLLOW
-        status = self.node_status() if is_node else os.stat(entry, follow_symlinks=follow)
-        if not is_node and os.path.realpath(entry) == self.tree.root + self.tree.node:
-            status = self.node_status()
-        return self.status(nr, a, status)
+        return self.status(nr, a, self.node_status() if entry is None else os.fstat(entry))
 
     def link(self, nr: int, arguments: list[int], target: str) -> tuple[int, int, bytes]:
         """The answer to a readlink."""
@@ -156,13 +161,13 @@ class Files:
             return 0, arguments[4], statx_bytes(status)
         return 0, arguments[2 if nr == NEWFSTATAT else 1], stat_bytes(status)
 
-    def _access(self, mode: int, entry: str, is_node: bool, caller: Callable[[], Caller]) -> None:
-        if is_node:
+    def _access(self, mode: int, entry: int | None, caller: Callable[[], Caller]) -> None:
+        if entry is None:
             if mode & os.X_OK:
                 raise error(errno.EACCES)
             self._permit(mode, caller())
         else:
-            status = os.stat(entry)
+            status = os.fstat(entry)
             if mode & os.W_OK or (mode & os.X_OK and not stat.S_ISDIR(status.st_mode)):
                 raise error(errno.EACCES)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 import sys
 import threading
 import time
@@ -15,15 +16,16 @@ from typing import Any, Protocol
 
 from amdxdna._native import ffi, lib
 from amdxdna.emu.driver.device import EmuDriver
-from amdxdna.emu.driver.store import error
+from amdxdna.emu.driver.store import memfd_device
 from amdxdna.emu.options import EmuOptions
 from amdxdna.emu.seccomp import files, spawn
 from amdxdna.emu.seccomp.call import Call, Stale
 from amdxdna.emu.seccomp.client import HOT, RemoteClient
 from amdxdna.emu.seccomp.files import Caller, Files
-from amdxdna.emu.seccomp.tree import Tree
+from amdxdna.emu.seccomp.tree import PCI_DEVICES, Outside, Tree, identity
 from amdxdna.emu.seccomp.watch import CloseWatch
 from amdxdna.emu.seccomp.workers import Workers
+from amdxdna.usermem import UserMemory
 
 DEFAULT_NODE = "/dev/accel/accel0"
 
@@ -64,12 +66,14 @@ class Supervisor:
         self.ioctls = 0
         self._observer = observer
         self._seen = ffi.new("uint64_t *")
-        self._clients: dict[int, RemoteClient] = {}
+        self._clients: dict[tuple[int, int] | None, RemoteClient] = {}
+        """By device and inode of their memory."""
         self._workers = Workers("amdxdna-emu call")
         self._ending: set[threading.Event] = set()
         self._listener = -1
         self._stop = -1
         self._blind = False
+        self._tree: Tree | None = None
 
     @property
     def seen(self) -> int:
@@ -82,13 +86,16 @@ class Supervisor:
         Raises CannotConfine, or the OSError with which the program could not be started.
         """
         spawn.become_subreaper()
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
         child, self._listener = spawn.spawn(argv, environ)
-        self._tree = Tree(self.node)
-        self._files = Files(self._tree)
-        self._watch = CloseWatch()
-        self._stop = os.eventfd(0, os.EFD_CLOEXEC)
         undo = spawn.forward_signals(child)
+        # The program's opens and BOs are descriptors here; its own limit is what it was started with.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
         try:
+            self._tree = Tree(self.node)
+            self._files = Files(self._tree)
+            self._watch = CloseWatch()
+            self._stop = os.eventfd(0, os.EFD_CLOEXEC)
             lib.xdna_notice_start(self._listener)
             receiver = threading.Thread(target=self._receive, name="amdxdna-emu calls")
             receiver.start()
@@ -98,18 +105,18 @@ class Supervisor:
             return status
         finally:
             undo()
-            self._tree.close()
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+            if self._tree is not None:
+                self._tree.close()
             self.driver.shutdown(1.0)
 
     # -- receiving
 
     def _receive(self) -> None:
         notice = ffi.new("struct xdna_notice *")
-        probe = os.memfd_create("amdxdna-probe", os.MFD_CLOEXEC)  # all memfds have one device number
-        device = os.fstat(probe).st_dev
+        device, tokens = memfd_device(), self._files.tree.tokens
         while True:
-            found = lib.xdna_notice_next(self._listener, self._stop, device, self._tree.tokens, notice,
-                                         self._seen)
+            found = lib.xdna_notice_next(self._listener, self._stop, device, tokens, notice, self._seen)
             if found == -errno.EINTR:
                 continue
             if found <= 0:
@@ -135,9 +142,9 @@ class Supervisor:
         if path:
             self._path(call, os.fsdecode(path))
             return
-        client = self._clients.get(call.inode)
+        client = self._clients.get(call.file)
         if client is None:
-            if call.nr in files.CALLS and not call.inode:
+            if call.nr in files.CALLS and call.file == (0, 0):
                 self._cannot_read(call.thread)
             call.go_on()
         elif call.nr == files.IOCTL:
@@ -168,37 +175,49 @@ class Supervisor:
         if link is not None:
             self._descriptor(call, link)
             return
-        entry = self._tree.find(full)
-        if full == self._tree.node:
-            if call.nr in files.OPENS:
-                self._open(call)
-                return
-            entry = entry or full
-        if entry is None or (call.nr not in files.OPENS and full.rstrip("/") == "/sys/bus/pci/devices"):
+        tree = self._files.tree
+        if full == tree.node:
+            self._entry(call, None)
+        elif not tree.covers(full) or (call.nr not in files.OPENS and full.rstrip("/") == PCI_DEVICES):
             call.go_on()
-        elif call.nr in files.OPENS:
-            flags = self._files.open_flags(call.nr, call.arguments, self._reader(call))
-            if os.path.realpath(entry) == self._tree.root + self._tree.node:
-                self._open(call)
-                return
+        else:
+            follow = self._files.follows(call.nr, call.arguments)
+            if call.nr in files.OPENS:
+                follow = not self._flags(call) & os.O_NOFOLLOW
+            try:
+                with tree.opened(full, follow) as entry:
+                    self._entry(call, None if tree.is_node(entry) else entry)
+            except Outside:
+                call.go_on()
+
+    def _entry(self, call: Call, entry: int | None) -> None:
+        """A call about a file of the tree, None for the node."""
+        if call.nr not in files.OPENS:
+            self._answer(call, self._files.answer(call.nr, call.arguments, entry,
+                                                  lambda: Caller.of(call.thread)))
+        elif entry is None:
+            self._open(call)
+        else:
+            flags = self._flags(call)
             fd = self._files.open_entry(entry, flags)
             try:
                 call.give(fd, bool(flags & os.O_CLOEXEC), answer=True)
             finally:
                 os.close(fd)
-        else:
-            self._answer(call, self._files.answer(call.nr, call.arguments, full, entry,
-                                                  lambda: Caller.of(call.thread)))
+
+    def _flags(self, call: Call) -> int:
+        """The flags of an open."""
+        return self._files.open_flags(call.nr, call.arguments, self._reader(call))
 
     def _descriptor(self, call: Call, link: str) -> None:
         """A question about /proc/PID/fd/N: the device's descriptors lead to the node."""
         try:
-            inode = os.stat(link).st_ino
+            file: tuple[int, int] | None = identity(os.stat(link))
         except OSError:
-            inode = 0
+            file = None
         follow = not ((call.nr == files.NEWFSTATAT and call.arguments[3] & files.AT_SYMLINK_NOFOLLOW)
                       or (call.nr == files.STATX and call.arguments[2] & files.AT_SYMLINK_NOFOLLOW))
-        if inode not in self._clients or not follow:
+        if file not in self._clients or not follow:
             call.go_on()
         elif call.nr in (files.READLINK, files.READLINKAT):
             self._answer(call, self._files.link(call.nr, call.arguments, self.node))
@@ -206,17 +225,19 @@ class Supervisor:
             self._answer(call, self._files.status(call.nr, call.arguments, self._files.node_status()))
 
     def _reader(self, call: Call) -> Callable[[int, int], bytes]:
-        from amdxdna.usermem import UserMemory
+        def read(address: int, size: int) -> bytes:
+            data = UserMemory(call.thread).read(address, size)
+            call.check()
+            return data
 
-        return UserMemory(call.thread).read
+        return read
 
     def _answer(self, call: Call, answer: tuple[int, int, bytes]) -> None:
         """Writes what a call returns into the program's memory, and answers it."""
         value, address, data = answer
         if data:
-            failed = lib.xdna_vm_write(call.thread, address, ffi.from_buffer(data), len(data))
-            if failed:
-                raise error(errno.EFAULT)
+            call.check()
+            UserMemory(call.thread).write(address, data)
         call.succeed(value)
 
     def _open(self, call: Call) -> None:
@@ -226,7 +247,7 @@ class Supervisor:
         client: RemoteClient | None = None
         began = time.monotonic()
         try:
-            flags = self._files.open_flags(call.nr, call.arguments, self._reader(call))
+            flags = self._flags(call)
             self._files.check_node(flags, caller)
             opened = self.driver.open(caller.process, RemoteClient)
             assert isinstance(opened, RemoteClient)
@@ -237,7 +258,7 @@ class Supervisor:
             call.succeed(number)
         except BaseException as failed:
             if client is not None:
-                self._clients.pop(client.inode, None)
+                self._clients.pop(client.file, None)
                 client.close()
             if self._observer and isinstance(failed, OSError):
                 self._observer.opened(None, caller, self.node, -1, failed.errno or 0, began)
@@ -249,17 +270,20 @@ class Supervisor:
         fd = client.open_file(flags)
         try:
             self._watch.add(client.store.file.fd, partial(self._begin_end, client))
-            self._clients[client.inode] = client
+            self._clients[client.file] = client
             return call.give(fd, bool(flags & os.O_CLOEXEC))
         finally:
             os.close(fd)
 
     def _begin_end(self, client: RemoteClient) -> None:
         """Starts the driver's release of an open."""
-        if self._clients.pop(client.inode, None) is not None:
+        if self._clients.pop(client.file, None) is not None:
             over = threading.Event()
             self._ending.add(over)
-            self._workers.run(partial(self._end, client, over))
+            try:
+                self._workers.run(partial(self._end, client, over))
+            except OSError:
+                self._end(client, over)
 
     def _end(self, client: RemoteClient, over: threading.Event) -> None:
         try:

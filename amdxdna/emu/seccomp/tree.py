@@ -8,21 +8,25 @@ other amdxdna devices.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
-import shutil
-import tempfile
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
+from amdxdna._native import lib
+from amdxdna.emu.driver.store import error
 from amdxdna.emu.npu import Npu
 from amdxdna.emu.pci.registers import CLASS_SIGNAL_PROCESSING, DEVICE_NPU2, REVISION_STRIX, VENDOR_AMD
+from amdxdna.emu.seccomp import folders
 
 FUNCTION = "acce:c5:00.1"
 MAJOR = 261
 """Character device number of accel nodes (ACCEL_MAJOR of include/drm/drm_accel.h)."""
 _BRIDGE = "pciacce:c5"
 _DEVICE = f"sys/devices/{_BRIDGE}/{FUNCTION}"
-_PCI_DEVICES = "/sys/bus/pci/devices"
+PCI_DEVICES = "/sys/bus/pci/devices"
 _ACCEL = re.compile(r"/dev/accel/accel(\d{1,3})")
 
 
@@ -37,15 +41,21 @@ class Tree:
         self.node = os.path.normpath(node)
         accel = _ACCEL.fullmatch(self.node)
         self.number = int(accel[1]) if accel else 0
-        self.root = tempfile.mkdtemp(prefix="amdxdna-emulate-")
+        self.root, self._folder = folders.make()
         self._roots: tuple[str, ...] = ()
+        self._node_file: tuple[int, int] | None = None
         tokens = ["/fd/", os.path.basename(self.node)]
         if accel:
-            self._fill(f"accel{self.number}")
+            try:
+                self._fill(f"accel{self.number}")
+                self._node_file = identity(os.stat(self.root + self.node))
+            except BaseException:
+                self.close()
+                raise
             self._roots = ("/dev/accel", "/sys/class/accel", f"/sys/devices/{_BRIDGE}",
                            "/sys/bus/pci/drivers/amdxdna", "/sys/module/amdxdna",
-                           f"{_PCI_DEVICES}/{FUNCTION}", f"/sys/dev/char/{MAJOR}:{self.number}")
-            tokens = ["/fd/", "accel", "acce:", "amdxdna", f"/{MAJOR}:", _PCI_DEVICES]
+                           f"{PCI_DEVICES}/{FUNCTION}", f"/sys/dev/char/{MAJOR}:{self.number}")
+            tokens = ["/fd/", "accel", "acce:", "amdxdna", f"/{MAJOR}:", PCI_DEVICES]
         self.tokens = b"".join(os.fsencode(token) + b"\0" for token in tokens) + b"\0"
         """For xdna_notice_next: what a path that concerns the device has in it."""
 
@@ -88,8 +98,8 @@ class Tree:
                 f"sys/bus/pci/devices/{FUNCTION}": _DEVICE}.items():
             self._link(link, to)
         with contextlib.suppress(OSError):
-            for entry in os.scandir(_PCI_DEVICES):
-                os.symlink(os.path.realpath(entry.path), f"{self.root}{_PCI_DEVICES}/{entry.name}")
+            for entry in os.scandir(PCI_DEVICES):
+                os.symlink(os.path.realpath(entry.path), f"{self.root}{PCI_DEVICES}/{entry.name}")
 
     def absolute(self, path: str, folder: str) -> str:
         """`path` of a program whose relative paths begin at `folder`, as a path of the real tree."""
@@ -103,13 +113,45 @@ class Tree:
         # A slash at the end asks for a folder, through a link too.
         return plain + "/" if path.endswith(("/", "/.")) and parts else plain
 
-    def find(self, path: str) -> str | None:
-        """The tree's file for an absolute path; None for a path that is not the device's."""
-        if path.rstrip("/") == _PCI_DEVICES or any(path == root or path.startswith(root + "/")
-                                                   for root in self._roots):
-            return self.root + path
-        return None
+    def covers(self, path: str) -> bool:
+        """Whether an absolute path is the device's."""
+        return path.rstrip("/") == PCI_DEVICES or any(path == root or path.startswith(root + "/")
+                                                       for root in self._roots)
+
+    @contextlib.contextmanager
+    def opened(self, path: str, follow: bool = True) -> Iterator[int]:
+        """The tree's file for an absolute path that is covered, as an O_PATH descriptor.
+
+        Raises OSError as the kernel would; Outside for what a link of the tree leads to elsewhere, where this
+        process may have more rights than the program.
+        """
+        flags = os.O_PATH | (0 if follow else os.O_NOFOLLOW)
+        fd = lib.xdna_open_beneath(self._folder, os.fsencode(path.lstrip("/")), flags)
+        if fd == -errno.EXDEV:
+            raise Outside(errno.EXDEV, path)
+        if fd < 0:
+            raise error(-fd)
+        try:
+            kind = stat.S_IFMT(os.fstat(fd).st_mode)
+            if kind not in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK):
+                raise Outside(errno.EXDEV, path)  # nothing that is put there
+            yield fd
+        finally:
+            os.close(fd)
+
+    def is_node(self, fd: int) -> bool:
+        """Whether a file of the tree stands for the node."""
+        return self._node_file is not None and identity(os.fstat(fd)) == self._node_file
 
     def close(self) -> None:
         """Removes the folder."""
-        shutil.rmtree(self.root, ignore_errors=True)
+        folders.remove(self.root, self._folder)
+
+
+class Outside(OSError):
+    """A path of the tree that leads out of it."""
+
+
+def identity(status: os.stat_result) -> tuple[int, int]:
+    """What tells one file from another."""
+    return status.st_dev, status.st_ino

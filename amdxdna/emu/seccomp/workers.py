@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+
+from amdxdna.emu.driver.store import error
 
 
 class Workers:
@@ -18,14 +21,18 @@ class Workers:
         self._threads = 0
 
     def run(self, task: Callable[[], None]) -> None:
-        """Starts a task, which raises nothing."""
+        """Starts a task, which raises nothing. Raises OSError(EAGAIN) when the system gives no thread."""
         with self._lock:
             if self._idle:
                 self._idle -= 1
             else:
+                thread = threading.Thread(target=self._main, daemon=True,
+                                          name=f"{self._name} {self._threads + 1}")
+                try:
+                    thread.start()
+                except RuntimeError:
+                    raise error(errno.EAGAIN) from None
                 self._threads += 1
-                threading.Thread(target=self._main, daemon=True,
-                                 name=f"{self._name} {self._threads}").start()
         self._tasks.put(task)
 
     def _main(self) -> None:
