@@ -11,6 +11,7 @@ from tests.fake_machine import PCI, FakeMachine
 
 ERR = f"amdxdna {PCI}: [drm] *ERROR* "
 FAILED = f"amdxdna {PCI}: probe with driver amdxdna failed with error "
+READY = f"[drm] Initialized amdxdna_accel_driver 0.8.0 for {PCI} on minor 0"
 Build = Callable[[FakeMachine], object]
 
 
@@ -48,6 +49,15 @@ def unbound(*lines: str, release: str = "7.3.4-test") -> Build:
     def build(fake: FakeMachine) -> FakeMachine:
         fake.file("proc/sys/kernel/osrelease", release)
         return fake.npu(driver="").loaded().iommu().firmware().log(*lines)
+
+    return build
+
+
+def started(*lines: str) -> Build:
+    """The driver started well, and these messages came after."""
+
+    def build(fake: FakeMachine) -> FakeMachine:
+        return fake.good().log(READY, *lines)
 
     return build
 
@@ -373,4 +383,86 @@ STATES = [
     State("firmware refuses contexts", emu("refuse=*:0x4000003"), "answer", "refused the context", "dmesg"),
     State("commands fail", emu("fail=*"), "answer", "EXEC_CMD", "instruction stream"),
     State("commands hang", emu("hang=*,tdr=0.2"), "answer", "no progress", "Start again"),
+    State(
+        "module built with other flags",
+        lambda f: (
+            f.npu(driver="")
+            .iommu()
+            .firmware()
+            .log(
+                "module: x86/modules: Skipping invalid relocation target, existing value is nonzero,"
+                " loc 000000006152724f, val ffffffffc081da7d"
+            )
+        ),
+        "module",
+        "broken module",
+        "dkms install",
+    ),
+    State(
+        "security processor does not answer",
+        unbound(
+            ERR + "aie2_psp_start: failed to validate fw, ret -110",
+            ERR + "aie2_hw_start: failed to start psp, ret -110",
+            FAILED + "-110",
+        ),
+        "module",
+        "power controller does not answer",
+        "off and on",
+    ),
+    State(
+        "page faults without an end",
+        started(
+            *(
+                f"amdxdna {PCI}: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x001a address=0xfffc{n}000 "
+                "flags=0x0050]"
+                for n in range(9)
+            )
+        ),
+        "log",
+        "IO_PAGE_FAULT), 9 times",
+        "another kernel",
+    ),
+    State(
+        "the driver crashed",
+        started(
+            "BUG: kernel NULL pointer dereference, address: 0000000000000050",
+            "Workqueue: amdxdna_js drm_sched_run_job_work [gpu_sched]",
+            "RIP: 0010:aie2_cmdlist_fill_slot+0x26/0x130 [amdxdna]",
+            READY,
+        ),
+        "log",
+        "aie2_cmdlist_fill_slot",
+        "Reboot",
+    ),
+    State(
+        "not back after a reset",
+        started(f"amdxdna {PCI}: not ready 65535ms after FLR; giving up"),
+        "log",
+        "did not come back after a reset",
+        "off and on",
+    ),
+    State(
+        "start failed at resume",
+        started(ERR + "aie2_hw_resume: Start hardware failed, -22"),
+        "log",
+        "after it was asleep",
+        "modprobe -r amdxdna",
+    ),
+    State(
+        "firmware wedged",
+        lambda f: (
+            emu("refuse=*:0x2000003")(f),
+            f.log(ERR + "aie2_send_mgmt_msg_wait: command opcode 0x2 failed, status 0x2000003"),
+        ),
+        "answer",
+        "no hardware context left though none is open",
+        "off and on",
+    ),
+    State(
+        "node of root alone, in a container",
+        lambda f: as_user(1000, 1000, node=NodeStat(0o600, 0, 0))(f.container()),
+        "permission",
+        "mode 600",
+        "On the host, let udev",
+    ),
 ]

@@ -9,7 +9,7 @@ import pytest
 from amdxdna.doctor import Status, examine
 from amdxdna.doctor.checks import CHECKS
 from amdxdna.doctor.machine import Identity
-from tests.doctor_states import ERR, FAILED, STATES, emu, unbound
+from tests.doctor_states import ERR, FAILED, READY, STATES, emu, started, unbound
 from tests.fake_machine import PCI, FakeMachine, node_path
 
 
@@ -209,7 +209,7 @@ def test_the_emulated_device_is_examined_without_the_machine(fake):
     report = examine("emu:quiet,threads=1,slots=2", fake.virtual().machine())
     assert report.ok
     skipped = [f.check for f in report.findings if f.status is Status.SKIP]
-    assert skipped == ["module", "node", "firmware", "permission"]
+    assert skipped == ["module", "node", "firmware", "permission", "log"]
 
 
 @pytest.mark.parametrize(
@@ -273,3 +273,85 @@ def test_nothing_is_left_open(fake):
     for _ in range(3):
         examine("auto", fake.machine())
     assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "says"),
+    [
+        (
+            [
+                f"amdxdna {PCI}: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x1a address=0x8000 flags=0x50]"
+            ],
+            "warn",
+            "refused accesses of the NPU (IO_PAGE_FAULT) (amdxdna",
+        ),
+        (
+            [ERR + "aie2_set_cmd_timeout: hwctx 3"] * 3,
+            "warn",
+            "hung and the driver reset their contexts, 3 times",
+        ),
+        ([f"amdxdna {PCI}: amdxdna_tdr_work: Device isn't making progress... Count 243"], "warn", "hung"),
+        ([f"amdxdna {PCI}: [drm] Firmware state capture"], "warn", "hung"),
+        (
+            [
+                "nvme 0000:01:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0 address=0x0 flags=0x0]"
+            ]
+            * 20,
+            "ok",
+            "no fault",
+        ),
+        (["RIP: 0010:amdgpu_vm_ptes_update+0x26/0x130 [amdgpu]"], "ok", "no fault"),
+    ],
+)
+def test_what_the_log_says_since_the_start(lines, status, says, fake):
+    started(*lines)(fake)
+    found = examine("auto", fake.machine())["log"]
+    assert (found.status.value, says in found.meaning) == (status, True), found.meaning
+
+
+def test_what_came_before_the_last_good_start_is_over(fake):
+    started(f"amdxdna {PCI}: not ready 65535ms after FLR; giving up", READY)(fake)
+    assert examine("auto", fake.machine())["log"].status is Status.OK
+
+
+def test_a_log_that_may_not_be_read_is_no_fault(fake):
+    fake.good()
+    (fake.root / "dev/kmsg").unlink()
+    found = examine("auto", fake.machine())["log"]
+    assert found.status is Status.SKIP and found.remedy
+
+
+def test_an_emulated_device_that_cannot_be_opened_is_a_failure(fake):
+    report = examine("emu:open=*:EACCES,quiet", fake.machine())
+    assert report.cause is not None and report.cause.check == "answer"
+    assert "emulated device cannot be opened" in report.cause.meaning
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ({"etc/security/limits.d/99-npu.conf": "* - memlock unlimited\n"}, "99-npu.conf already sets it"),
+        (
+            {"etc/security/limits.conf": "jane hard memlock unlimited\njane soft memlock unlimited\n"},
+            "limits.conf already sets it",
+        ),
+        ({"etc/security/limits.conf": "@render - memlock -1 # for the NPU\n"}, "limits.conf already sets it"),
+        (
+            {"etc/security/limits.conf": "bob - memlock unlimited\n#* - memlock unlimited\n"},
+            "In a login shell: put",
+        ),
+        ({"proc/self/cgroup": "0::/system.slice/npu-server.service"}, "systemctl edit npu-server.service"),
+        (
+            {
+                "proc/self/cgroup": "0::/user.slice/user-1000.slice/user@1000.service/app.slice/code.service"
+            },
+            "user manager (user@1000.service)",
+        ),
+        ({"proc/self/cgroup": "0::/user.slice/user-1000.slice/session-3.scope"}, "In a login shell: put"),
+    ],
+)
+def test_where_the_locked_memory_limit_comes_from(files, says, fake):
+    fake.good().memlock = (8 * MIB, 8 * MIB)
+    for path, text in files.items():
+        fake.file(path, text)
+    assert says in examine("auto", fake.machine())["memlock"].remedy[0]

@@ -16,6 +16,7 @@ class Trouble(str, Enum):
     """What went wrong, most fundamental first: an earlier one causes the later ones."""
 
     SIGNATURE = "signature"
+    BROKEN_MODULE = "broken module"
     OTHER_KERNEL = "other kernel"
     FIRMWARE_MISSING = "firmware missing"
     PROTOCOL = "protocol"
@@ -31,6 +32,9 @@ class Trouble(str, Enum):
 _PATTERNS: tuple[tuple[Trouble, str], ...] = (
     # These name no module.
     (Trouble.SIGNATURE, r"(unsigned module|module with unavailable key).*(rejected|restricted)"),
+    # The kernel names no module here either. openzfs/zfs issue 14398 shows what makes it: a build with other
+    # flags or another compiler than the kernel's.
+    (Trouble.BROKEN_MODULE, r"[Ii]nvalid relocation target"),
     (Trouble.OTHER_KERNEL, r"amdxdna.*(Unknown symbol|disagrees about version|version magic)"),
     (
         Trouble.FIRMWARE_MISSING,
@@ -41,12 +45,14 @@ _PATTERNS: tuple[tuple[Trouble, str], ...] = (
         r"[Ii]ncompatible firmware protocol|Firmware minor version smaller|"
         r"[Uu]nsupported firmware protocol|firmware protocol .*not supported",
     ),
+    # A time-out of the security processor is trouble with power, not with the file.
+    (Trouble.POWER, r"failed to validate fw, ret -(110|62)\b|PSP is not ready"),
     (Trouble.FIRMWARE_REFUSED, r"fw return error|failed to validate fw|Invalid mbox magic"),
     # Linux 7.3 does not say that the protocol is refused, but only then does the start end with EOPNOTSUPP.
     (Trouble.PROTOCOL, r"start npu failed, ret -95"),
     (Trouble.NO_IOMMU, r"Running without IOMMU not supported"),
     (Trouble.NO_DOMAIN, r"Failed to alloc iommu domain"),
-    (Trouble.POWER, r"smu cmd \d+ (failed|timed out)|PSP is not ready|fw waitmode reg error"),
+    (Trouble.POWER, r"smu cmd \d+ (failed|timed out)|fw waitmode reg error"),
     (Trouble.NOT_ALIVE, r"firmware is not alive"),
     (Trouble.NO_PASID, r"SVA bind device failed|Enable PASID failed|PASID unavailable|SVA get pasid failed"),
     (Trouble.UNKNOWN_DEVICE, r"prob(e|ing).*failed with error -19"),

@@ -193,7 +193,7 @@ class Machine:
                 [
                     "xdna",
                     "amdnpu",
-                    "(rejected|restricted)$|: unsigned module",
+                    "(rejected|restricted)$|: unsigned module|nvalid relocation target",
                     *(re.escape(npu.address) for npu in self.npus()),
                 ]
             )
@@ -259,13 +259,24 @@ class Machine:
 
     def listed_in(self, gid: int) -> bool:
         """Whether /etc/group has this user in the group (a login session may be older than that)."""
-        uid = str(self.who().uid)
-        user = next((row[0] for row in self._rows("etc/passwd") if len(row) > 2 and row[2] == uid), "")
+        user = self.user_name()
         return bool(user) and any(
             user in row[3].split(",")
             for row in self._rows("etc/group")
             if len(row) > 3 and row[2] == str(gid)
         )
+
+    def user_name(self) -> str:
+        """This user's name in the machine's own list, or empty."""
+        uid = str(self.who().uid)
+        return next((row[0] for row in self._rows("etc/passwd") if len(row) > 2 and row[2] == uid), "")
+
+    def unit(self) -> str:
+        """The systemd service that this process runs in, or the user manager; empty for a login session."""
+        path = self.text("proc/self/cgroup").rpartition(":")[2]
+        parts = [part for part in path.split("/") if part.endswith(".service")]
+        # A desktop's programs are units of the user manager, from which they have their limits.
+        return next((part for part in parts if part.startswith("user@")), parts[-1] if parts else "")
 
     def _rows(self, path: str) -> list[list[str]]:
         return [line.split(":") for line in self.text(path).splitlines()]

@@ -10,6 +10,7 @@ from amdxdna.doctor.checks.contexts import contexts
 from amdxdna.doctor.checks.driver import driver
 from amdxdna.doctor.checks.firmware import firmware
 from amdxdna.doctor.checks.iommu import iommu
+from amdxdna.doctor.checks.log import log
 from amdxdna.doctor.checks.memlock import memlock
 from amdxdna.doctor.checks.module import module
 from amdxdna.doctor.checks.node import node
@@ -19,6 +20,6 @@ from amdxdna.doctor.finding import Finding
 
 CHECKS: dict[str, Callable[[Case], Finding]] = {
     check.__name__: check
-    for check in (npu, module, node, driver, firmware, permission, iommu, memlock, contexts, answer)
+    for check in (npu, module, node, driver, firmware, permission, iommu, memlock, log, contexts, answer)
 }
 """Name -> check."""

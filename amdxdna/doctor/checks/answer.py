@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import contextlib
+from typing import TYPE_CHECKING
 
 from amdxdna import query
 from amdxdna.doctor.case import Case
+from amdxdna.doctor.events import COLD_START
 from amdxdna.doctor.finding import Finding, Status
 from amdxdna.doctor.trial import PAGE, check_copy, copy_kernel, keeps_data, make_context, modelled
-from amdxdna.errors import DeviceLost, NoFreeContext, XdnaError
+from amdxdna.errors import ContextRefused, DeviceLost, NoFreeContext, XdnaError
+
+if TYPE_CHECKING:
+    from amdxdna.device import Device
+
+
+_NONE_LEFT = "0x2000003"
+"""The firmware's status for a create when it has no context left (aie2_msg_priv.h: MGMT_ERT_NOAVAIL)."""
+
+
+def _wedged(case: Case, device: Device) -> str:
+    """The log's line in which the firmware has no context left, where no process has one; else empty."""
+    try:
+        if device.contexts() or device.resources().npu_task_curr:
+            return ""
+    except XdnaError:
+        return ""
+    lines, _ = case.machine.kernel_log()
+    return next((line.strip() for line in reversed(lines) if _NONE_LEFT in line), "")
 
 
 def answer(case: Case) -> Finding:
@@ -16,15 +36,15 @@ def answer(case: Case) -> Finding:
     device = case.device
     if device is None:
         error = case.error
-        if case.path is None or error is None:
+        if error is None or (case.path is None and not case.emulated):
             return case.not_open("answer")
-        # The causes of these have a check of their own.
+        # What keeps a real node from being opened has a check of its own.
         return Finding(
             "answer",
             Status.FAIL,
-            f"the node cannot be opened: {error.meaning}",
+            f"the {'emulated device' if case.emulated else 'node'} cannot be opened: {error.meaning}",
             (error.remedy,),
-            symptom=True,
+            symptom=not case.emulated,
             facts={"errno": error.errno},
         )
     done: list[str] = []
@@ -50,6 +70,14 @@ def answer(case: Case) -> Finding:
             facts={"done": done},
         )
     except XdnaError as error:
+        if isinstance(error, ContextRefused) and (line := _wedged(case, device)):
+            return Finding(
+                "answer",
+                Status.FAIL,
+                f"the firmware has no hardware context left though none is open ({line}): it is stuck",
+                (COLD_START, "Reloading it may do: `sudo modprobe -r amdxdna; sudo modprobe amdxdna`"),
+                facts={"done": done, "errno": error.errno},
+            )
         so_far = f"{', '.join(done)}, but then: " if done else ""
         remedy = (
             (error.remedy,)

@@ -67,6 +67,12 @@ def _not_loaded(case: Case) -> Finding:
             "Enroll the key that signed it (`mokutil --import`, for DKMS /var/lib/dkms/mok.pub) and reboot",
             "Or use the kernel's own module, or switch Secure Boot off",
         )
+    if line := case.diagnosis.line(Trouble.BROKEN_MODULE):
+        return _fail(
+            f"amdxdna is not loaded and the kernel refuses a broken module, most likely this one ({line})",
+            "Build it again with the compiler and settings of the running kernel (`dkms remove`, `dkms "
+            "install`), or use the kernel's own module: loading it again does not help",
+        )
     if line := case.diagnosis.line(Trouble.OTHER_KERNEL):
         return _fail(
             f"the amdxdna module was built for another kernel ({line})",

@@ -87,6 +87,14 @@ def _remedy(case: Case, gid: int, mode: int, group: str) -> tuple[str, ...]:
             "keep-groups`, with LXC or Incus map the host's group id",
             "Or run the container as root of the host",
         )
+    if in_container and (gid == 0 or mode & 0o060 != 0o060):
+        # A group id would not help: the node lets no group in, or only root's.
+        shown = machine.shown(case.path) if case.path else "/dev/accel/accel0"
+        return (
+            f'On the host, let udev give the node to a group (`SUBSYSTEM=="accel", GROUP="render", '
+            f'MODE="0660"` in /etc/udev/rules.d/70-npu.rules), or once `sudo chmod 666 {shown}`',
+            "Then start the container with `--group-add` and that group's number on the host",
+        )
     if in_container:
         return (
             f"Start the container with `--group-add {gid}`: group ids count, not names, and the host's "

@@ -1,0 +1,31 @@
+"""What has the kernel said of the NPU since it started?"""
+
+from __future__ import annotations
+
+from amdxdna.doctor.case import Case
+from amdxdna.doctor.events import events, heaviest
+from amdxdna.doctor.finding import Finding, Status
+
+_SHOWN = 160
+
+
+def log(case: Case) -> Finding:
+    """Faults, hung commands and crashes in the kernel log, the heaviest quoted."""
+    if case.emulated:
+        return Finding("log", Status.SKIP, "the emulated device writes none")
+    if case.npu is None and not case.nodes:
+        return Finding("log", Status.SKIP, "no NPU that it could tell of")
+    lines, unreadable = case.machine.kernel_log()
+    if unreadable:
+        return Finding("log", Status.SKIP, unreadable, ("Run doctor with sudo to have it read",))
+    found = events(lines)
+    facts = {"events": [{"kind": e.kind.name, "count": e.count, "line": e.line} for e in found]}
+    first = heaviest(found)
+    if first is None:
+        return Finding(
+            "log", Status.OK, "the kernel log tells of no fault since the driver started", facts=facts
+        )
+    others = ", ".join(f"{e.count} x {e.kind.name}" for e in found if e is not first)
+    times = f", {first.count} times" if first.count > 1 else ""
+    text = f"{first.kind.meaning}{times} ({first.line[:_SHOWN]})" + (f"; also {others}" if others else "")
+    return Finding("log", first.status, text, first.kind.remedy, facts=facts)
