@@ -16,7 +16,11 @@ from typing import Any
 
 from qwen35.errors import TokenizerError
 
-__all__ = ["StreamDecoder", "Tokenizer", "byte_alphabet"]
+__all__ = ["TOKENIZER_LIMIT", "StreamDecoder", "Tokenizer", "byte_alphabet", "from_json"]
+
+#: Bytes of a tokenizer.json that are read; Qwen3.5's has 13 to 20 million, by how it spells its characters.
+TOKENIZER_LIMIT = 32 << 20
+_MOST_TOKENS = 1 << 24
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -44,7 +48,11 @@ class Tokenizer:
         """Reads `path`. Raises TokenizerError for a missing or malformed file."""
         self.path = Path(path)
         try:
-            text = self.path.read_text(encoding="utf-8")
+            with open(self.path, "rb") as file:
+                data = file.read(TOKENIZER_LIMIT + 1)
+            if len(data) > TOKENIZER_LIMIT:
+                raise TokenizerError(f"longer than {TOKENIZER_LIMIT:,} bytes", str(self.path))
+            text = data.decode("utf-8")
         except FileNotFoundError:
             raise TokenizerError(
                 "the bundle has no tokenizer", str(self.path), "copy the checkpoint's tokenizer.json there"
@@ -189,28 +197,50 @@ def _split_added(text: str, path: Path) -> tuple[list[dict[str, Any]], str]:
         return [], text
     try:
         added, end = json.JSONDecoder().raw_decode(text, match.end())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TokenizerError(f"the added tokens are malformed: {error}", str(path)) from None
     for entry in added:
         if (
             not isinstance(entry, dict)
-            or not isinstance(entry.get("id"), int)
+            or type(entry.get("id")) is not int
             or not isinstance(entry.get("content"), str)
-            or entry["id"] < 0
+            or not 0 <= entry["id"] < _MOST_TOKENS
             or not entry["content"]
+            or not _is_unicode(entry["content"])
         ):
             raise TokenizerError(f"an added token needs an id and a content, not {entry!r:.80}", str(path))
     return added, f"{text[: match.end()]}[]{text[end:]}"
 
 
-def _load(text: str, path: Path) -> Any:
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def from_json(text: str) -> Any:
+    """The library's tokenizer of a tokenizer.json. Raises ValueError, whatever the library raises."""
     import tokenizers
 
     try:
-        loaded = tokenizers.Tokenizer.from_str(text)
+        return tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exception
+        raise ValueError(str(error)) from None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # pyo3's, which no module exports
+            raise
+        raise ValueError(f"it stops the tokenizers library: {error}") from None
+
+
+def _load(text: str, path: Path) -> Any:
+    try:
+        loaded = from_json(text)
+    except ValueError as error:
         raise TokenizerError(
-            f"the tokenizer is malformed: {error}", str(path), "copy the checkpoint's tokenizer.json again"
+            f"the tokenizer is malformed: {error!s:.300}", str(path),
+            "copy the checkpoint's tokenizer.json again",
         ) from None
     decoder = type(loaded.decoder).__name__
     if decoder != "ByteLevel":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,19 @@ def test_untied_head(tmp_path: Path) -> None:
         ({"rope_parameters.mrope_interleaved": False}, "only the interleaved form"),
         ({"rope_parameters": 3}, "rope_parameters is no JSON object"),
         ({"rms_norm_eps": -1}, "rms_norm_eps is -1, not a positive number"),
+        ({"rms_norm_eps": 1e-300}, "rms_norm_eps is 1e-300, outside 1e-30 to 1"),
+        ({"rope_parameters.rope_theta": 1e-300}, "rope_theta is 1e-300, outside 1 to 1e+12"),
+        ({"rope_parameters.rope_theta": 10**400}, "rope_theta is a number of more than 40 digits, outside"),
+        ({"rope_parameters.rope_theta": float("nan")}, "rope_theta is nan, not a positive number"),
+        ({"rope_parameters.rope_theta": float("inf")}, "rope_theta is inf, outside"),
+        ({"rope_parameters.partial_rotary_factor": 1e30}, "partial_rotary_factor is 1e+30, outside"),
+        ({"rope_parameters.partial_rotary_factor": 1e-20}, "0 rotated dims"),
+        ({"num_hidden_layers": 1 << 31}, "num_hidden_layers is 2147483648, more than 4,096"),
+        ({"intermediate_size": 1 << 20, "num_hidden_layers": 4096, "layer_types": None}, "layers of an MLP"),
+        ({"hidden_size": 10**400}, "hidden_size is a number of more than 40 digits, more than"),
+        ({"hidden_size": -(10**400)}, "a number of more than 40 digits, not a positive whole number"),
+        ({"vocab_size": 1 << 30}, "vocab_size is 1073741824, more than"),
+        ({"eos_token_id": 10**300}, "which is no token id"),
         ({"linear_num_value_heads": 2}, "linear layers are 64 wide, attention layers 128"),
         ({"linear_num_key_heads": 3}, "value heads are no multiple of key heads"),
         ({"num_key_value_heads": 3}, "heads of kv heads"),
@@ -187,6 +201,38 @@ def test_weights_that_are_no_numbers(hf: Path, value: float) -> None:
     with pytest.raises(ModelError, match=r"tensor l1\.g\.gu cannot be encoded"):
         export_checkpoint(Checkpoint(hf), hf.parent / "out", Options(), quiet=True)
     assert [path.name for path in hf.parent.iterdir()] == ["hf"]
+
+
+UNPACKED = [
+    "layers.0.input_layernorm.weight", "layers.0.post_attention_layernorm.weight",
+    "layers.0.linear_attn.conv1d.weight", "layers.0.linear_attn.A_log", "layers.0.linear_attn.dt_bias",
+    "layers.0.linear_attn.norm.weight", "layers.0.linear_attn.in_proj_a.weight",
+    "layers.0.linear_attn.in_proj_b.weight", "layers.3.self_attn.q_norm.weight",
+    "layers.3.self_attn.k_norm.weight", "norm.weight", "embed_tokens.weight",
+]
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F32", "F16"])
+@pytest.mark.parametrize("name", UNPACKED)
+def test_unpacked_tensors_that_are_no_numbers(tmp_path: Path, name: str, dtype: str) -> None:
+    tensors = write_checkpoint(tmp_path / "hf", smaller(SMALL, tied=False), shards=1)
+    flat = tensors["model." + name].reshape(-1)
+    flat[len(flat) // 2] = {"BF16": np.nan, "F32": np.inf, "F16": -np.inf}[dtype]
+    write_safetensors(tmp_path / "hf/model.safetensors", tensors, dict.fromkeys(tensors, dtype))
+    with pytest.raises(ModelError, match=f"{re.escape(name)} holds NaN or infinity"):
+        export_checkpoint(Checkpoint(tmp_path / "hf"), tmp_path / "out", Options(), quiet=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("embed_tokens.weight", 3.4e38), ("layers.0.linear_attn.A_log", 99)]
+)
+def test_values_that_become_infinite_on_the_way(tmp_path: Path, name: str, value: float) -> None:
+    tensors = write_checkpoint(tmp_path / "hf", smaller(SMALL, tied=False), shards=1)
+    tensors["model." + name].reshape(-1)[3] = value
+    write_safetensors(tmp_path / "hf/model.safetensors", tensors, dict.fromkeys(tensors, "F32"))
+    with pytest.raises(ModelError, match=r"tensor (embed|l0\.h\.A) cannot be encoded"):
+        export_checkpoint(Checkpoint(tmp_path / "hf"), tmp_path / "out", Options(), quiet=True)
 
 
 def test_a_broken_tokenizer(hf: Path) -> None:

@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from amdxdna.emu.kernels import stream
 from qwen35.bundle import Bundle
+from qwen35.errors import ModelError
 from qwen35.export.checkpoint import Checkpoint
+from qwen35.export.cli import export_main
 from qwen35.export.errors import CheckpointError
 from qwen35.export.exporter import export_checkpoint
 from qwen35.export.plan import Options
 from qwen35.export.vision import quantise_w8, w8_stream
-from tests.synthetic import SHAPES, VisionShape, bfp16_round, smaller, write_checkpoint
+from tests.synthetic import SHAPES, VisionShape, bfp16_round, smaller, write_checkpoint, write_safetensors
 from tests.test_export_text import unpack
 
 Array = NDArray[np.float32]
@@ -193,6 +195,70 @@ def test_towers_that_cannot_be_exported(
         export_checkpoint(Checkpoint(tmp_path / "hf"), tmp_path / "out", Options(), quiet=True)
     assert message in caught.value.message
     assert sorted(p.name for p in tmp_path.iterdir()) == ["hf"]
+
+
+def renamed(directory: Path, names: dict[str, str]) -> None:
+    """Rewrites a checkpoint of one file, tensors whose names begin with a key under its value instead."""
+    shape = smaller(SHAPES["vision"], layers=1)
+    tensors = write_checkpoint(directory, shape, shards=1)
+    changed = {}
+    for name, tensor in tensors.items():
+        old = next((prefix for prefix in names if name.startswith(prefix)), "")
+        if new := names.get(old, name):
+            changed[new + name.removeprefix(old) if old else name] = tensor
+    write_safetensors(directory / "model.safetensors", changed, dict.fromkeys(changed, "F32"))
+
+
+def test_a_tower_under_another_prefix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for directory, names in [
+        ("usual", {}), ("short", {"model.visual.": "visual."}),
+        ("other", {"model.visual.": "model.language_model.visual."}),
+    ]:
+        renamed(tmp_path / directory, names)
+        out = str(tmp_path / f"{directory}.out")
+        assert export_main([str(tmp_path / directory), "--out", out]) == 0
+        note = "vision tower's tensors begin with model.language_model.visual., not model.visual."
+        assert (note in capsys.readouterr().err) == (directory == "other")
+        assert Bundle.open(out).config.vision is not None
+    blobs = {(tmp_path / f"{name}.out/tensors.bin").read_bytes() for name in ("usual", "short", "other")}
+    assert len(blobs) == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"model.visual.": ""}, "tensor model.visual.patch_embed.proj.weight is missing"),
+        ({"model.visual.": "model.tower."}, "tensor model.visual.patch_embed.proj.weight is missing"),
+    ],
+)
+def test_a_tower_without_its_tensors(tmp_path: Path, names: dict[str, str], message: str) -> None:
+    renamed(tmp_path / "hf", names)
+    with pytest.raises(CheckpointError) as caught:
+        export_checkpoint(Checkpoint(tmp_path / "hf"), tmp_path / "out", Options(), quiet=True)
+    assert message in str(caught.value) and "--vision none" in str(caught.value)
+    export_checkpoint(Checkpoint(tmp_path / "hf"), tmp_path / "out", Options(vision="none"), quiet=True)
+    assert Bundle.open(tmp_path / "out").config.vision is None
+
+
+def test_two_towers(tmp_path: Path) -> None:
+    tensors = write_checkpoint(tmp_path / "hf", smaller(SHAPES["vision"], layers=1), shards=1)
+    tensors["visual.patch_embed.proj.weight"] = tensors["model.visual.patch_embed.proj.weight"]
+    write_safetensors(tmp_path / "hf/model.safetensors", tensors, dict.fromkeys(tensors, "F32"))
+    with pytest.raises(CheckpointError, match=r"more than one vision tower: model\.visual\.patch_embed"):
+        export_checkpoint(Checkpoint(tmp_path / "hf"), tmp_path / "out", Options(), quiet=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["pos_embed.weight", "blocks.0.norm1.weight", "blocks.1.norm2.bias", "merger.norm.weight",
+     "patch_embed.proj.weight", "blocks.0.attn.qkv.bias", "merger.linear_fc2.weight"],
+)
+def test_tensors_of_the_tower_that_are_no_numbers(tmp_path: Path, name: str) -> None:
+    tensors = write_checkpoint(tmp_path / "hf", smaller(SHAPES["vision"], layers=1), shards=1)
+    tensors["model.visual." + name].reshape(-1)[1] = np.nan
+    write_safetensors(tmp_path / "hf/model.safetensors", tensors, dict.fromkeys(tensors, "BF16"))
+    with pytest.raises(ModelError, match=f"tensor model.visual.{name} holds NaN or infinity"):
+        export_checkpoint(Checkpoint(tmp_path / "hf"), tmp_path / "out", Options(), quiet=True)
 
 
 def test_the_largest_image_is_the_lesser_of_checkpoint_and_option(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ MANIFEST = "manifest.txt"
 VERSION = 1
 """The format version this reader reads."""
 
-_LIMIT = 16 << 20
+_LIMIT = 8 << 20
 _DEVICE_WORDS = (1 << 32) - 1
 
 
@@ -103,11 +103,13 @@ class Param:
             self.fail(f"{number} is outside {least}..{most}")
         return number
 
-    def real(self) -> float:
-        """The value as a positive, finite number."""
+    def real(self, least: float = 1e-30, most: float = 1e30) -> float:
+        """The value as a number from `least` to `most`; float32 holds every number from 1e-30 to 1e30."""
         number = parse_real(self.text)
         if number is None or number <= 0:
             self.fail(f"{shown(self.text)} is not a positive number")
+        if not least <= number <= most:
+            self.fail(f"{shown(self.text)} is outside {least:g}..{most:g}")
         return number
 
     def words(self) -> tuple[str, ...]:

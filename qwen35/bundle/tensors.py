@@ -32,7 +32,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }
 """The dtypes of a bundle and how numpy holds them; bf16 comes as its 16 bits."""
 
-_LIMIT = 64 << 20
+_LIMIT = 16 << 20
 _MAX_DIMS = 16
 
 

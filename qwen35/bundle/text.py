@@ -13,6 +13,8 @@ from qwen35.bundle.errors import BundleError
 __all__ = ["parse_count", "parse_real", "read_bytes", "read_lines", "relative_path", "shown"]
 
 _COUNT = re.compile(r"[0-9]{1,18}\Z")
+_MOST_LINES = 1 << 17
+_LONGEST_LINE = 1 << 20
 _REAL = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,4})?\Z")
 
 
@@ -32,7 +34,14 @@ def read_lines(path: Path, limit: int) -> list[str]:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise BundleError(path, line, f"byte 0x{data[error.start]:02x} is not UTF-8 text") from None
+    count = text.count("\n")
+    if count > _MOST_LINES:
+        raise BundleError(path, 0, f"{count:,} lines, and no bundle needs more than {_MOST_LINES:,}")
     lines = text.split("\n")
+    longest = max(map(len, lines))
+    if longest > _LONGEST_LINE:
+        number = next(n for n, line in enumerate(lines, 1) if len(line) > _LONGEST_LINE)
+        raise BundleError(path, number, f"a line of {longest:,} characters, which no bundle needs")
     return [line[:-1] if line.endswith("\r") else line for line in lines]
 
 

@@ -10,16 +10,20 @@ from typing import Any
 from numpy.typing import NDArray
 
 from qwen35.bundle.text import relative_path
+from qwen35.errors import ModelError
 from qwen35.export.errors import CheckpointError
-from qwen35.export.rows import Matrix
+from qwen35.export.rows import Matrix, all_finite
 from qwen35.export.safetensors import SafeTensors
+from qwen35.tokenizer import TOKENIZER_LIMIT
 
 __all__ = ["Checkpoint", "Section"]
 
 _TEXT_PREFIXES = ("model.language_model.", "model.", "language_model.model.")
 _VISION_PREFIXES = ("model.visual.", "visual.")
 _STOP_WORDS = ("<|endoftext|>", "<|im_end|>")
-_JSON_LIMIT = 64 << 20
+_VISION_PROBE = "patch_embed.proj.weight"
+_JSON_LIMIT = 8 << 20  # an index of 100,000 tensors; a tokenizer.json is larger
+_NO_TOWER = "is the download complete? to leave the tower out, export with --vision none"
 
 
 class Section:
@@ -38,22 +42,28 @@ class Section:
             raise self.fail(key, "is no JSON object")
         return Section(self.path, value, f"{self.name}{key}.")
 
-    def count(self, key: str, default: int | None = None) -> int:
-        """A positive integer below 2^31 under `key`."""
+    def count(self, key: str, default: int | None = None, most: int = 1 << 24) -> int:
+        """An integer from 1 to `most` under `key`."""
         value = self.table.get(key)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 31:
-            raise self.fail(key, f"is {value!r:.40}, not a positive whole number")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise self.fail(key, f"is {_shown(value)}, not a positive whole number")
+        if value > most:
+            raise self.fail(key, f"is {_shown(value)}, more than {most:,}")
         return value
 
-    def real(self, key: str, default: float | None = None) -> float:
-        """A positive number under `key`."""
+    def real(
+        self, key: str, default: float | None = None, least: float = 1e-30, most: float = 1e30
+    ) -> float:
+        """A number from `least` to `most` under `key`; float32 holds every number from 1e-30 to 1e30."""
         value = self.table.get(key)
         if value is None and default is not None:
             return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e30:
-            raise self.fail(key, f"is {value!r:.40}, not a positive number")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+            raise self.fail(key, f"is {_shown(value)}, not a positive number")
+        if not least <= value <= most:
+            raise self.fail(key, f"is {_shown(value)}, outside {least:g} to {most:g}")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:
@@ -71,7 +81,7 @@ class Section:
         values = [] if value is None else value if isinstance(value, list) else [value]
         for number in values:
             if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 31:
-                raise self.fail(key, f"holds {number!r:.40}, which is no token id")
+                raise self.fail(key, f"holds {_shown(number)}, which is no token id")
         return values
 
     def fail(self, key: str, message: str) -> CheckpointError:
@@ -79,13 +89,20 @@ class Section:
         return CheckpointError(self.path, f"{self.name}{key} {message}")
 
 
-def read_json(path: Path) -> Section:
-    """A JSON object from a file. Raises CheckpointError."""
+def _shown(value: object) -> str:
+    """A value for an error message; the digits of a very large number cannot even be written."""
+    if isinstance(value, int) and not -(10**40) < value < 10**40:
+        return "a number of more than 40 digits"
+    return f"{value!r:.40}"
+
+
+def read_json(path: Path, limit: int = _JSON_LIMIT) -> Section:
+    """A JSON object from a file of at most `limit` bytes. Raises CheckpointError."""
     try:
         with open(path, "rb") as file:
-            data = file.read(_JSON_LIMIT + 1)
-        if len(data) > _JSON_LIMIT:
-            raise CheckpointError(path, f"longer than {_JSON_LIMIT:,} bytes")
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise CheckpointError(path, f"longer than {limit:,} bytes")
         table = json.loads(data.decode("utf-8"))
     except FileNotFoundError:
         raise CheckpointError(path, "no such file", "give the checkpoint's directory") from None
@@ -98,6 +115,12 @@ def read_json(path: Path) -> Section:
     if not isinstance(table, dict):
         raise CheckpointError(path, "no JSON object")
     return Section(path, table)
+
+
+def _finite(values: NDArray[Any], name: str) -> NDArray[Any]:
+    if values.size and not all_finite(values):
+        raise ModelError(f"tensor {name} holds NaN or infinity", remedy="is the download damaged?")
+    return values
 
 
 class Checkpoint:
@@ -120,14 +143,35 @@ class Checkpoint:
         self._shards = self._open_shards()
         self.names = {name: shard for shard in self._shards for name in shard}
         self._text_prefix = self._prefix(_TEXT_PREFIXES, "embed_tokens.weight")
-        self._vision_prefix = next(
-            (p for p in _VISION_PREFIXES if p + "patch_embed.proj.weight" in self.names), None
-        )
 
     @property
     def has_vision(self) -> bool:
-        """True where both the config and the tensors of a tower are there."""
-        return self.vision is not None and self._vision_prefix is not None
+        """True where config.json has a tower; `vision_prefix` then says where its tensors are."""
+        return self.vision is not None
+
+    @cached_property
+    def vision_prefix(self) -> str:
+        """What the names of the tower's tensors begin with.
+
+        One of the published prefixes, or another that ends in `visual.` if it is the only one. Raises
+        CheckpointError where there is none, or where more than one could be meant.
+        """
+        names = (name for name in self.names if name.endswith("visual." + _VISION_PROBE))
+        found = sorted(name.removesuffix(_VISION_PROBE) for name in names)
+        if not found:
+            missing = f"tensor {_VISION_PREFIXES[0]}{_VISION_PROBE} is missing"
+            raise CheckpointError(self.path, f"config.json has a vision tower, but {missing}", _NO_TOWER)
+        if len(found) > 1:
+            tensors = ", ".join(prefix + _VISION_PROBE for prefix in found[:4])
+            raise CheckpointError(self.path, f"there is more than one vision tower: {tensors}", _NO_TOWER)
+        return found[0]
+
+    @property
+    def note(self) -> str:
+        """What a user should know of how the checkpoint was read; empty where nothing was unusual."""
+        if not self.has_vision or self.vision_prefix in _VISION_PREFIXES:
+            return ""
+        return f"the vision tower's tensors begin with {self.vision_prefix}, not {_VISION_PREFIXES[0]}"
 
     @property
     def tied(self) -> bool:
@@ -150,7 +194,7 @@ class Checkpoint:
         generation = self.path / "generation_config.json"
         if generation.is_file():
             ids |= set(read_json(generation).ids("eos_token_id"))
-        added = read_json(self.tokenizer_path).table.get("added_tokens")
+        added = read_json(self.tokenizer_path, TOKENIZER_LIMIT).table.get("added_tokens")
         for token in added if isinstance(added, list) else []:
             if isinstance(token, dict) and token.get("content") in _STOP_WORDS:
                 ids.update(Section(self.tokenizer_path, token, "added_tokens.").ids("id"))
@@ -165,8 +209,12 @@ class Checkpoint:
         return self._tensor(full, shape)
 
     def vision_tensor(self, name: str, *shape: int) -> NDArray[Any]:
-        """A tensor of the tower; see text_tensor."""
-        return self._tensor((self._vision_prefix or _VISION_PREFIXES[0]) + name, shape)
+        """A tensor of the tower; see text_tensor. Raises ModelError for NaN or infinity in it."""
+        return _finite(self._tensor(self.vision_prefix + name, shape), self.vision_prefix + name)
+
+    def finite_tensor(self, name: str, *shape: int) -> NDArray[Any]:
+        """text_tensor. Raises ModelError for NaN or infinity in it, too."""
+        return _finite(self.text_tensor(name, *shape), self._text_prefix + name)
 
     def matrix(self, name: str, rows: int, k: int) -> Matrix:
         """A text matrix as a row source."""

@@ -101,6 +101,8 @@ def _export(arguments: argparse.Namespace) -> int:
         )
     else:
         checkpoint = Checkpoint(arguments.checkpoint)
+        if checkpoint.has_vision and options.vision != "none" and checkpoint.note and not arguments.quiet:
+            print(f"export: {checkpoint.note}", file=sys.stderr)
         kernels = None if arguments.kernels is None else Bundle.open(arguments.kernels)
         references = _references(checkpoint, options, kernels, arguments.quiet) if arguments.refs else []
         noise = Noise()

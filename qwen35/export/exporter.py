@@ -22,6 +22,7 @@ from qwen35.export.noise import Noise
 from qwen35.export.plan import Item, Options, layout, plan_random, plan_text
 from qwen35.export.progress import Progress
 from qwen35.export.random import RandomText, RandomVision
+from qwen35.export.rows import all_finite
 from qwen35.export.text import CheckpointText
 from qwen35.export.vision import (
     CheckpointVision,
@@ -33,6 +34,7 @@ from qwen35.export.vision import (
 from qwen35.export.vocabulary import tokenizer_json
 from qwen35.formats import FormatError
 from qwen35.model.config import ModelConfig
+from qwen35.tokenizer import from_json
 
 __all__ = ["export_checkpoint", "export_random"]
 
@@ -153,6 +155,8 @@ def _write_item(
     try:
         with writer.tensor(item.name, dtype, *shape) as stream:
             for piece in source.pieces(item):
+                if dtype == "f32" and not all_finite(piece):
+                    raise FormatError("float32 cannot hold its values")
                 stream.write(piece)
                 progress.add(piece.nbytes)
     except FormatError as error:
@@ -161,11 +165,9 @@ def _write_item(
 
 def _token_cases(tokenizer: bytes) -> list[tuple[str, list[int]]]:
     """Tokenizer tests: what this tokenizer.json makes of a few texts."""
-    from tokenizers import Tokenizer
-
     try:
-        loaded = Tokenizer.from_str(tokenizer.decode("utf-8"))
-    except Exception as error:
+        loaded = from_json(tokenizer.decode("utf-8"))
+    except ValueError as error:
         raise TokenizerError(f"cannot be loaded: {error}", "tokenizer.json") from None
     return [(text, loaded.encode(text, add_special_tokens=False).ids) for text in _CASES]
 

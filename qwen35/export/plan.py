@@ -16,12 +16,14 @@ from qwen35.bundle.validate import stream_bytes
 from qwen35.errors import UsageError
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.errors import CheckpointError
-from qwen35.model.config import ModelConfig
+from qwen35.model.config import THETA, ModelConfig
 
 __all__ = ["SIZES", "Item", "Options", "layout", "plan_random", "plan_text", "problem"]
 
 _HEAD_ROWS = 50_000
 """Most rows of one head dispatch, unless asked for otherwise."""
+_MOST_SLICES = 1 << 16
+"""Most slices of all layers' down_proj: the published models have 3 or 4 a layer."""
 
 
 @dataclass(frozen=True)
@@ -98,18 +100,19 @@ def _derive(config: ModelConfig, options: Options) -> ModelConfig:
 def plan_text(checkpoint: Checkpoint, options: Options) -> ModelConfig:
     """The text params of a checkpoint. Raises CheckpointError for a shape the kernels cannot hold."""
     text, rope = checkpoint.text, checkpoint.text.section("rope_parameters")
-    layers = text.count("num_hidden_layers")
+    layers = text.count("num_hidden_layers", most=4096)
     hd = text.count("head_dim", text.count("hidden_size") // text.count("num_attention_heads"))
-    rotary = rope.real("partial_rotary_factor", text.real("partial_rotary_factor", 0.25))
+    rotary = rope.real("partial_rotary_factor", text.real("partial_rotary_factor", 0.25, most=1), most=1)
+    theta = rope.real("rope_theta", text.real("rope_theta", 1e7, *THETA), *THETA)
     config = _derive(ModelConfig(
-        D=text.count("hidden_size"), I=text.count("intermediate_size"),
-        layer_types=_layer_types(checkpoint, layers), vocab=text.count("vocab_size"),
-        eps=text.real("rms_norm_eps", 1e-6),
+        D=text.count("hidden_size", most=1 << 20), I=text.count("intermediate_size", most=1 << 20),
+        layer_types=_layer_types(checkpoint, layers), vocab=text.count("vocab_size", most=1 << 24),
+        eps=text.real("rms_norm_eps", 1e-6, most=1),
         heads=text.count("num_attention_heads"), kv_heads=text.count("num_key_value_heads"), hd=hd,
-        rope_dim=int(hd * rotary), rope_theta=rope.real("rope_theta", text.real("rope_theta", 1e7)),
+        rope_dim=int(hd * rotary), rope_theta=theta,
         mrope_section=_mrope_section(checkpoint), lin_heads=text.count("linear_num_value_heads"),
         lin_kheads=text.count("linear_num_key_heads"), lin_hk=text.count("linear_key_head_dim"),
-        lin_hv=text.count("linear_value_head_dim"), conv_k=text.count("linear_conv_kernel_dim", 4),
+        lin_hv=text.count("linear_value_head_dim"), conv_k=text.count("linear_conv_kernel_dim", 4, 64),
         chunk=0, max_prompt=0, n_down=0, head_rows=0, n_head=0, stop=checkpoint.stop, tied=checkpoint.tied,
     ), options)
     if rope.table.get("rope_type", "default") != "default":
@@ -149,6 +152,8 @@ def problem(config: ModelConfig) -> str | None:
             return f"projection {name} has {value} outputs, no multiple of 8"
     if {"lin", "att"} <= set(c.layer_types) and c.lin_value != c.heads * c.hd:
         return f"linear layers are {c.lin_value} wide, attention layers {c.heads * c.hd}; one o serves both"
+    if c.layers * c.n_down > _MOST_SLICES:
+        return f"{c.layers} layers of an MLP {c.I:,} wide, {c.n_down} times the hidden size"
     if c.lin_heads % c.lin_kheads or c.heads % c.kv_heads:
         return "value heads are no multiple of key heads, or heads of kv heads"
     if c.rope_dim % 2 or not 0 < c.rope_dim <= c.hd:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Columns", "Interleave", "Joined", "Matrix", "Padded", "Rows", "to_float32"]
+__all__ = ["Columns", "Interleave", "Joined", "Matrix", "Padded", "Rows", "all_finite", "to_float32"]
 
 Values = NDArray[Any]
 
@@ -36,6 +36,13 @@ def to_float32(values: Values) -> NDArray[np.float32]:
     if values.dtype == np.uint16:
         return (values.astype(np.uint32) << 16).view(np.float32)
     return np.ascontiguousarray(values, np.float32)
+
+
+def all_finite(values: Values) -> bool:
+    """Whether no element of bf16 bits (uint16), float16 or float32 is NaN or infinite."""
+    if values.dtype == np.uint16:
+        return not bool(((values & 0x7F80) == 0x7F80).any())
+    return bool(np.isfinite(values).all())
 
 
 class Matrix:

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.noise import Noise
 from qwen35.export.plan import Item
-from qwen35.export.rows import Columns, Interleave, Joined, Matrix, Padded, Rows, to_float32
-from qwen35.formats import by_name, to_bf16
+from qwen35.export.rows import Columns, Interleave, Joined, Matrix, Padded, Rows, all_finite, to_float32
+from qwen35.formats import FormatError, by_name, to_bf16
 from qwen35.model.config import ModelConfig
 
 __all__ = ["CheckpointText", "encode_rows"]
@@ -59,7 +59,10 @@ class CheckpointText:
             table = self._embedding()
             for first in range(0, table.rows, 4096):
                 part = table.read(first, min(first + 4096, table.rows))
-                yield np.ascontiguousarray(part if part.dtype == np.uint16 else to_bf16(part))
+                bits = np.ascontiguousarray(part if part.dtype == np.uint16 else to_bf16(part))
+                if not all_finite(bits):
+                    raise FormatError(f"embed_tokens.weight holds NaN or infinity from row {first} on")
+                yield bits
         else:
             yield np.ascontiguousarray(self.array(item), np.float32)
 
@@ -94,7 +97,7 @@ class CheckpointText:
 
     def array(self, item: Item) -> NDArray[np.float32]:
         """A host parameter, float32 of item.shape."""
-        c, get = self._config, self._checkpoint.text_tensor
+        c, get = self._config, self._checkpoint.finite_tensor
         if item.part == "ln_f":
             return to_float32(get("norm.weight", c.D))
         at = f"layers.{item.layer}."
@@ -112,7 +115,8 @@ class CheckpointText:
         if item.part == "conv":
             return to_float32(get(la + "conv1d.weight", c.conv_dim, 1, c.conv_k))[:, 0]
         logs = to_float32(get(la + "A_log", c.lin_heads)).astype(np.float64)
-        return (-np.exp(logs)).astype(np.float32)
+        with np.errstate(over="ignore"):  # who writes them refuses infinity
+            return (-np.exp(logs)).astype(np.float32)
 
     def _embedding(self) -> Matrix:
         return self._checkpoint.matrix("embed_tokens.weight", self._config.vocab, self._config.D)

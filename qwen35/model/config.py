@@ -26,6 +26,8 @@ __all__ = ["ModelConfig", "VisionConfig"]
 _DIM = 1 << 20
 _TOKENS = 1 << 24
 _LAYERS = 4096
+THETA = (1.0, 1e12)
+"""Least and most of a rotary base; the published ones are 1e4 to 1e7."""
 GEMV_FORMATS = ("bfp16", "bfp6s")
 VISION_WEIGHTS = ("w8", "bfp16x2")
 
@@ -91,7 +93,7 @@ class VisionConfig:
         config = cls(
             D=count("D"), I=count("I"), depth=count("depth", _LAYERS), heads=count("heads"),
             patch=count("patch", 1024), merge=count("merge", 64), out=count("out"),
-            pos_side=count("pos_side", 4096), rope_theta=manifest.param("v.rope_theta").real(),
+            pos_side=count("pos_side", 4096), rope_theta=manifest.param("v.rope_theta").real(*THETA),
             image_token=manifest.param("v.image_token").count(0, _TOKENS),
             vision_start=manifest.param("v.vision_start").count(0, _TOKENS),
             vision_end=manifest.param("v.vision_end").count(0, _TOKENS),
@@ -207,8 +209,8 @@ class ModelConfig:
         lin_heads, params = count("lin_heads"), manifest.params
         config = cls(
             D=count("D"), I=count("I"), layer_types=_layer_types(manifest), vocab=count("vocab", _TOKENS),
-            eps=manifest.param("eps").real(), heads=count("heads"), kv_heads=count("kv_heads"),
-            hd=count("hd"), rope_dim=count("rope_dim"), rope_theta=manifest.param("rope_theta").real(),
+            eps=manifest.param("eps").real(most=1), heads=count("heads"), kv_heads=count("kv_heads"),
+            hd=count("hd"), rope_dim=count("rope_dim"), rope_theta=manifest.param("rope_theta").real(*THETA),
             mrope_section=_mrope_section(manifest), lin_heads=lin_heads,
             lin_kheads=count("lin_kheads") if "lin_kheads" in params else lin_heads,
             lin_hk=count("lin_hk"), lin_hv=count("lin_hv"), conv_k=count("conv_k", 64), chunk=count("chunk"),
