@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna import ioctl
 from amdxdna._native import ffi, lib
-from amdxdna.errors import BadArgument, OutOfHeap, OutOfMemory, XdnaError, closed, from_errno
+from amdxdna.errors import BadArgument, OutOfHeap, OutOfMemory, Unsupported, XdnaError, closed, from_errno
 from amdxdna.reaper import collect, doom, reap
 
 if TYPE_CHECKING:
@@ -287,11 +287,29 @@ def _finish(client: Client, handle: int, kind: str, nbytes: int) -> Buffer:
     try:
         info = _info(client, handle)
         host, pointer = _map(client, nbytes, info.map_offset)
+        address = _address(client, handle, info, host)
     except BaseException:
         client.release(handle)
         raise
-    address = host if info.xdna_addr == _INVALID else int(info.xdna_addr)
     return Buffer(client, handle, kind, nbytes, address, memoryview(ffi.buffer(pointer, nbytes)), host)
+
+
+def _address(client: Client, handle: int, info: Any, host: int) -> int:
+    """What a packet must carry for a BO that is mapped at `host`; `info` is older than the mapping.
+
+    Some driver builds answer 0 for a BO that is not mapped yet, so 0 is asked again. When it stays 0, the
+    host address is right where other BOs showed that packets carry those. Raises Unsupported where none did.
+    """
+    reported = int(info.xdna_addr) or int(_info(client, handle).xdna_addr)
+    if reported in (_INVALID, host):
+        client.host_addresses = True
+        return host
+    if not reported and client.host_addresses:
+        return host
+    if not reported:
+        raise Unsupported("the driver tells no device address of a mapped buffer", call="GET_BO_INFO",
+                          remedy="Use another version of the amdxdna driver")
+    return reported
 
 
 def allocate(client: Client, nbytes: int, kind: str = "share", flush: bool = True) -> Buffer:
@@ -368,13 +386,15 @@ def _place_dev(client: Client, nbytes: int) -> Buffer:
                     raise
                 raise heap.full(nbytes, again.errno) from None
         try:
-            info = _info(client, handle)
+            address = int(_info(client, handle).xdna_addr)
+            if not heap.device <= address <= heap.device + heap.size - nbytes:
+                raise Unsupported(f"the driver puts a device buffer at {address:#x}, outside the heap",
+                                  call="GET_BO_INFO", remedy="Use another version of the amdxdna driver")
         except BaseException:
             client.release(handle)
             raise
         taken = heap.taken(nbytes)
         client.device_bytes += taken
-    address = int(info.xdna_addr)
     start = address - heap.device
     return Buffer(client, handle, "dev", nbytes, address, heap.memory[start:start + nbytes],
                   heap.host_address(address), heap_bytes=taken)
@@ -401,11 +421,10 @@ def wrap(client: Client, address: int, nbytes: int, keep: Any = None, read_only:
     device, pointer = address, None
     try:
         info = _info(client, handle)
-        if info.xdna_addr != _INVALID:
-            device = int(info.xdna_addr)
-        else:
+        if info.xdna_addr in (0, _INVALID):
             with contextlib.suppress(BadArgument):
                 device, pointer = _map(client, nbytes, info.map_offset)
+        device = _address(client, handle, info, device)
     except BaseException:
         client.release(handle)
         raise

@@ -59,6 +59,8 @@ class Client:
         self.closed = False
         self.references = 1
         self.device_bytes = 0
+        self.host_addresses = False
+        """Whether some BO has shown that packets carry host addresses (PASID mode)."""
         self._handles: dict[int, int] = {}
         self.heap_chunk: tuple[int, int] | None = None
         """Handle and bytes of a heap BO that is not mapped yet: until then the driver uses none after it."""

@@ -71,7 +71,7 @@ class DeviceBusy(XdnaError):
 
 
 class DeviceLost(XdnaError):
-    """The device or its firmware stopped answering; contexts and buffers of this open are gone."""
+    """The device or its firmware stopped answering. Contexts that are open may still work."""
 
 
 class Unsupported(XdnaError):
@@ -88,9 +88,11 @@ class NoFreeContext(XdnaError):
     """Every hardware context is taken. ``holders``: (pid, contexts) pairs, where the driver tells them.
 
     ``certain`` is false where the driver cannot tell: it passes any refusal of the firmware on as EINVAL, and
-    the firmware may hold fewer contexts than the driver thinks.
+    the firmware may hold fewer contexts than the driver thinks. ``columns``: where no partition of that width
+    is free; only contexts of another width are in its way.
     """
 
+    columns: int | None = None
     holders: tuple[tuple[int, int], ...] = ()
     certain: bool = True
 
@@ -166,6 +168,7 @@ _OLD = "the driver does not know this request"
 _OLD_REMEDY = "Use a newer kernel (`uname -r`), or do without this feature"
 _MEMLOCK = ("Raise the locked-memory limit (`ulimit -l unlimited`, or LimitMEMLOCK= of the service) or copy "
             "the data into an ordinary buffer")
+_RELOAD = "Reload the module (`modprobe -r amdxdna; modprobe amdxdna`) or reboot; see `dmesg`"
 _CLOSED_HANDLE = "no such handle on this device: it was closed, or belongs to another open of the node"
 _BUG = "This is a bug in the caller; the values passed are in the message"
 
@@ -223,7 +226,10 @@ _TABLE: dict[tuple[str, int], _Row] = {
         OutOfHeap, "this driver cannot enlarge the device heap and it is full",
         "Close device buffers and kernels that are no longer needed"),
     ("CREATE_BO DEV_HEAP", _errno.EINVAL): _Row(
-        BadArgument, "the driver wants another heap size (a multiple of 64 MiB)", _BUG),
+        OutOfMemory, "the driver cannot make the device heap: it has no contiguous memory (without an IOMMU "
+        "it needs CMA), or wants another size than 64 MiB",
+        "Enable the IOMMU, or use a kernel with CMA (`zgrep CMA /proc/config.gz`) and cma=128M on its "
+        "command line"),
     ("CREATE_BO userptr", _errno.EFAULT): _Row(
         BadArgument, "the driver cannot pin this memory: it is unmapped, read-only, or a shared mapping of a "
         "disk file", "Use a private read-write mapping or copy the data into an ordinary buffer"),
@@ -241,19 +247,25 @@ _TABLE: dict[tuple[str, int], _Row] = {
     ("CREATE_HWCTX", _errno.ENOENT): _Row(
         BadArgument, "the process has no device heap yet", "Allocate the heap before the first context"),
     ("CREATE_HWCTX", _errno.EAGAIN): _Row(
-        BadArgument, "the device heap is not mapped yet", "Map the heap before the first context"),
+        OutOfHeap, "the device heap is not mapped, or has no room for the context's own command buffers",
+        "Map the heap before the first context; close device buffers that are no longer needed"),
     ("CREATE_HWCTX", _errno.EBUSY): _Row(
         NoFreeContext, "this open of the node holds 255 contexts, the driver's limit", "Close some of them"),
     ("CREATE_HWCTX", _errno.ENODEV): _Row(
-        NoFreeContext, "no partition of the array is free for this many columns",
-        "Close other programs that use the NPU, or use a kernel of fewer columns"),
+        DeviceLost, "the driver no longer reaches the firmware, or the device was removed; contexts that are "
+        "open may go on working", _RELOAD),
+    ("CREATE_HWCTX", _errno.ENOSPC): _Row(
+        OutOfHeap, "the device heap has no room for the context's own command buffers",
+        "Close device buffers and kernels that are no longer needed"),
     ("CREATE_HWCTX", _errno.ETIME): _Row(
-        DeviceLost, "the firmware does not answer",
-        "Reload the module (`modprobe -r amdxdna; modprobe amdxdna`) or reboot; see `dmesg`"),
+        DeviceLost, "the firmware does not answer; contexts that are open may go on working", _RELOAD),
     ("CREATE_HWCTX", _errno.ENOMEM): _Row(OutOfMemory, "the kernel has no memory for the context",
                                           "Free memory"),
     ("CONFIG_HWCTX", _errno.EINVAL): _Row(
         BadArgument, "the context is gone, already configured, or a CU names no device buffer", _BUG),
+    ("CONFIG_HWCTX", _errno.ENODEV): _Row(
+        ContextRefused, "the driver has no channel to this context: the firmware gave it up",
+        "Make it again; see `dmesg` if that happens every time"),
     ("CONFIG_HWCTX", _errno.E2BIG): _Row(BadArgument, "more compute units than fit one page", _BUG),
     ("DESTROY_HWCTX", _errno.EINVAL): _Row(BadArgument, _CLOSED_HANDLE, _BUG),
     ("EXEC_CMD", _errno.EINVAL): _Row(
@@ -266,7 +278,14 @@ _TABLE: dict[tuple[str, int], _Row] = {
         BadArgument, "the pages of an argument buffer cannot be reached", _BUG),
     ("EXEC_CMD", _errno.ENODEV): _Row(
         DeviceLost, "the device is stopped or was removed", "See `dmesg`; reload the module"),
+    # aie2_populate_range: the pages could not be faulted in within a second. The context is as it was.
+    ("EXEC_CMD", _errno.ETIME): _Row(
+        OutOfMemory, "the pages of a buffer were not brought back into memory in time",
+        "Start again; free memory if it happens every time"),
     ("SYNCOBJ_TIMELINE_WAIT", _errno.ETIME): _Row(
+        WaitTimeout, "the command has not completed within the time given",
+        "Wait again: it is still running"),
+    ("WAIT_CMD", _errno.ETIME): _Row(
         WaitTimeout, "the command has not completed within the time given",
         "Wait again: it is still running"),
     ("SYNCOBJ_TIMELINE_WAIT", _errno.ENOENT): _Row(
@@ -281,7 +300,7 @@ _TABLE: dict[tuple[str, int], _Row] = {
     ("PRIME_FD_TO_HANDLE", _errno.EINVAL): _Row(
         BadArgument, "this file descriptor is no dma-buf", "Pass the descriptor an exporter gave"),
     ("GET_INFO", _errno.EOPNOTSUPP): _Row(Unsupported, _OLD, _OLD_REMEDY),
-    ("GET_INFO", _errno.ENODEV): _Row(
+    ("GET_INFO QUERY_SENSORS", _errno.ENODEV): _Row(
         Unsupported, "this machine offers no such data (the sensors need the amd_pmf module)",
         "Load amd_pmf, or do without this feature"),
     ("GET_INFO", _errno.EINVAL): _Row(BadArgument, "the driver does not accept this query", _BUG),
@@ -310,6 +329,10 @@ _TABLE: dict[tuple[str, int], _Row] = {
         DeviceLost, "the device does not answer", "See `dmesg`; reload the module or reboot"),
     ("*", _errno.ETIME): _Row(
         DeviceLost, "the firmware does not answer", "See `dmesg`; reload the module or reboot"),
+    ("*", _errno.ETIMEDOUT): _Row(
+        DeviceLost, "the device does not start or change its power state", _RELOAD),
+    ("*", _errno.EPIPE): _Row(
+        DeviceLost, "the driver's mailbox to the firmware is broken", _RELOAD),
     ("*", _errno.EBUSY): _Row(DeviceBusy, "the driver is busy", "Try again later"),
 }
 

@@ -63,10 +63,11 @@ class HwContext:
     """One hardware context, with a compute unit for every DPU kernel of `xclbin`.
 
     The PDIs' buffers stay open with it: the driver configures the units again whenever it resumes the device.
-    ``broken`` is set once the driver has reset or abandoned it; then nothing more should be submitted (a
-    command within half a second of a timeout can break the re-created context for good), and a fresh context
-    is needed. Raises NoFreeContext when all contexts of the device are taken, ContextRefused when the
-    firmware refuses for another reason, BadArgument for a partition wider than the array.
+    ``broken`` is set once the driver has reset or abandoned it, or it fails whatever runs in it; then nothing
+    more should be submitted (a command within half a second of a timeout can break the re-created context for
+    good), and a fresh context is needed. Raises NoFreeContext when all contexts of the device are taken,
+    ContextRefused when the firmware refuses for another reason, BadArgument for a partition wider than the
+    array.
 
     Thread-safe, except that close() must not overlap a start.
     """
@@ -82,6 +83,8 @@ class HwContext:
         self.lock = threading.RLock()
         self.broken = False
         self.broken_at = 0.0
+        self._good = False
+        """Whether the last command that is over completed."""
         self.orphans: deque[Command] = deque()
         """Commands whose Runs were dropped before they were over."""
         self._free: list[Command] = []
@@ -197,7 +200,10 @@ class HwContext:
         """Takes a command back that is over. Internal; the lock is held."""
         state = command.state
         reset = state in RESETS
-        if (reset or state == State.NEW) and not self.broken:
+        # A context whose CUs the firmware refused to configure (which the driver does not tell) fails every
+        # command for ever, so one that fails its first command, or two in a row, is not trusted further.
+        good, self._good = self._good, state == State.COMPLETED
+        if (reset or state == State.NEW or not (good or self._good)) and not self.broken:
             self.broken_at = time.monotonic() if reset else 0.0
             self.broken = True
         self._recycle(command, leak=reset)
@@ -322,6 +328,8 @@ def _ask(client: Client, request: Any, columns: int, patient: bool) -> None:
             continue
         if verdict.errno == errno.EINVAL:
             verdict = refused(client)
+        elif verdict.errno == errno.ENODEV:
+            verdict = _no_partition(client, columns) or verdict
         if isinstance(verdict, NoFreeContext) and patient and collect_contexts(PATIENCE):
             continue
         # Contexts that are free now may not have been a moment ago: ask again before blaming others.
@@ -381,6 +389,28 @@ def refused(client: Client) -> NoFreeContext | ContextRefused:
         errno=errno.EINVAL,
         remedy="Look at `dmesg | grep amdxdna` for the firmware's status; 0x4000003 means a parameter it "
                "does not accept")
+
+
+def _no_partition(client: Client, columns: int) -> NoFreeContext | None:
+    """Whether ENODEV from CREATE_HWCTX was for want of columns. Else None: the firmware is not reached.
+
+    The solver lets contexts of the same width share a partition, and finds none only where those of another
+    are in the way (aie2_solver.c); the driver gives the same errno when its channel to the firmware is gone
+    (aie2_message.c), and when the device is.
+    """
+    try:
+        found = query.contexts(client)
+    except XdnaError:
+        return None
+    count = Counter(c.pid for c in found if c.num_col != columns)
+    if not count:
+        return None
+    who = ", ".join(f"this process holds {n}" if pid == os.getpid() else f"process {pid}: {n}"
+                    for pid, n in sorted(count.items()))
+    return NoFreeContext(
+        f"no partition of {columns} columns is free; contexts of other widths are in the way ({who})",
+        call="CREATE_HWCTX", errno=errno.ENODEV, holders=tuple(sorted(count.items())), columns=columns,
+        remedy=_whose(count[os.getpid()], sum(count.values())))
 
 
 def _whose(ours: int, taken: int) -> str:

@@ -307,7 +307,7 @@ class ContextPool:
                     continue
                 # Where it is not certain that the device is full, giving up one context settles it.
                 if not tried or error.certain:
-                    if self._evict(entry):
+                    if self._evict(entry, error.columns):
                         tried = True
                         continue
                     if self._await_closing(closings):
@@ -337,12 +337,16 @@ class ContextPool:
             return self._change.wait_for(lambda: self._closings != seen or not self._closing, 10) \
                 and self._closings != seen
 
-    def _evict(self, wanting: SharedContext) -> bool:
-        """Gives up one context, idle and least recently used if there is such; false when none can go."""
+    def _evict(self, wanting: SharedContext, columns: int | None = None) -> bool:
+        """Gives up one context, idle and least recently used if there is such; false when none can go.
+
+        `columns`: one of another width than that.
+        """
         end = time.monotonic() + _EVICT_SECONDS
         patience = 0.0
         while True:
-            others = sorted((e for e in self._listed() if e.context is not None and e is not wanting),
+            others = sorted((e for e in self._listed() if e.context is not None and e is not wanting
+                             and e.xclbin.partition.column_width != columns),
                             key=lambda e: e.stamp)
             for entry in others:
                 if self._give_up(entry, patience):

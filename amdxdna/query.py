@@ -253,7 +253,12 @@ def sensors(client: Client) -> tuple[Sensor, ...]:
     """QUERY_SENSORS: power and column utilisation. Raises Unsupported without the amd_pmf module too."""
     client.need("the sensors", 7)
     found = ffi.new("struct amdxdna_drm_query_sensor[]", 64)
-    filled = _info(client, "QUERY_SENSORS", found, ffi.sizeof(found))
+    try:
+        filled = _info(client, "QUERY_SENSORS", found, ffi.sizeof(found))
+    except XdnaError as error:
+        if error.errno == errno.ENODEV:
+            _struct(client, "QUERY_AIE_VERSION", "amdxdna_drm_query_aie_version")  # DeviceLost if it is
+        raise
     count = min(filled // ffi.sizeof("struct amdxdna_drm_query_sensor"), len(found))
     return tuple(Sensor(_text(s.label), s.input, s.max, s.average, s.highest, _text(s.status), _text(s.units),
                         s.unitm, s.type) for s in found[0:count])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -133,7 +134,14 @@ class Qwen35:
         self.vision = vision
         self.device = device
         cache = PrefixCache(cache_bytes) if cache_bytes else None
-        self.session = Session(model, cache, pass_tokens, self._failed)
+        failed = weakref.WeakMethod(self._failed)  # a forgotten model ends without the cycle collector
+
+        def tell(error: Exception) -> None:
+            method = failed()
+            if method is not None:
+                method(error)
+
+        self.session = Session(model, cache, pass_tokens, tell)
         self._turn = Turn()
         """Of `prefill` and `decode`."""
         self._reopen = reopen

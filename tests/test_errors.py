@@ -10,6 +10,7 @@ import pytest
 
 from amdxdna import errors
 from amdxdna.errors import XdnaError, explain, from_errno
+from amdxdna.ioctl import REQUESTS
 
 TREE = [c for _, c in inspect.getmembers(errors, inspect.isclass)
         if issubclass(c, XdnaError)]
@@ -46,9 +47,9 @@ def test_every_row_says_what_and_what_to_do(row):
     ("CREATE_BO userptr", errno.EPERM, errors.OutOfMemory),
     ("CREATE_BO userptr", errno.EFAULT, errors.BadArgument),
     ("CREATE_HWCTX", errno.EINVAL, errors.NoFreeContext),
-    ("CREATE_HWCTX", errno.ENODEV, errors.NoFreeContext),
+    ("CREATE_HWCTX", errno.ENODEV, errors.DeviceLost), ("CREATE_HWCTX", errno.ENOSPC, errors.OutOfHeap),
     ("CREATE_HWCTX", errno.EBUSY, errors.NoFreeContext), ("CREATE_HWCTX", errno.ETIME, errors.DeviceLost),
-    ("CREATE_HWCTX", errno.ENOENT, errors.BadArgument), ("CREATE_HWCTX", errno.EAGAIN, errors.BadArgument),
+    ("CREATE_HWCTX", errno.ENOENT, errors.BadArgument), ("CREATE_HWCTX", errno.EAGAIN, errors.OutOfHeap),
     ("CONFIG_HWCTX", errno.E2BIG, errors.BadArgument), ("CONFIG_HWCTX", errno.EFAULT, errors.BadArgument),
     ("EXEC_CMD", errno.EALREADY, errors.BadArgument), ("EXEC_CMD", errno.ENOENT, errors.BadArgument),
     ("SYNCOBJ_TIMELINE_WAIT", errno.ETIME, errors.WaitTimeout),
@@ -63,6 +64,48 @@ def test_every_row_says_what_and_what_to_do(row):
 ])
 def test_what_an_errno_becomes(call, code, kind):
     assert type(from_errno(call, code)) is kind
+
+
+LOSSES = (errno.ENODEV, errno.EIO, errno.ETIME, errno.ETIMEDOUT, errno.EPIPE)
+NO_LOSS = {
+    ("open", errno.ENODEV): errors.NoDevice,  # no PASID: SVA cannot be bound
+    ("CONFIG_HWCTX", errno.ENODEV): errors.ContextRefused,  # aie2_config_cu: this context has no channel
+    ("EXEC_CMD", errno.ETIME): errors.OutOfMemory,  # aie2_populate_range: pages not faulted in within 1 s
+    ("SYNCOBJ_TIMELINE_WAIT", errno.ETIME): errors.WaitTimeout,  # drm_syncobj.c: the caller's deadline
+    ("WAIT_CMD", errno.ETIME): errors.WaitTimeout,
+    ("GET_INFO QUERY_SENSORS", errno.ENODEV): errors.Unsupported,  # no amd_pmf module
+}
+CALLS = ["open", "mmap", *REQUESTS, "CREATE_BO SHARE", "CREATE_BO CMD", "CREATE_BO DEV", "CREATE_BO DEV_HEAP",
+         "CREATE_BO userptr", "GET_INFO QUERY_SENSORS", "GET_INFO QUERY_CLOCK_METADATA",
+         "GET_INFO QUERY_TELEMETRY", "GET_INFO QUERY_RESOURCE_INFO"]
+
+
+@pytest.mark.parametrize("code", LOSSES, ids=errno.errorcode.__getitem__)
+@pytest.mark.parametrize("call", CALLS)
+def test_what_means_that_the_device_is_lost(call, code):
+    """ENODEV: unplugged (drm_dev_enter), or no management channel (aie2_send_mgmt_msg_wait), whose loss ETIME
+    tells; EIO, ETIMEDOUT: PSP or SMU (aie_psp.c, aie_smu.c); EPIPE: a broken mailbox (amdxdna_mailbox.c)."""
+    error = from_errno(call, code)
+    assert type(error) is NO_LOSS.get((call, code), errors.DeviceLost)
+    assert "bug in the caller" not in str(error) and "other programs" not in str(error)
+
+
+@pytest.mark.parametrize(("call", "code", "words"), [
+    ("CREATE_HWCTX", errno.ENOSPC, "heap"), ("CREATE_HWCTX", errno.EAGAIN, "heap"),
+    ("CREATE_HWCTX", errno.ENODEV, "go on working"), ("CREATE_HWCTX", errno.ETIME, "go on working"),
+    ("CREATE_BO DEV_HEAP", errno.EINVAL, "CMA"), ("EXEC_CMD", errno.ETIME, "Start again"),
+])
+def test_what_a_text_says(call, code, words):
+    text = str(from_errno(call, code))
+    assert words in text and "bug in the caller" not in text and "no explanation" not in text
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_every_errno_a_driver_gives_is_explained(call):
+    """Those of the driver's ioctl handlers and of DRM's core."""
+    for code in (errno.EINVAL, errno.ENOMEM, errno.EFAULT, errno.EACCES, errno.EBUSY, errno.EOPNOTSUPP,
+                 errno.ENODEV, errno.EIO, errno.ETIME, errno.ETIMEDOUT, errno.EPIPE, errno.EBADF):
+        assert "no explanation" not in str(from_errno(call, code))
 
 
 def test_lookup_goes_from_the_full_name_to_any_call():

@@ -129,7 +129,7 @@ def test_without_resource_info_no_context_at_all_means_another_refusal(open_emu)
 
 
 @pytest.mark.parametrize(("code", "error"), [
-    (errno.ENODEV, errors.NoFreeContext), (errno.EBUSY, errors.NoFreeContext),
+    (errno.ENODEV, errors.DeviceLost), (errno.EBUSY, errors.NoFreeContext),
     (errno.ETIME, errors.DeviceLost), (errno.ENOMEM, errors.OutOfMemory),
 ])
 def test_errnos_the_emulator_does_not_give(code, error):

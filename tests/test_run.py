@@ -346,6 +346,7 @@ def test_many_threads_wait_for_one_run(device):
 def test_a_failed_command(device):
     kernel = device.pool.kernel(copy_xclbin(), stream.program([Fail(0x3000002)]))
     a, b = numbers(device, 16), device.alloc(64)
+    adder(device, 64, 1).run(a, b)
     run = kernel.start(a, b)
     for _ in range(2):
         with pytest.raises(errors.CommandFailed) as caught:
