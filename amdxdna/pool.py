@@ -13,7 +13,7 @@ from amdxdna.abandoned import collect_contexts, held
 from amdxdna.buffer import Buffer, allocate
 from amdxdna.chain import Call, start_chain
 from amdxdna.client import Client
-from amdxdna.errors import BadArgument, NoFreeContext, XdnaError, closed
+from amdxdna.errors import BadArgument, DeviceLost, NoFreeContext, XdnaError, closed
 from amdxdna.heap import Heap
 from amdxdna.hwctx import HwContext, QoS, load_pdis
 from amdxdna.kernel import Kernel
@@ -71,6 +71,36 @@ class SharedContext:
             context = self.pool.load(self)
         self.stamp = next(self.pool.clock)
         return context
+
+    def replace(self) -> None:
+        """Makes the next command run in a fresh context."""
+        with self.lock:
+            if self.context is not None and not self.context.broken:
+                self.context.broken, self.context.broken_at = True, 0.0
+
+    def settle(self) -> bool:
+        """Waits until nothing is in flight; a context that stays busy is destroyed, which ends its commands.
+
+        False where the driver could not destroy it: a command may still use its buffers.
+        """
+        context = self.context
+        if context is None:
+            return True
+        try:
+            if context.drain():
+                return True
+        except XdnaError:
+            pass  # the driver knows it no more
+        with self.lock:
+            if self.context is context:
+                self.context = None
+        try:
+            context.close()
+        except (BadArgument, DeviceLost):
+            pass  # a context or device that is gone has nothing in flight
+        except XdnaError:
+            return False
+        return True
 
     def drop_kernel(self) -> None:
         """One kernel less; with the last, context and PDIs go."""

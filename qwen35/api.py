@@ -158,11 +158,16 @@ class Qwen35:
         cache_bytes: int = 512 << 20,
         progress: Callable[[int, int], None] | None = None,
         note: Callable[[str], None] | None = None,
+        chains: str | None = None,
+        weights: str | None = None,
+        wait: float | None = None,
     ) -> Qwen35:
         """Opens a bundle (see `find_bundle`) on a device: auto, emu, emu:key=value,..., a path or an index.
 
         `max_ctx` is how many tokens a conversation may hold, `progress(done, total)` is told of the weights'
         bytes as they load, `note(line)` of what a user should know (a picture that is made smaller).
+        `chains` (auto, on, off), `weights` (auto, copy, map) and `wait` (seconds) say how the device is used:
+        see qwen35.model.options; None takes QWEN35_CHAINS, QWEN35_WEIGHTS and QWEN35_WAIT, else the defaults.
 
         A device that is lost (removed, its driver reloaded) ends the answer with the binding's DeviceLost;
         the next use opens it again. Raises ModelError (BundleError among them), TokenizerError, UsageError,
@@ -175,12 +180,15 @@ class Qwen35:
         directory = find_bundle(path)
         bundle = Bundle.open(directory)
         from qwen35.device import open_device
+        from qwen35.model.options import Options
         from qwen35.model.text import TextModel
+
+        ways = Options.of(chains, weights, wait)
 
         def reopen() -> tuple[Any, TextModel]:
             again = open_device(bundle, same)
             try:
-                made = TextModel(bundle, again, max_ctx, progress=progress)
+                made = TextModel(bundle, again, max_ctx, options=ways, progress=progress, note=note)
             except BaseException:
                 again.close()
                 raise
@@ -193,7 +201,7 @@ class Qwen35:
         try:
             with ThreadPoolExecutor(1) as beside:
                 reading = beside.submit(Tokenizer, bundle.tokenizer_path)
-                model = TextModel(bundle, opened, max_ctx, progress=progress)
+                model = TextModel(bundle, opened, max_ctx, options=ways, progress=progress, note=note)
                 tokenizer = reading.result()
             pictures = None
             if bundle.config.vision is not None:

@@ -193,4 +193,7 @@ def _tower(model: TextModel) -> Tower:
     from qwen35.vision.tower import VisionTower
 
     assert model.config.vision is not None
-    return VisionTower(model.bundle, model.npu, model.config.vision, model.timing)
+    # what was decided for the text model's weights holds for the tower's, which lie in the same file
+    return VisionTower(
+        model.bundle, model.npu, model.config.vision, model.timing, way=model.weights.way
+    )

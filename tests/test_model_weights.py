@@ -23,13 +23,13 @@ def bundle():
 def test_buffers_hold_the_tensors(monkeypatch, bundle, device, threads, piece):
     monkeypatch.setattr(module, "_PIECE", piece)
     steps = []
-    found = Weights.load(bundle, device, NAMES, way="read", threads=threads,
+    found = Weights.load(bundle, device, NAMES, way="copy", threads=threads,
                          progress=lambda done, total: steps.append((done, total)))
     total = sum(bundle.tensors.info(name).nbytes for name in NAMES)
     for name in NAMES:
         assert np.array_equal(found.bytes(name), bundle.tensors.bytes(name))
         assert found[name].clean and not found.bytes(name).flags.writeable
-    assert found.nbytes == total and found.way == "read" and "read into" in found.report
+    assert found.nbytes == total and found.way == "copy" and "read into" in found.report
     assert steps[-1] == (total, total) and [done for done, _ in steps] == sorted({done for done, _ in steps})
     assert "l0.g.in" in found and "l0.h.ln1" not in found
     found.close()
@@ -41,9 +41,9 @@ def test_a_driver_without_read_only_memory_is_read_into(bundle, device):
     # the emulated driver answers as stock 7.3 does
     from amdxdna.errors import XdnaError
 
-    assert Weights.load(bundle, device, NAMES).way == "read"
+    assert Weights.load(bundle, device, NAMES).way == "copy"
     with pytest.raises(XdnaError):
-        Weights.load(bundle, device, NAMES, way="user-pointer")
+        Weights.load(bundle, device, NAMES, way="map")
 
 
 def test_a_driver_that_takes_read_only_memory(monkeypatch, bundle, device):
@@ -55,8 +55,8 @@ def test_a_driver_that_takes_read_only_memory(monkeypatch, bundle, device):
 
     store = bundle.tensors
     monkeypatch.setattr(device, "wrap", wrap)
-    found = Weights.load(bundle, device, NAMES)
-    assert found.way == "user-pointer" and "user-pointer" in found.report
+    found = Weights.load(bundle, device, NAMES, way="map")
+    assert found.way == "map" and "user-pointer" in found.report
     (address, nbytes), = wrapped
     info = store.info(NAMES[0])
     assert address == store.bytes(NAMES[0]).__array_interface__["data"][0] - info.offset
@@ -75,7 +75,7 @@ def test_a_file_that_ends_early(bundle, device):
         with open(path, "r+b") as file:
             file.truncate(bundle.tensors.info("head2").offset + 10)
         with pytest.raises(BundleError, match="ended while it was read"):
-            Weights.load(bundle, device, ["head2"], way="read")
+            Weights.load(bundle, device, ["head2"], way="copy")
     finally:
         path.write_bytes(data)
-    assert Weights.load(bundle, device, ["head2"], way="read").nbytes
+    assert Weights.load(bundle, device, ["head2"], way="copy").nbytes

@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-COMMAND_KINDS = ("hang", "fail", "slow")
-KINDS = (*COMMAND_KINDS, "refuse", "refuse_config", "open")
+COMMAND_KINDS = ("hang", "fail", "slow", "corrupt")
+CHAIN_KINDS = ("chain_hang", "chain_fail", "chain_skip", "chain_corrupt")
+KINDS = (*COMMAND_KINDS, *CHAIN_KINDS, "refuse", "refuse_config", "open")
 
 
 @dataclass(frozen=True)
@@ -18,8 +19,11 @@ class Fault:
     """Fault `kind` for events `first` to `last` (None: from `first` on).
 
     ``hang``: the command never completes. ``fail``: it ends with firmware status `value`. ``slow``: it takes
-    `value` microseconds more. ``refuse``: creating the context ends with status `value`. ``refuse_config``:
-    configuring CUs ends with status `value`. ``open``: opening the node fails with errno `value`.
+    `value` microseconds more. ``corrupt``: byte `value` of its result has one bit wrong. Of chains (lists of
+    several commands): ``chain_hang``, ``chain_fail`` (at its second member), ``chain_corrupt`` (of its last
+    member's result), and ``chain_skip``: only its first member runs, and it ends well. ``refuse``: creating
+    the context ends with status `value`. ``refuse_config``: configuring CUs ends with status `value`.
+    ``open``: opening the node fails with errno `value`.
     """
 
     kind: str
@@ -37,7 +41,7 @@ class Faults:
     def __init__(self, faults: tuple[Fault, ...] = ()) -> None:
         self._lock = threading.Lock()
         self._faults = list(faults)
-        self._events = {"command": 0, "refuse": 0, "refuse_config": 0, "open": 0}
+        self._events = {"command": 0, "chain": 0, "refuse": 0, "refuse_config": 0, "open": 0}
         self.active = bool(faults)
         """False while no fault is set: lets the hot path skip the count."""
 
@@ -64,7 +68,7 @@ class Faults:
 
     def next(self, kind: str, value: int = 0, count: int = 1) -> None:
         """Lets the next `count` events of `kind` go wrong, whatever happened before."""
-        event = "command" if kind in COMMAND_KINDS else kind
+        event = "command" if kind in COMMAND_KINDS else "chain" if kind in CHAIN_KINDS else kind
         first = self._events[event] + 1
         self.add(Fault(kind, first, first + count - 1, value))
 
@@ -74,6 +78,13 @@ class Faults:
             self._events["command"] += 1
             event = self._events["command"]
             return [f for f in self._faults if f.kind in COMMAND_KINDS and f.matches(event)]
+
+    def chain(self) -> Fault | None:
+        """Counts one chain; the fault that applies to it."""
+        with self._lock:
+            self._events["chain"] += 1
+            event = self._events["chain"]
+            return next((f for f in self._faults if f.kind in CHAIN_KINDS and f.matches(event)), None)
 
     def event(self, kind: str, default: int) -> int:
         """Counts one event of `kind` ("refuse", "refuse_config", "open"); 0, or the value to fail with.

@@ -24,13 +24,16 @@ AMDXDNA_EMU has the same form and gives defaults. Each option, with its default:
 ``hang=N``          command N never completes
 ``fail=N:STATUS``   command N ends with a firmware status (default 0x3000002)
 ``slow=N:US``       command N takes US microseconds more
+``corrupt=N:BYTE``  one bit of byte BYTE (default 0) of command N's result is wrong
+``chain_fail=N``    chain N (of several commands) fails at its second; also ``chain_hang``, ``chain_corrupt``
+                    (its last result is wrong), ``chain_skip`` (only its first runs, and it ends well)
 ``refuse=N:STATUS`` the firmware refuses context N (default 0x2000003, no context free)
 ``refuse_config=N`` the firmware refuses CU configuration N
 ``open=N:ERRNO``    open N of the device fails (an errno or its name; default EACCES)
 =================== =================================================================================
 
 N counts from 1 over the device's life: ``3`` is the third, ``3-5`` third to fifth, ``3-`` from the third on,
-``*`` all. The last six may be given more than once.
+``*`` all. From ``hang`` on they may be given more than once.
 """
 
 from __future__ import annotations
@@ -163,10 +166,10 @@ def _fault(item: str, kind: str, text: str) -> Fault:
             number = number or int(value, 0)
         except ValueError:
             raise _bad(item, f"{value!r} is not a number") from None
-        if not 0 < number <= 0xFFFFFFFF:
+        if not (number > 0 or kind.endswith("corrupt")) or number > 0xFFFFFFFF:
             raise _bad(item, f"{value} is out of range")
-    if kind == "hang" and given:
-        raise _bad(item, "a hang takes no value")
+    if kind in ("hang", "chain_hang", "chain_skip") and given:
+        raise _bad(item, f"a {kind} takes no value")
     if kind == "slow" and not given:
         raise _bad(item, "say by how many microseconds: slow=N:US")
     return Fault(kind, first, last, number)

@@ -17,6 +17,7 @@ from qwen35.bench.figures import Printer, median
 from qwen35.bench.null import NullNode, bare_seconds
 from qwen35.bundle.bundle import Bundle
 from qwen35.model.embed import Embedding
+from qwen35.model.options import Options
 from qwen35.model.text import TextModel
 
 __all__ = [
@@ -39,14 +40,14 @@ class Subject:
     Where the device is emulated, `mode("instant")` also has its driver model in it, but no kernel.
     """
 
-    def __init__(self, bundle: Bundle, device: str, max_ctx: int, way: str = "auto") -> None:
+    def __init__(self, bundle: Bundle, device: str, max_ctx: int, options: Options | None = None) -> None:
         warm(bundle)
         self.bundle = bundle
         self.node = NullNode(open_node(device))
         self.device = Device.open(self.node)
         try:
             began = time.perf_counter()
-            self.model = TextModel(bundle, self.device, max_ctx, load=way)
+            self.model = TextModel(bundle, self.device, max_ctx, options=options)
             self.seconds = time.perf_counter() - began
         except BaseException:
             self.device.close()

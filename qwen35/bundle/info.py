@@ -118,6 +118,9 @@ def info_main(argv: Sequence[str]) -> int:
 
     bundle = Bundle.open(find_bundle(options.bundle))
     facts = describe(bundle, max(1, options.max_ctx))
+    from qwen35.model.options import Options
+
+    facts["options"] = vars(Options.of())
     if options.verify:
         facts["verified"] = _verify(bundle, options.quiet)
     if options.json:
@@ -125,6 +128,8 @@ def info_main(argv: Sequence[str]) -> int:
         print()
     else:
         print("\n".join(lines(facts)))
+        print(f"options  {Options.of().line()} (QWEN35_CHAINS, QWEN35_WEIGHTS, QWEN35_WAIT; --timing tells "
+              "what came of them)")
         if options.verify:
             print(f"verified {facts['verified']} files, every byte as exported")
     return 0

@@ -127,6 +127,13 @@ def build() -> Parser:
     number("--cache-mb", whole, 0, most, "0 (off) or more", "N",
            "memory for states kept between turns (default 512)", 512, run)
 
+    run.add_argument("--chains", choices=["auto", "on", "off"], default=None,
+                     help="command chains (default auto: where a trial at load proves them)")
+    run.add_argument("--weights", choices=["auto", "copy", "map"], default=None,
+                     help="copied into the device's buffers, or mapped for it (default auto: as proved)")
+    run.add_argument("--wait", type=float, default=None, metavar="SECONDS",
+                     help="how long a command may take, 10 or more (default 10; long kernels get more)")
+
     tell = parser.add_argument_group("what to report")
     tell.add_argument("--stats", choices=["text", "json", "none"], default="text",
                       help="statistics after each answer, on stderr (default %(default)s)")

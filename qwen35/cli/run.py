@@ -61,6 +61,9 @@ def load_model(options: argparse.Namespace) -> Qwen35:
             cache_bytes=options.cache_mb << 20 if options.chat else 0,
             progress=lambda done, total: told("weights", done, total),
             note=None if options.quiet else notice,
+            chains=options.chains,
+            weights=options.weights,
+            wait=options.wait,
         )
 
 
@@ -230,6 +233,8 @@ def _report_timing(model: Any) -> None:
     with contextlib.suppress(OSError, ValueError):
         sys.stderr.write("".join(rows))
         sys.stderr.flush()
+    for line in getattr(model.model, "ways", ()):
+        notice(f"timing: {line}")
     pool = getattr(model.device, "pool", None)
     if pool is not None:
         notice(f"timing: contexts: {pool.loads} loaded, {pool.swaps} swapped, {pool.resident} resident")

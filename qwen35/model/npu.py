@@ -6,24 +6,25 @@ packed weights. One packed tensor serves the prompt's GEMM and the token's GEMV 
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from amdxdna.buffer import Buffer
-from amdxdna.errors import CommandRejected, XdnaError
+from amdxdna.errors import Closed, DeviceLost, XdnaError
 from amdxdna.xclbin import Xclbin
 from qwen35.bundle.specs import GemmSpec, GemvSpec
-from qwen35.errors import ModelError
+from qwen35.errors import ModelError, one_line
+from qwen35.model.options import Options
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
     from amdxdna.kernel import Kernel
-    from amdxdna.pool import ContextPool
+    from amdxdna.pool import ContextPool, SharedContext
     from amdxdna.run import Run
     from qwen35.bundle.bundle import Bundle
 
-__all__ = ["Dispatch", "NpuModel", "Operands", "Runnable"]
+__all__ = ["Dispatch", "Group", "NpuModel", "Operands"]
 
 Operands = tuple[Buffer, Buffer, Buffer]
 """A, B, C of a GEMM or x, W, y of a GEMV."""
@@ -32,23 +33,17 @@ _CHAIN = 32
 """Runs in one chain: less than the driver's command list holds."""
 
 
-class Runnable(Protocol):
-    """Something that runs on the device and can be run again."""
-
-    def run(self) -> None:
-        """Runs and waits."""
-
-
 class Dispatch:
     """Runs that do not depend on each other, made once and run as often as wanted.
 
-    `run` submits all of them before it waits: as one command chain, of which the driver makes one submit and
-    one wait. Where the driver drops a chain's packet unrun, this and every later group of the model runs as
-    single commands. With `read` the results are made readable for the host. Runs through one Dispatch must
-    not overlap.
+    `run` submits all of them before it waits: as one command chain where the model uses chains (one submit,
+    one wait), else as single commands. When a chain fails in any way, the group runs again as single commands
+    and so does every later group of the model. That is sound since a group is idempotent: each run reads its
+    first two operands and writes its third, which no run of the group reads. With `read` the results are made
+    readable for the host. Runs through one Dispatch must not overlap.
     """
 
-    __slots__ = ("_calls", "_model", "_pool", "_results")
+    __slots__ = ("_calls", "_limit", "_model", "_pool", "_results")
 
     def __init__(
         self, model: NpuModel, pool: ContextPool, calls: Sequence[tuple[Kernel, Operands]], read: bool = True
@@ -56,27 +51,56 @@ class Dispatch:
         self._model, self._pool = model, pool
         self._calls = [list(calls[at:at + _CHAIN]) for at in range(0, len(calls), _CHAIN)]
         self._results = [operands[2] for _, operands in calls] if read else []
+        self._limit = model.options.limit(sum(kernel.ops for kernel, _ in calls))
+
+    @property
+    def runs(self) -> int:
+        """How many runs the group has; chains concern those of two or more."""
+        return sum(map(len, self._calls))
 
     def run(self) -> None:
         """Runs and waits. Raises the binding's errors; see NpuModel.drain for what to do then."""
         groups = self._calls
         if len(groups) == 1 and len(groups[0]) == 1:
             kernel, operands = groups[0][0]
-            kernel.start(*operands).wait(None, self._results)
-            return
-        if self._model.chains:
+            kernel.start(*operands).wait(self._limit, self._results)
+        elif not self._model.chains:
+            self.run_singly()
+        else:
             try:
-                self._wait([self._pool.chain(calls) for calls in groups])
-                return
-            except CommandRejected:
-                self._model.drain()
-                self._model.chains = False
-        self._wait([kernel.start(*operands) for calls in groups for kernel, operands in calls])
+                self.run_chained()
+            except XdnaError as error:
+                if isinstance(error, (DeviceLost, Closed)):
+                    raise
+                self._model.give_up_chains(error)
+                self.run_singly()
+
+    def run_singly(self) -> None:
+        """Runs as single commands, whatever the model has chosen."""
+        self._wait([kernel.start(*operands) for calls in self._calls for kernel, operands in calls])
+
+    def run_chained(self) -> None:
+        """Runs as command chains, whatever the model has chosen."""
+        self._wait([self._pool.chain(calls) for calls in self._calls])
 
     def _wait(self, runs: list[Run]) -> None:
         for run in runs[:-1]:
-            run.wait()
-        runs[-1].wait(None, self._results)
+            run.wait(self._limit)
+        runs[-1].wait(self._limit, self._results)
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of several runs with the buffers it reads and writes, for a trial (qwen35.model.trial).
+
+    The trial makes each way's run `rounds` times.
+    """
+
+    name: str
+    dispatch: Dispatch
+    inputs: Sequence[Buffer]
+    results: Sequence[Buffer]
+    rounds: int = 1
 
 
 class NpuModel:
@@ -86,10 +110,16 @@ class NpuModel:
     runs that is used again and again.
     """
 
-    def __init__(self, bundle: Bundle, device: Device) -> None:
-        self.bundle, self.device = bundle, device
-        self.chains = True
-        """False once the driver has dropped a command chain: groups of runs are single commands then."""
+    def __init__(
+        self, bundle: Bundle, device: Device, options: Options | None = None,
+        note: Callable[[str], None] | None = None,
+    ) -> None:
+        """`note(line)` is told what a user should know: a chain that failed, buffers that were given up."""
+        self.bundle, self.device, self.options = bundle, device, options or Options()
+        self.note: Callable[[str], None] = note or (lambda line: None)
+        self.chains = self.options.chains != "off"
+        """Whether groups of runs go as command chains; qwen35.model.trial decides it at load."""
+        self.chains_why = {"on": "as asked", "off": "as asked", "auto": "not tried"}[self.options.chains]
         self._pool = device.pool
         self._xclbins: dict[str, Xclbin] = {}
         self._kernels: dict[tuple[str, int], Kernel] = {}
@@ -170,14 +200,54 @@ class NpuModel:
             self._kernels[key, chunks] = found
         return found
 
-    def drain(self) -> None:
-        """Waits for whatever is still in flight, after an exception; buffers may be written again then."""
-        for shared in {id(kernel.shared): kernel.shared for kernel in self._kernels.values()}.values():
-            context = shared.context
-            if context is not None:
-                # what became of the runs is not asked: a device that is gone has none in flight either
-                with contextlib.suppress(XdnaError):
-                    context.drain()
+    def warm(self, keys: Sequence[str]) -> None:
+        """Makes the kernels of these GEMMs, over every number of chunks, and of all GEMVs of those names.
+
+        What a first prompt would wait for. Their contexts are not opened yet.
+        """
+        for key in keys:
+            if key in self.bundle.gemms:
+                for stream in self.gemm_spec(key).streams:
+                    self.kernel(key, stream.chunks)
+            if key in self.bundle.gemvs:
+                self.kernel(key, 0)
+
+    def open_contexts(self) -> None:
+        """Opens the contexts of the kernels made so far: those of GEMVs first, a prompt's last."""
+        order = sorted(self._kernels, key=lambda key: key[1] > 0)
+        for shared in {id(k.shared): k.shared for k in map(self._kernels.__getitem__, order)}.values():
+            with shared.lock:
+                shared.ready()
+
+    def give_up_chains(self, error: XdnaError) -> None:
+        """After a chain that failed: its context is replaced, and groups are single commands from now on.
+
+        Raises `error` where something may still be in flight, which a group that runs again could meet.
+        """
+        if not self.drain():
+            raise error
+        self.replace_contexts()
+        self.chains, self.chains_why = False, one_line(f"failed: {error}")
+        self.note(f"command chains are off, single commands go on: {error}")
+
+    def replace_contexts(self) -> None:
+        """Makes the next run of each kernel find a fresh context."""
+        for shared in self._contexts():
+            shared.replace()
+
+    def drain(self) -> bool:
+        """Waits, after an exception, until nothing is in flight; a context that stays busy is destroyed.
+
+        True: buffers may be written again. False: the driver could not even end a context, so a command may
+        write its buffers at any later time: the caller must leave them alone and take new ones.
+        """
+        over = True
+        for shared in self._contexts():
+            over = shared.settle() and over
+        return over
+
+    def _contexts(self) -> Iterable[SharedContext]:
+        return {id(kernel.shared): kernel.shared for kernel in self._kernels.values()}.values()
 
     def close(self) -> None:
         """Gives the kernels back. Idempotent."""

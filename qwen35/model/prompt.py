@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from qwen35.model.attention import Attention
 from qwen35.model.deltanet import DeltaNet
+from qwen35.model.npu import Dispatch, Group
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
@@ -128,15 +129,20 @@ class Prompt:
 
     def _down(self, layer: Layer, n: int, chunks: int) -> list[U16]:
         """All K slices, submitted before any is waited for; their results one behind the other in C."""
-        d, stride = self._config.D, self._specs["down"].c_stride
+        stride = self._specs["down"].c_stride
+        dispatch, firsts = self._slices(layer, chunks)
+        dispatch.run()
+        return [self._c_rows[at:at + n * stride].reshape(n, stride) for at in firsts]
+
+    def _slices(self, layer: Layer, chunks: int) -> tuple[Dispatch, range]:
+        """The runs of down_proj's K slices, and where in C each one's result begins."""
+        d = self._config.D
         reads, writes = self._npu.spans("down", chunks)
         operands = [
             (self._inner.sub(j * d * 2, reads * 2), w, self._c.sub(j * writes * 2, writes * 2))
             for j, w in enumerate(layer.w_down)
         ]
-        self._npu.dispatch("down", chunks, operands).run()
-        firsts = range(0, len(operands) * writes, writes)
-        return [self._c_rows[at:at + n * stride].reshape(n, stride) for at in firsts]
+        return self._npu.dispatch("down", chunks, operands), range(0, len(operands) * writes, writes)
 
     def _input(self, key: str, n: int, chunks: int) -> U16:
         """A as rows of the GEMM's stride; the rows that fill the last chunk are zeroed."""
@@ -165,10 +171,27 @@ class Prompt:
         self._c_rows: U16 = self._c.view(np.uint16, writable=False)
         self._chunks = chunks
 
+    def groups(self) -> list[Group]:
+        """The group of several runs that a chunk of a prompt takes, for a trial of it. Makes the buffers."""
+        self._reserve(1)
+        dispatch, firsts = self._slices(self._layers[0], 1)
+        if dispatch.runs < 2:
+            return []
+        # a few rows say as much as a chunk, and the emulated NPU skips rows of zeros
+        rows = self._inner.sub(0, min(8, self._config.chunk) * self._specs["down"].lda * 2)
+        return [Group("gemm down", dispatch, [rows], [self._c.sub(0, (firsts[-1] + firsts.step) * 2)])]
+
     def close(self) -> None:
         """Gives the device buffers back. Idempotent."""
-        if self._chunks:
-            self._chunks = 0
-            for buffer in (self._a, self._c, self._inner):
-                buffer.close()
+        for buffer in self._take():
+            buffer.close()
+
+    def leak(self) -> None:
+        """Leaves the device buffers to the NPU, which may still write them, until the device closes."""
+        for buffer in self._take():
+            buffer.leak()
+
+    def _take(self) -> list[Buffer]:
+        chunks, self._chunks = self._chunks, 0
+        return [self._a, self._c, self._inner] if chunks else []
 

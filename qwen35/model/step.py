@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from qwen35.host import Norm, check, pointer
 from qwen35.model.attention import Attention
 from qwen35.model.deltanet import DeltaNet
+from qwen35.model.npu import Dispatch, Group
 
 from .._host import ffi, lib
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from qwen35.model.cache import StateCache
     from qwen35.model.config import ModelConfig
     from qwen35.model.layers import Layer
-    from qwen35.model.npu import NpuModel, Runnable
+    from qwen35.model.npu import NpuModel
     from qwen35.model.timing import Timing
 
 __all__ = ["Step"]
@@ -40,10 +41,10 @@ class _Plan:
 
     layer: Layer
     name: str
-    project: Runnable
-    output: Runnable
-    gate_up: Runnable
-    down: Runnable
+    project: Dispatch
+    output: Dispatch
+    gate_up: Dispatch
+    down: Dispatch
 
 
 class _RowNorm:
@@ -78,13 +79,16 @@ class Step:
         pairs = npu.gemv_spec("gu").m
         inner = max(pairs // 2, config.n_down * config.D)
         row, row_pointer, _ = self._input(npu, config.D)
+        self._row = row
         mixed, self._mixed_pointer, self._mixed = self._input(npu, config.o_in)
         hidden, self._hidden_pointer, _ = self._input(npu, inner)
+        self._hidden = hidden
         wide_out, self._y_pointer, _ = self._result(npu, wide)
         o_out, _, o_view = self._result(npu, npu.gemv_spec("o").m)
         pairs_out, self._pairs_pointer, _ = self._result(npu, pairs)
         slices = [self._result(npu, npu.gemv_spec("down").m) for _ in range(config.n_down)]
         logits, self._logits_pointer, _ = self._result(npu, config.n_head * config.head_rows)
+        self._slices, self._logits_buffer = [buffer for buffer, _, _ in slices], logits
         self._swiglu = pairs // 2
         self._gates: F32 = np.zeros(max(layer.norm_in.proj_cols for layer in layers) or 1, np.float32)
         x, gates = pointer(self.x), pointer(self._gates)
@@ -111,9 +115,9 @@ class Step:
             ))
         self._final = _RowNorm(final, x, down_views, row_pointer, ffi.NULL)
         size = config.head_rows * 2
-        self._head = npu.dispatch(
-            "head", 0, [(row, head(j), logits.sub(j * size, size)) for j in range(config.n_head)]
-        )
+        self._npu = npu
+        self._head_operands = [(row, head(j), logits.sub(j * size, size)) for j in range(config.n_head)]
+        self._head = npu.dispatch("head", 0, self._head_operands)
 
     def run(self, past: int, side: int) -> F32:
         """The row `x` through every layer after `past` tokens: logits float32 [vocab].
@@ -137,11 +141,27 @@ class Step:
         self._rest(self._plans[-1], self._norms[-1][1])
         return self._logits()
 
+    def groups(self) -> list[Group]:
+        """The groups of several runs that a token takes, for a trial of them."""
+        down = Group("gemv down", self._plans[0].down, [self._hidden], self._slices, rounds=3)
+        # two parts of the head: all of it would be the largest read of the whole load
+        size = self._config.head_rows * 2
+        parts = self._head_operands[:2]
+        head = Group("gemv head", self._npu.dispatch("head", 0, parts), [self._row],
+                     [self._logits_buffer.sub(0, len(parts) * size)])
+        return [group for group in (down, head) if group.dispatch.runs > 1]
+
     def close(self) -> None:
         """Gives the device buffers back. Idempotent."""
         buffers, self._buffers = self._buffers, []
         for buffer in buffers:
             buffer.close()
+
+    def leak(self) -> None:
+        """Leaves the device buffers to the NPU, which may still write them, until the device closes."""
+        buffers, self._buffers = self._buffers, []
+        for buffer in buffers:
+            buffer.leak()
 
     def _mix(self, layer: Layer, past: int, side: int) -> None:
         mixer = layer.mixer

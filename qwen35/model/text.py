@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qwen35 import host
+from qwen35.bundle.validate import text_tensors
 from qwen35.errors import ModelError, PromptTooLong
 from qwen35.host import Norm
 from qwen35.model.cache import Mark, Snapshot, StateCache
@@ -20,13 +23,19 @@ from qwen35.model.prompt import Prompt
 from qwen35.model.rope import Rope, text_positions
 from qwen35.model.step import Step
 from qwen35.model.timing import Timing
+from qwen35.model.trial import try_chains, try_mapped
 from qwen35.model.weights import Progress, Weights
 
 if TYPE_CHECKING:
+    from amdxdna.buffer import Buffer
     from amdxdna.device import Device
     from qwen35.bundle.bundle import Bundle
+    from qwen35.model.options import Options
 
 __all__ = ["TextModel"]
+
+KEYS = ("o", "gu", "down", "head")
+"""The kernels of every layer, whatever its kind, and the head's."""
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -45,13 +54,15 @@ class TextModel:
 
     def __init__(
         self, bundle: Bundle, device: Device, max_ctx: int = 8192, *, threads: int | None = None,
-        load: str = "auto", release: bool = True, progress: Progress | None = None,
+        options: Options | None = None, release: bool | None = None, progress: Progress | None = None,
+        note: Callable[[str], None] | None = None,
     ) -> None:
-        """Uploads the weights and builds the kernels.
+        """Uploads the weights, makes the kernels, and tries what `options` leave to a trial.
 
-        `threads` sets the host threads of the process (None: as they are). `load` and `release` as in
-        Weights.load, `progress(done, total)` in bytes. Raises ModelError for a model this program cannot run,
-        BundleError, and the binding's errors.
+        `threads` sets the host threads of the process (None: as they are). `options` say how the device is
+        used (None: Options()), `release` is Weights.load's, `progress(done, total)` is in bytes, `note(line)`
+        is told what a user should know. Raises ModelError for a model this program cannot run, BundleError,
+        and the binding's errors.
         """
         if max_ctx < 1:
             raise ModelError(f"a context of {max_ctx} tokens", remedy="give at least 1")
@@ -61,23 +72,77 @@ class TextModel:
         if threads is not None:
             host.set_threads(threads)
         self.timing = Timing()
-        self.npu = NpuModel(bundle, device)
+        self.npu = NpuModel(bundle, device, options, note)
         heads = [f"head{j}" for j in range(config.n_head)]
-        self.weights = Weights.load(
-            bundle, device, [*layer_tensors(config), *heads], way=load, release=release, progress=progress
-        )
+        with ThreadPoolExecutor(1) as beside:
+            warming = beside.submit(self.npu.warm, [*dict.fromkeys(config.layer_types), *KEYS])
+
+            def trial(mapped: dict[str, Buffer]) -> str:
+                warming.result()
+                return self._try_mapped(mapped)
+
+            self.weights = Weights.load(
+                bundle, device, [*layer_tensors(config), *heads], way=self.npu.options.weights, trial=trial,
+                release=release, progress=progress,
+            )
+            warming.result()
         table = None if config.tied else bundle.tensors.expect("embed", "bf16", config.vocab, config.D)
         streams = [self.weights.bytes(name) for name in heads] if config.tied else []
         self.embedding = Embedding(config, streams, table)
         self._cache = StateCache(config, max_ctx)
         self._mark: Mark | None = None
         self._rope = Rope(config)
-        layers = build_layers(config, bundle.tensors, self.weights.__getitem__)
-        final = Norm(bundle.tensors.expect("ln_f", "f32", config.D), config.eps, config.n_down)
-        self._prompt = Prompt(config, self.npu, layers, self._cache, self.timing)
-        self._step = Step(
-            config, self.npu, layers, final, lambda j: self.weights[heads[j]], self._cache, self.timing
+        self._layers = build_layers(config, bundle.tensors, self.weights.__getitem__)
+        self._final = Norm(bundle.tensors.expect("ln_f", "f32", config.D), config.eps, config.n_down)
+        self._prompt, self._step = self._walks()
+        self._try_chains()
+
+    def _walks(self) -> tuple[Prompt, Step]:
+        """Prefill and decode over new device buffers."""
+        config, weights = self.config, self.weights
+        return (
+            Prompt(config, self.npu, self._layers, self._cache, self.timing),
+            Step(config, self.npu, self._layers, self._final, lambda j: weights[f"head{j}"], self._cache,
+                 self.timing),
         )
+
+    def _try_mapped(self, mapped: dict[str, Buffer]) -> str:
+        keys = {name: gemv for name, (_, gemv) in text_tensors(self.config).items()}
+        wrong = try_mapped(self.npu, keys, mapped)
+        if wrong:
+            self.npu.note(f"weights are copied, user memory is not used: {wrong}")
+        return wrong
+
+    def _try_chains(self) -> None:
+        """Decides about command chains and opens the contexts, so that no first prompt waits for it."""
+        npu = self.npu
+        if npu.options.chains != "auto":
+            npu.open_contexts()
+            return
+        if not self.device.profile.chains_trusted:
+            npu.chains, npu.chains_why = False, "this driver's word on a chain's end cannot be trusted"
+            npu.open_contexts()
+            return
+        began = perf_counter()
+        groups = [*self._step.groups(), *self._prompt.groups()]
+        wrong = try_chains(npu, groups)
+        npu.chains, npu.chains_why = not wrong, wrong or (
+            f"{len(groups)} groups gave the results of single commands, tried in "
+            f"{(perf_counter() - began) * 1e3:.0f} ms")
+        if wrong:
+            npu.note(f"command chains are off: {wrong}")
+        if not groups:
+            npu.open_contexts()
+
+    @property
+    def ways(self) -> list[str]:
+        """Lines for a person: how the device is used, and why so."""
+        npu, weights = self.npu, self.weights
+        return [
+            f"chains {'on' if npu.chains else 'off'}: {npu.chains_why}",
+            f"weights {weights.way}: {weights.why}",
+            f"waits end after {npu.options.wait:g} s and a second for every 10^9 operations of a run",
+        ]
 
     def __enter__(self) -> TextModel:
         return self
@@ -209,13 +274,26 @@ class TextModel:
 
     @contextmanager
     def _transaction(self, count: int) -> Iterator[None]:
-        """Nothing is in flight when it ends, so buffers may be written again whatever happened."""
+        """Nothing is in flight when it ends, or else no buffer that a command may write is used again."""
         self._cache.reserve(count)
         try:
             yield
         except BaseException:
-            self.npu.drain()
+            over = False  # an exception out of the drain itself leaves that open
+            try:
+                over = self.npu.drain()
+            finally:
+                if not over:
+                    self._leave_buffers()
             raise
+
+    def _leave_buffers(self) -> None:
+        """New device buffers for what follows; a command that never ended may write into the old ones."""
+        self._prompt.leak()
+        self._step.leak()
+        self._prompt, self._step = self._walks()
+        self.npu.note("a command never ended: its buffers are left to the NPU and new ones are used; their "
+                      "memory comes back when the device is closed")
 
     def _image_rows(self, tokens: I64, embeddings: F32 | None) -> I64 | None:
         """For each token the row of `embeddings` that replaces it, or -1."""

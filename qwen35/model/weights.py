@@ -1,8 +1,8 @@
 """The packed weights in buffers of the device, so that they are resident once.
 
-Two ways. Where the driver takes read-only user memory, one user-pointer buffer over the mapped tensors.bin,
-the weights being parts of it. Else every tensor is read by threads straight into its buffer's own mapping,
-and the page cache behind is released as it goes. `Weights.report` says which.
+Two ways. `copy`: every tensor is read by threads straight into its buffer's own mapping; where memory is
+short the page cache behind is released as it goes. `map`, where the driver takes read-only user memory: one
+user-pointer buffer over the mapped tensors.bin, the weights being parts of it. `Weights.report` says which.
 """
 
 from __future__ import annotations
@@ -29,16 +29,22 @@ __all__ = ["Weights"]
 
 U8 = NDArray[np.uint8]
 Progress = Callable[[int, int], None]
+Trial = Callable[[dict[str, "Buffer"]], str]
 
 _PIECE = 16 << 20
 _PAGE = 4096
 
 
 class Weights:
-    """Buffers by tensor name. `way` is read or user-pointer, `nbytes` what they hold, `seconds` it took."""
+    """Buffers by tensor name. `way` is copy or map, `nbytes` what they hold, `seconds` it took.
 
-    def __init__(self, buffers: dict[str, Buffer], way: str, nbytes: int, seconds: float) -> None:
-        self._buffers, self.way, self.nbytes, self.seconds = buffers, way, nbytes, seconds
+    `why` says why not the other way.
+    """
+
+    def __init__(
+        self, buffers: dict[str, Buffer], way: str, nbytes: int, seconds: float, why: str = ""
+    ) -> None:
+        self._buffers, self.way, self.nbytes, self.seconds, self.why = buffers, way, nbytes, seconds, why
 
     def __getitem__(self, name: str) -> Buffer:
         return self._buffers[name]
@@ -50,8 +56,8 @@ class Weights:
     def report(self) -> str:
         """One line: how the weights came to the device."""
         rate = self.nbytes / max(self.seconds, 1e-9) / 1e9
-        how = {"read": "read into the device's buffers",
-               "user-pointer": "mapped for the device (user-pointer buffer)"}[self.way]
+        how = {"copy": "read into the device's buffers",
+               "map": "mapped for the device (user-pointer buffer)"}[self.way]
         return f"{self.nbytes / 1e6:,.0f} MB of weights {how} in {self.seconds:.2f} s ({rate:.1f} GB/s)"
 
     def bytes(self, name: str) -> U8:
@@ -61,46 +67,89 @@ class Weights:
     def close(self) -> None:
         """Gives the buffers back."""
         buffers, self._buffers = self._buffers, {}
-        for buffer in buffers.values():
-            buffer.close()
+        _close(buffers)
 
     @classmethod
     def load(
-        cls, bundle: Bundle, device: Device, names: Sequence[str], *, way: str = "auto", release: bool = True,
-        threads: int = 0, progress: Progress | None = None,
+        cls, bundle: Bundle, device: Device, names: Sequence[str], *, way: str = "auto",
+        trial: Trial | None = None, release: bool | None = None, threads: int = 0,
+        progress: Progress | None = None,
     ) -> Weights:
-        """Brings tensors to the device. `way`: auto, read, or user-pointer (raises where that is refused).
+        """Brings tensors to the device. `way`: auto, copy, or map (raises where that is refused).
 
-        `release` drops each piece from the page cache once it is read; `threads` 0: one a processor, at most
-        8; `progress(done, total)` in bytes. Raises BundleError for a file that cannot be read, and the
-        binding's errors.
+        auto maps where the driver keeps such memory right (amdxdna.profile) and `trial(buffers)` finds
+        nothing wrong (it returns what is); without a trial it copies. `release` drops each piece from the
+        page cache once it is read (None: where memory is short); `threads` 0: one a processor, at most 8;
+        `progress(done, total)` in bytes. Raises BundleError for a file that cannot be read, and the binding's
+        errors.
         """
         began = time.perf_counter()
         total = sum(bundle.tensors.info(name).nbytes for name in names)
-        buffers = None
-        if way != "read":
-            buffers = _mapped(bundle, device, names, required=way == "user-pointer")
-        taken = "read" if buffers is None else "user-pointer"
+        buffers, why = None, "as asked"
+        if way == "auto" and device.profile.user_pointers != "ro":
+            why = "this driver is not known to keep read-only user memory right"
+        elif way == "auto" and trial is None:
+            why = "not tried"
+        elif way != "copy":
+            buffers, why = _tried(bundle, device, names, way == "map", trial)
+        taken = "copy" if buffers is None else "map"
         if buffers is None:
-            buffers = _read(bundle, device, names, release, threads, progress)
-        return cls(buffers, taken, total, time.perf_counter() - began)
+            short = _short(total) if release is None else release
+            buffers = _read(bundle, device, names, short, threads, progress)
+        return cls(buffers, taken, total, time.perf_counter() - began, why)
 
 
-def _mapped(bundle: Bundle, device: Device, names: Iterable[str], required: bool) -> dict[str, Buffer] | None:
-    """Parts of one user-pointer buffer over the mapping; None where the driver refuses it."""
+def _tried(
+    bundle: Bundle, device: Device, names: Sequence[str], required: bool, trial: Trial | None
+) -> tuple[dict[str, Buffer] | None, str]:
+    """Mapped buffers and what speaks for them, or None and what speaks against."""
     from amdxdna.errors import XdnaError
 
+    try:
+        buffers = _mapped(bundle, device, names)
+    except XdnaError as error:
+        if required:
+            raise
+        return None, f"the driver refuses read-only user memory: {error.meaning}"
+    if required or buffers is None or trial is None:
+        return buffers, "as asked"
+    try:
+        wrong = trial(buffers)
+    except BaseException:
+        _close(buffers)
+        raise
+    if not wrong:
+        return buffers, "results are those over copies"
+    _close(buffers)
+    return None, wrong
+
+
+def _short(total: int) -> bool:
+    """Whether leaving `total` bytes of a file in the page cache, beside as many in buffers, crowds others.
+
+    What is not known counts as short.
+    """
+    try:
+        with open("/proc/meminfo") as file:
+            found = dict(line.split(":", 1) for line in file)
+        return int(found["MemAvailable"].split()[0]) << 10 < 3 * total
+    except (OSError, KeyError, ValueError):
+        return True
+
+
+def _close(buffers: dict[str, Buffer]) -> None:
+    for buffer in buffers.values():
+        buffer.close()
+
+
+def _mapped(bundle: Bundle, device: Device, names: Iterable[str]) -> dict[str, Buffer] | None:
+    """Parts of one user-pointer buffer over the mapping; None for no names. Raises the driver's refusal."""
     store = bundle.tensors
     first = next(iter(names), None)
     if first is None:
         return None
     base = store.bytes(first).__array_interface__["data"][0] - store.info(first).offset
-    try:
-        whole = device.wrap(base, -(-store.nbytes // _PAGE) * _PAGE)
-    except XdnaError:
-        if required:
-            raise
-        return None
+    whole = device.wrap(base, -(-store.nbytes // _PAGE) * _PAGE)
     whole.clean = True
     parts = {name: whole.sub(store.info(name).offset, store.info(name).nbytes) for name in names}
     whole.close()
@@ -145,8 +194,7 @@ def _read(
         for buffer in buffers.values():
             buffer.clean = True  # every piece has been flushed, and nobody else has the view
     except BaseException:
-        for buffer in buffers.values():
-            buffer.close()
+        _close(buffers)
         raise
     return buffers
 

@@ -56,9 +56,9 @@ class VisionTower:
 
     def __init__(
         self, bundle: Bundle, npu: NpuModel, config: VisionConfig, timing: Timing | None = None, *,
-        load: str = "auto", release: bool = True, progress: Progress | None = None,
+        way: str = "copy", release: bool | None = None, progress: Progress | None = None,
     ) -> None:
-        """Uploads the weights (`load`, `release`, `progress(done, total)` in bytes as in Weights.load).
+        """Uploads the weights (`way`, `release`, `progress(done, total)` in bytes as in Weights.load).
 
         Raises BundleError for tensors that do not fit, and the binding's errors.
         """
@@ -70,7 +70,7 @@ class VisionTower:
         merger = [f"{name}.{j}" for name in ("m1", "m2") for j in range(c.n_merge)]
         self._weights = Weights.load(
             bundle, npu.device, [f"vis.{name}" for name in ("patch", *self._names, *slices, *merger)],
-            way=load, release=release, progress=progress)
+            way=way, release=release, progress=progress)
 
         def vector(name: str, size: int) -> F32:
             return np.array(tensors.expect("vis." + name, "f32", size))
@@ -118,7 +118,14 @@ class VisionTower:
         try:
             return self._run(patches, grid, progress)
         except BaseException:
-            self._npu.drain()
+            over = False
+            try:
+                over = self._npu.drain()
+            finally:
+                if not over:  # a command may write its buffers still: they are not used again
+                    buffers, self._buffers, self._chunks = self._buffers, {}, 0
+                    for buffer in buffers.values():
+                        buffer.leak()
             raise
 
     def _run(self, patches: F32, grid: tuple[int, int], progress: Progress | None) -> F32:

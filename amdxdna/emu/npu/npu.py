@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from amdxdna._native import ffi
 from amdxdna.emu import identity, kernels
-from amdxdna.emu.faults import Faults
+from amdxdna.emu.faults import Fault, Faults
 from amdxdna.emu.kernels import stream as streams
 from amdxdna.emu.kernels.families import PDI_BYTES
 from amdxdna.emu.npu import lend
@@ -248,7 +248,19 @@ class Npu:
     # -- on a worker
 
     def _chain(self, context: Context, slots: list[Slot]) -> Reply | None:
+        fault = self.faults.chain() if self.faults.active and len(slots) > 1 else None
+        if fault is not None:
+            self.log(f"injected fault: context {context.id}: {fault.kind}")
+            if fault.kind == "chain_hang":
+                context.wait(None)
+                return None
         for index, slot in enumerate(slots):
+            if fault is not None and index:
+                if fault.kind == "chain_fail":
+                    status = fault.value or Status.INVALID_INSTRUCTION
+                    return Reply(status, index, status)
+                if fault.kind == "chain_skip":
+                    return Reply(Status.OK)
             context.slot_index = index
             try:
                 status = self._command(context, slot)
@@ -264,11 +276,20 @@ class Npu:
                 return None
             if status:
                 return Reply(status, index, status)
+        if fault is not None and fault.kind == "chain_corrupt":
+            self._corrupt(context, slots[-1], fault.value)
         return Reply(Status.OK)
 
+    def _corrupt(self, context: Context, slot: Slot, at: int) -> None:
+        """Flips a bit of byte `at` of the command's result."""
+        address = [each for each in slot.buffers() if each][-1]
+        byte = ffi.cast("uint8_t *", self.resolve(context, address + at, 1))
+        byte[0] = byte[0] ^ 1
+
     def _command(self, context: Context, slot: Slot) -> int:
-        if self.faults.active:
-            status = self._injected(context)
+        injected = self.faults.command() if self.faults.active else []
+        if injected:
+            status = self._injected(context, injected)
             if status:
                 self.executed += 1
                 return status
@@ -276,7 +297,11 @@ class Npu:
         if status:
             self.executed += 1
             return status
-        return self.execute(context, slot, program, family)
+        status = self.execute(context, slot, program, family)
+        for fault in injected:
+            if fault.kind == "corrupt" and not status:
+                self._corrupt(context, slot, fault.value)
+        return status
 
     def fetch(self, context: Context, slot: Slot) -> tuple[int, bytes, int]:
         """(status, instruction stream, kernel family) of a command."""
@@ -321,14 +346,14 @@ class Npu:
             self.log(f"context {context.id}: {error}")
         return cu.family
 
-    def _injected(self, context: Context) -> int:
-        for fault in self.faults.command():
+    def _injected(self, context: Context, faults: list[Fault]) -> int:
+        for fault in faults:
             if fault.kind == "slow":
                 context.wait(fault.value * 1e-6)
             elif fault.kind == "hang":
                 self.log(f"injected fault: context {context.id} hangs")
                 context.wait(None)
-            else:
+            elif fault.kind == "fail":
                 self.log(f"injected fault: context {context.id}: status {fault.value:#x}")
                 return fault.value or Status.INVALID_INSTRUCTION
         return Status.OK

@@ -1,0 +1,243 @@
+"""Chains and user-pointer weights: used where a trial at load proves them, given up where they fail later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from amdxdna.device import Device
+from amdxdna.errors import CommandFailed, CommandTimeout, DeviceBusy
+from qwen35.bundle import Bundle
+from qwen35.errors import UsageError
+from qwen35.model.options import Options
+from qwen35.model.text import TextModel
+from tests.model_bundle import bundle_path, run, tokens
+
+IDS = tokens("tied", 24)
+QUIET = "emu:threads=1,quiet,tdr=0.2"
+
+
+def load(options: str = "", notes: list[str] | None = None, **ways) -> TextModel:
+    device = Device.open(f"{QUIET},{options}" if options else QUIET)
+    bundle = Bundle.open(bundle_path("tied"))
+    return TextModel(bundle, device, 128, options=Options(**ways),
+                     note=None if notes is None else notes.append)
+
+
+def shut(text: TextModel) -> None:
+    text.close()
+    text.device.close()
+
+
+@pytest.fixture(scope="module")
+def wanted() -> np.ndarray:
+    text = load(chains="off")
+    rows = run(text, IDS, 16)
+    shut(text)
+    return rows
+
+
+def answers(text: TextModel) -> np.ndarray:
+    rows = run(text, IDS, 16)
+    shut(text)
+    return rows
+
+
+def test_chains_are_used_where_the_trial_finds_nothing(wanted: np.ndarray) -> None:
+    notes: list[str] = []
+    text = load(notes=notes)
+    assert text.npu.chains and not notes
+    assert text.ways[0].startswith("chains on: 3 groups gave the results of single commands")
+    assert np.array_equal(answers(text), wanted)
+
+
+@pytest.mark.parametrize(("fault", "words"), [
+    ("chain_corrupt=1", "a chain's result differs from single commands' (gemv down)"),
+    ("chain_corrupt=4:3", "a chain's result differs from single commands' (gemv head)"),
+    ("chain_skip=5", "a chain's result differs from single commands' (gemm down)"),
+    ("chain_fail=2", "gemv down as a chain: EXEC_CMD: the firmware refused the command"),
+    ("chain_hang=1", "gemv down as a chain: EXEC_CMD: the command made no progress"),
+    ("chain_hang=5", "gemm down as a chain: EXEC_CMD: the command made no progress"),
+])
+def test_what_the_trial_finds_is_off_and_told_in_one_line(fault: str, words: str, wanted: np.ndarray) -> None:
+    notes: list[str] = []
+    text = load(fault, notes)
+    assert not text.npu.chains and words in text.ways[0]
+    assert len(notes) == 1 and notes[0].startswith("command chains are off: ") and words in notes[0]
+    assert np.array_equal(answers(text), wanted)
+
+
+def test_a_chain_that_takes_too_long_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    from qwen35.model import trial
+
+    monkeypatch.setattr(trial, "_GRACE", -10.0)
+    text = load()
+    assert not text.npu.chains and "a chain took" in text.npu.chains_why
+    shut(text)
+
+
+def test_single_commands_that_fail_end_the_load() -> None:
+    with pytest.raises(CommandFailed):
+        load("fail=1")
+
+
+def test_no_trial_where_a_chains_end_cannot_be_trusted(wanted: np.ndarray) -> None:
+    notes: list[str] = []
+    text = load("driver=6.18.5", notes)
+    assert not text.device.profile.chains_trusted
+    assert not text.npu.chains and "cannot be trusted" in text.ways[0] and not notes
+    assert np.array_equal(answers(text), wanted)
+
+
+@pytest.mark.parametrize("fault", ["chain_fail=1", "chain_hang=1", "chain_fail=5", "chain_hang=6"])
+def test_a_chain_that_fails_later_runs_again_singly(fault: str, wanted: np.ndarray) -> None:
+    notes: list[str] = []
+    text = load(fault, notes, chains="on")
+    loads = text.device.pool.loads
+    assert text.npu.chains and not notes
+    got = run(text, IDS, 16)
+    assert np.array_equal(got, wanted)
+    assert not text.npu.chains and text.ways[0].startswith("chains off: failed: ")
+    assert [line.partition(":")[0] for line in notes] == ["command chains are off, single commands go on"]
+    assert text.device.pool.loads > loads  # the context is a fresh one
+    shut(text)
+
+
+def test_a_hang_that_no_driver_ends_is_waited_for_no_longer_than_asked(
+    monkeypatch: pytest.MonkeyPatch, wanted: np.ndarray
+) -> None:
+    monkeypatch.setattr(Options, "limit", lambda self, ops: 0.3)
+    monkeypatch.setattr("amdxdna.hwctx.DRAIN_SECONDS", 0.1)
+    notes: list[str] = []
+    text = load("tdr=0,chain_hang=1", notes, chains="on")
+    assert np.array_equal(run(text, IDS, 16), wanted)
+    assert len(notes) == 1 and "within 0.3 s" in notes[0]
+    shut(text)
+
+
+def test_buffers_of_a_command_that_never_ended_are_not_used_again(
+    monkeypatch: pytest.MonkeyPatch, wanted: np.ndarray
+) -> None:
+    """A driver that cannot even destroy the context: new buffers, the user is told, the model goes on."""
+    from amdxdna.pool import SharedContext
+
+    notes: list[str] = []
+    text = load("hang=40", notes, chains="off")
+
+    def stuck(shared: SharedContext) -> bool:
+        return settle(shared) and False
+
+    settle = SharedContext.settle
+    before = {buffer.address for buffer in text._step._buffers}
+    with monkeypatch.context() as patch:
+        patch.setattr(SharedContext, "settle", stuck)
+        with pytest.raises(CommandTimeout):
+            for _ in range(40):
+                text.reset()
+                run(text, IDS, 16)
+    assert len(notes) == 1 and notes[0].startswith("a command never ended")
+    assert not before & {buffer.address for buffer in text._step._buffers}
+    text.reset()
+    assert np.array_equal(answers(text), wanted)
+
+
+def test_a_context_that_cannot_be_destroyed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = load("tdr=0,hang=1-", chains="off")
+    kernel = text.npu.kernel("o", 0)
+    monkeypatch.setattr("amdxdna.hwctx.DRAIN_SECONDS", 0.1)
+    context = kernel.shared.ready()
+
+    def busy() -> None:
+        raise DeviceBusy("busy", call="DESTROY_HWCTX")
+
+    plan = text._step._plans[0].output
+    plan._calls[0][0][0].start(*plan._calls[0][0][1])
+    with monkeypatch.context() as patch:
+        patch.setattr(context, "close", busy)
+        assert text.npu.drain() is False
+    context.close()
+    assert text.npu.drain() is True
+    shut(text)
+
+
+# -- weights
+
+
+def test_weights_are_copied_where_the_driver_is_not_known_to_keep_them() -> None:
+    text = load()
+    assert text.weights.way == "copy" and "is not known to keep" in text.ways[1]
+    shut(text)
+
+
+@pytest.mark.parametrize(("lie", "way", "words"), [
+    ("", "map", "results are those over copies"),
+    ("other", "copy", "results over user memory differ from those over a copy (l"),
+    ("end", "copy", "results over user memory differ from those over a copy (head"),
+])
+def test_user_memory_is_used_where_the_trial_finds_nothing(
+    monkeypatch: pytest.MonkeyPatch, wanted: np.ndarray, lie: str, way: str, words: str
+) -> None:
+    """A driver that takes read-only memory: here a wrap is a BO filled with what the file holds, or not."""
+    from dataclasses import replace
+
+    device = Device.open(QUIET)
+    bundle = Bundle.open(bundle_path("tied"))
+    profile = replace(device.profile, user_pointers="ro")
+    monkeypatch.setattr(type(device), "profile", property(lambda self: profile))
+
+    def wrap(address: int, nbytes: int):
+        buffer = device.alloc(nbytes)
+        data = np.zeros(nbytes, np.uint8)
+        with open(bundle.tensors.path, "rb") as file:
+            read = file.readinto(data.data)
+        assert read == bundle.tensors.nbytes
+        if lie == "other":
+            data[:] = np.roll(data, 4096)
+        if lie == "end":  # the last page of the last stream is another
+            last = max((bundle.tensors.info(f"head{j}") for j in range(bundle.config.n_head)),
+                       key=lambda info: info.offset)
+            data[last.offset + last.nbytes - 100:last.offset + last.nbytes] ^= 0x55
+        buffer.write(data)
+        return buffer
+
+    monkeypatch.setattr(device, "wrap", wrap)
+    notes: list[str] = []
+    text = TextModel(bundle, device, 128, options=Options(), note=notes.append)
+    assert text.weights.way == way and words in text.ways[1]
+    assert len(notes) == (way == "copy")
+    assert np.array_equal(answers(text), wanted)
+
+
+# -- options
+
+
+def test_options_and_their_environment() -> None:
+    environ = {"QWEN35_CHAINS": "off", "QWEN35_WEIGHTS": "copy", "QWEN35_WAIT": "20"}
+    assert Options.of(environ={}) == Options("auto", "auto", 10.0)
+    assert Options.of(environ=environ) == Options("off", "copy", 20.0)
+    assert Options.of("on", None, 30, environ) == Options("on", "copy", 30)
+    assert Options(wait=20).limit(5 * 10**9) == 25
+
+
+@pytest.mark.parametrize(("environ", "where"), [
+    ({"QWEN35_CHAINS": "perhaps"}, "QWEN35_CHAINS"),
+    ({"QWEN35_WEIGHTS": "user-pointer"}, "QWEN35_WEIGHTS"),
+    ({"QWEN35_WAIT": "9"}, "QWEN35_WAIT"),
+    ({"QWEN35_WAIT": "inf"}, "QWEN35_WAIT"),
+    ({"QWEN35_WAIT": "soon"}, "QWEN35_WAIT"),
+])
+def test_options_that_are_none(environ: dict[str, str], where: str) -> None:
+    with pytest.raises(UsageError, match=where):
+        Options.of(environ=environ)
+
+
+def test_the_command_line_shows_what_is_used(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    from qwen35.cli import main
+
+    words = ["--prompt", "hi", "--max-new", "1", "--timing", "--device", QUIET, "--chains", "off"]
+    assert main([str(bundle_path("tied")), *words, "--wait", "11"]) == 0
+    err = capsys.readouterr().err
+    assert "timing: chains off: as asked" in err and "timing: weights copy: " in err
+    assert "waits end after 11 s" in err
