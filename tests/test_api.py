@@ -137,7 +137,7 @@ def test_a_failing_command_ends_the_turn_and_not_the_session(model: Qwen35, bund
     for text in ("one", "two"):
         want.ask(text, max_new=8, sampling=GREEDY).result()
     failures = 0
-    with Qwen35.load(bundle, 4096, f"{DEVICE},{fault},tdr=0.3,quiet") as faulty:
+    with Qwen35.load(bundle, 4096, f"{DEVICE},{fault},tdr=0.3,quiet", chains="off") as faulty:
         talk = faulty.conversation()
         for text in ("one", "two"):
             for _ in range(3):

@@ -84,7 +84,7 @@ def test_command(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out.splitlines()
     assert out[0] == f"bundle   {exported}"
     assert [line.split()[0] for line in out] == [
-        "bundle", "model", "vision", "weights", "kernels", "device", "memory", "checks"
+        "bundle", "model", "vision", "weights", "kernels", "device", "memory", "checks", "options"
     ]
     assert info_main([str(exported), "--json", "--verify", "--max-ctx", "100"]) == 0
     facts = json.loads(capsys.readouterr().out)

@@ -210,13 +210,14 @@ def test_every_gemv_is_needed(copy: Path, key: str) -> None:
     fails(copy, f"gemv {key} is missing")
 
 
-def test_a_compiled_bundle_may_hold_longer_streams_but_no_shorter_ones(copy: Path) -> None:
+def test_a_compiled_bundle_may_hold_longer_streams_and_shorter_ones_are_told(copy: Path) -> None:
     for file in copy.glob("kernels/*.bin"):
         file.write_bytes(b"\x01\0\0\0" + file.read_bytes())
     replace(copy / "tensors.txt", "l1.g.gu ", "l1.g.gu u8 23048 0 23048")
     assert not Bundle.open(copy).emulated
     replace(copy / "tensors.txt", "l1.g.gu ", "l1.g.gu u8 23032 0 23032")
-    fails(copy, "23,032 bytes, b_bytes of gemm gu takes 23,040")
+    (warning,) = Bundle.open(copy).warnings
+    assert "23,032 bytes, b_bytes of gemm gu takes 23,040" in str(warning)
 
 
 @pytest.mark.parametrize(("record", "old", "new"), [

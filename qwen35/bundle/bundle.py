@@ -43,7 +43,8 @@ class Bundle:
     """A bundle, read and checked by `Bundle.open`. Immutable; any thread may read.
 
     `manifest`, `tensors` (Store), `xclbins`, `gemms`, `gemvs` (by key), `tokcases`, `references`, `sums`
-    (by file), `config` (ModelConfig, vision included). Every fault raises BundleError(path, line, message).
+    (by file), `config` (ModelConfig, vision included). Every fault raises BundleError(path, line, message);
+    `warnings` are what is only unusual in a compiled bundle: other readers accept it, and it runs.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
@@ -51,7 +52,8 @@ class Bundle:
         self.path = Path(directory)
         if not self.path.is_dir():
             raise BundleError(self.path, 0, "no such bundle directory", "give the directory of manifest.txt")
-        self.manifest = Manifest.read(self.path)
+        self.warnings: list[BundleError] = []
+        self.manifest = Manifest.read(self.path, self.warnings)
         self.xclbins: dict[str, XclbinSpec] = self.manifest.xclbins
         self.gemms: dict[str, GemmSpec] = read_gemms(self.manifest)
         self.gemvs: dict[str, GemvSpec] = read_gemvs(self.manifest)
@@ -59,7 +61,7 @@ class Bundle:
         self.references: tuple[Reference, ...] = read_references(self.manifest)
         self.sums: dict[str, FileSum] = read_sums(self.manifest)
         self._require_files()
-        self.tensors = Store(self.path)
+        self.tensors = Store(self.path, self.warnings)
 
     @classmethod
     def open(cls, directory: str | os.PathLike[str], *, check: bool = True) -> Bundle:
@@ -73,6 +75,12 @@ class Bundle:
 
             check_model(bundle)
         return bundle
+
+    def unusual(self, error: BundleError) -> None:
+        """Notes a warning. What our own export writes is never unusual: there it is raised."""
+        if self.emulated:
+            raise error
+        self.warnings.append(error)
 
     @cached_property
     def config(self) -> ModelConfig:

@@ -57,7 +57,7 @@ def describe(bundle: Bundle, max_ctx: int = 8192) -> dict[str, Any]:
         "device": "emulated" if bundle.emulated else "compiled",
         "memory": _memory(bundle, config, sizes, max_ctx), "max_ctx": max_ctx,
         "tokenizer_cases": len(bundle.tokcases), "references": [one.name for one in bundle.references],
-        "checksums": len(bundle.sums),
+        "checksums": len(bundle.sums), "warnings": [str(error) for error in bundle.warnings],
     }
 
 
@@ -101,6 +101,7 @@ def lines(facts: dict[str, Any]) -> list[str]:
         f"checks   {facts['tokenizer_cases']} tokenizer cases, {len(facts['references'])} reference runs, "
         f"{facts['checksums']} checksums",
     ]
+    out += [f"unusual  {text}" for text in facts["warnings"]]
     return out
 
 

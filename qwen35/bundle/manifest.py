@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from qwen35.bundle.errors import BundleError
-from qwen35.bundle.text import parse_count, parse_real, read_lines, relative_path, shown
+from qwen35.bundle.text import any_path, parse_count, parse_real, read_lines, relative_path, shown
 
 __all__ = ["MANIFEST", "VERSION", "Manifest", "Param", "Record", "XclbinSpec"]
 
@@ -34,6 +34,14 @@ class Record:
     tag: str
     fields: tuple[str, ...]
     keyed: dict[str, str] = field(repr=False)
+    notes: list[BundleError] | None = field(default=None, repr=False, compare=False)
+
+    def unusual(self, message: str) -> None:
+        """Notes what other readers accept and this program can live with; refused where nobody notes."""
+        error = BundleError(self.path, self.line, f"{self.tag}: {message}")
+        if self.notes is None:
+            raise error
+        self.notes.append(error)
 
     def fail(self, message: str, remedy: str = "") -> NoReturn:
         """Raises BundleError pointing at this line."""
@@ -62,13 +70,18 @@ class Record:
             self.fail(f"{name} {shown(text)} is not a whole number")
         if not least <= number <= most:
             self.fail(f"{name} {number} is outside {least}..{most}")
+        if text.startswith("+"):
+            self.unusual(f"{name} {shown(text)} has a sign")
         return number
 
     def file(self, name: str, text: str) -> str:
         """`text` as a bundle-relative file name."""
         path = relative_path(text)
         if path is None:
-            self.fail(f"{name} {shown(text)} is not a path inside the bundle")
+            if self.notes is None or not any_path(text):
+                self.fail(f"{name} {shown(text)} is not a path inside the bundle")
+            self.unusual(f"{name} {shown(text)} is not a path inside the bundle")
+            return text
         return path
 
     def flag(self, key: str, default: bool | None = None) -> bool:
@@ -89,6 +102,7 @@ class Param:
     line: int
     name: str
     text: str
+    notes: list[BundleError] | None = field(default=None, repr=False, compare=False)
 
     def fail(self, message: str) -> NoReturn:
         """Raises BundleError pointing at this param."""
@@ -101,6 +115,11 @@ class Param:
             self.fail(f"{shown(self.text)} is not a whole number")
         if not least <= number <= most:
             self.fail(f"{number} is outside {least}..{most}")
+        if self.text.startswith("+"):
+            error = BundleError(self.path, self.line, f"param {self.name}: {shown(self.text)} has a sign")
+            if self.notes is None:
+                raise error
+            self.notes.append(error)
         return number
 
     def real(self, least: float = 1e-30, most: float = 1e30) -> float:
@@ -151,14 +170,18 @@ class Manifest:
     records: tuple[Record, ...]
 
     @classmethod
-    def read(cls, directory: Path) -> Manifest:
-        """Reads `directory`/manifest.txt. Raises BundleError naming file and line."""
+    def read(cls, directory: Path, notes: list[BundleError] | None = None) -> Manifest:
+        """Reads `directory`/manifest.txt. Raises BundleError naming file and line.
+
+        What is only unusual goes to `notes`, also when the records are interpreted later; without it is
+        refused.
+        """
         path = directory / MANIFEST
         version: int | None = None
         params: dict[str, Param] = {}
         xclbins: dict[str, XclbinSpec] = {}
         records: list[Record] = []
-        for record, line in _records(path):
+        for record, line in _records(path, notes):
             if record.tag == "version":
                 if version is not None:
                     record.fail("repeated")
@@ -194,18 +217,18 @@ class Manifest:
         return self.params[name]
 
 
-def _records(path: Path) -> Iterator[tuple[Record, str]]:
+def _records(path: Path, notes: list[BundleError] | None) -> Iterator[tuple[Record, str]]:
     for number, line in enumerate(read_lines(path, _LIMIT), 1):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
         fields = tuple(words[1:])
         keyed = dict(word.split("=", 1) for word in fields if "=" in word)
-        yield Record(path, number, words[0], fields, keyed), line
+        yield Record(path, number, words[0], fields, keyed, notes), line
 
 
 def _param(record: Record, line: str) -> Param:
     name = record.text(0, "the name")
     if len(record.fields) < 2:
         record.fail(f"{shown(name)} has no value")
-    return Param(record.path, record.line, name, line.split(None, 2)[2].strip())
+    return Param(record.path, record.line, name, line.split(None, 2)[2].strip(), record.notes)

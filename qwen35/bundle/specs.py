@@ -8,8 +8,11 @@ All specs are immutable.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
+from qwen35.bundle.errors import BundleError
 from qwen35.bundle.manifest import Manifest, Record
 from qwen35.bundle.text import parse_count, shown
 
@@ -27,6 +30,7 @@ __all__ = [
     "read_tokcases",
 ]
 
+Of = TypeVar("Of")
 MAX_CHUNKS = 65536
 _DIM = 1 << 24
 _ELEMENTS = 1 << 40
@@ -152,7 +156,7 @@ def read_gemms(manifest: Manifest) -> dict[str, GemmSpec]:
         if record.tag == "gemm":
             key = record.text(0, "the key")
             if key in heads:
-                record.fail(f"{shown(key)} is repeated (first on line {heads[key].line})")
+                record.unusual(f"{shown(key)} is repeated (first on line {heads[key].line}); the last counts")
             heads[key] = record
             streams[key] = [_stream(manifest, record, 1, "gemm")]
         elif record.tag == "gemm_chunks":
@@ -171,7 +175,7 @@ def _gemm(key: str, record: Record, streams: list[GemmStream]) -> GemmSpec:
     lda, c_stride = record.count("lda", most=_DIM), record.count("c_stride", most=_DIM)
     b_bytes = record.count("b_bytes", most=_ELEMENTS)
     if lda < k:
-        record.fail(f"lda={lda} is less than K={k}")
+        record.unusual(f"lda={lda} is less than K={k}")
     return GemmSpec(key, m, k, n, lda, c_stride, b_bytes, streams[0].ctx, tuple(streams), record.line)
 
 
@@ -181,7 +185,7 @@ def read_gemvs(manifest: Manifest) -> dict[str, GemvSpec]:
     for record in manifest.tagged("gemv"):
         key = record.text(0, "the key")
         if key in specs:
-            record.fail(f"{shown(key)} is repeated (first on line {specs[key].line})")
+            record.unusual(f"{shown(key)} is repeated (first on line {specs[key].line}); the last counts")
         specs[key] = GemvSpec(
             key,
             record.count("M", most=_DIM),
@@ -204,29 +208,45 @@ def _hex_text(record: Record, name: str, text: str) -> str:
 
 
 def read_tokcases(manifest: Manifest) -> tuple[TokenCase, ...]:
-    """The tokenizer tests in file order. Raises BundleError."""
-    cases = []
-    for record in manifest.tagged("tokcase"):
-        text = _hex_text(record, "the text", record.text(0, "the text"))
-        words = record.fields[1].split(",") if len(record.fields) > 1 else []
-        ids = [parse_count(word) for word in words if word]
-        if any(number is None for number in ids):
-            record.fail(f"{shown(record.fields[1])} is not a list of token ids")
-        cases.append(TokenCase(text, tuple(number for number in ids if number is not None), record.line))
-    return tuple(cases)
+    """The tokenizer tests in file order. Raises BundleError, or leaves out and notes what cannot be read."""
+    return tuple(_readable(_tokcase, manifest.tagged("tokcase")))
+
+
+def _readable(read: Callable[[Record], Of], records: Iterable[Record]) -> Iterator[Of]:
+    """Records that only `check` needs: no reason to refuse a bundle that runs."""
+    for record in records:
+        try:
+            yield read(record)
+        except BundleError as error:
+            if record.notes is None:
+                raise
+            record.notes.append(error)
+
+
+def _tokcase(record: Record) -> TokenCase:
+    text = _hex_text(record, "the text", record.text(0, "the text"))
+    words = record.fields[1].split(",") if len(record.fields) > 1 else []
+    ids = [parse_count(word) for word in words if word]
+    if any(number is None for number in ids):
+        record.fail(f"{shown(record.fields[1])} is not a list of token ids")
+    return TokenCase(text, tuple(number for number in ids if number is not None), record.line)
 
 
 def read_references(manifest: Manifest) -> tuple[Reference, ...]:
-    """The recorded reference runs in file order. Raises BundleError."""
+    """The recorded reference runs in file order. Raises BundleError, or notes as for test cases."""
     references: dict[str, Reference] = {}
-    for record in manifest.tagged("ref"):
+
+    def read(record: Record) -> Reference:
         name = record.text(0, "the name")
         if name in references:
             record.fail(f"{shown(name)} is repeated (first on line {references[name].line})")
         prompt = _hex_text(record, "prompt=", record.value("prompt"))
-        references[name] = Reference(
+        return Reference(
             name, prompt, record.flag("thinking"), record.flag("image", default=False), record.line
         )
+
+    for reference in _readable(read, manifest.tagged("ref")):
+        references[reference.name] = reference
     return tuple(references.values())
 
 

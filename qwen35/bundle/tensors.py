@@ -76,13 +76,18 @@ def _parse(path: Path, number: int, line: str) -> TensorInfo:
     return TensorInfo(name, dtype, tuple(dim for dim in shape if dim is not None), offset, nbytes, number)
 
 
-def read_index(path: Path) -> dict[str, TensorInfo]:
-    """The entries of a tensors.txt by name. Raises BundleError naming file and line."""
+def read_index(path: Path, notes: list[BundleError] | None = None) -> dict[str, TensorInfo]:
+    """The entries of a tensors.txt by name. Raises BundleError; `notes` as in Manifest.read."""
     entries: dict[str, TensorInfo] = {}
     for number, line in enumerate(read_lines(path, _LIMIT), 1):
         if not line.strip():
             continue
         info = _parse(path, number, line)
+        if "+" in "".join(line.split()[2:]):
+            error = BundleError(path, number, f"tensor {shown(info.name)}: a number has a sign")
+            if notes is None:
+                raise error
+            notes.append(error)
         if info.name in entries:
             first = entries[info.name].line
             raise BundleError(path, number, f"tensor {shown(info.name)} is repeated (first on line {first})")
@@ -97,11 +102,11 @@ class Store:
     rewrite a bundle in place while it is mapped: an exporter writes a new directory.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, notes: list[BundleError] | None = None) -> None:
         """Maps `directory`. Raises BundleError: see bundle-format; a tensor past the end is refused here."""
         self.index_path = directory / INDEX
         self.path = directory / BLOB
-        self._entries = read_index(self.index_path)
+        self._entries = read_index(self.index_path, notes)
         try:
             with open(self.path, "rb") as file:
                 size = os.fstat(file.fileno()).st_size

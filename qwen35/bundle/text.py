@@ -10,9 +10,9 @@ from pathlib import Path
 
 from qwen35.bundle.errors import BundleError
 
-__all__ = ["parse_count", "parse_real", "read_bytes", "read_lines", "relative_path", "shown"]
+__all__ = ["any_path", "parse_count", "parse_real", "read_bytes", "read_lines", "relative_path", "shown"]
 
-_COUNT = re.compile(r"[0-9]{1,18}\Z")
+_COUNT = re.compile(r"\+?[0-9]{1,18}\Z")
 _MOST_LINES = 1 << 17
 _LONGEST_LINE = 1 << 20
 _REAL = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40})([eE][+-]?[0-9]{1,4})?\Z")
@@ -63,7 +63,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def parse_count(text: str) -> int | None:
-    """A decimal integer of at most 18 digits, or None for anything else."""
+    """A decimal integer of at most 18 digits, a plus before them at most; None for anything else."""
     return int(text) if _COUNT.match(text) else None
 
 
@@ -73,6 +73,11 @@ def parse_real(text: str) -> float | None:
         return None
     value = float(text)
     return value if math.isfinite(value) else None
+
+
+def any_path(text: str) -> bool:
+    """Whether `text` can be a file's path at all, inside the bundle or not."""
+    return bool(text) and "\0" not in text and all(len(part.encode()) <= 255 for part in text.split("/"))
 
 
 def relative_path(text: str) -> str | None:

@@ -1,13 +1,15 @@
 """Do a bundle's params, kernel records and tensors agree?
 
 Where the kernels are the emulated NPU's, every packed stream must be exactly as long as its records say.
-Compiled kernels read streams whose layout only they know: there a stream must hold the b_bytes of its GEMM,
-and of the head, which no GEMM reads, the rows that embeddings are decoded from.
+Compiled kernels read streams whose layout only they know. Of their bundles two grades of things are found:
+what this runtime relies on is refused, and what is only unusual becomes one of `Bundle.warnings`, since the
+public reference runtime, which checks none of it, runs such a bundle. Relied on are the strides of rows that
+the host writes and reads, the sizes of host tensors, and the head's rows, which embeddings are decoded from.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from qwen35.bundle.errors import BundleError
@@ -18,6 +20,10 @@ if TYPE_CHECKING:
     from qwen35.model.config import ModelConfig, VisionConfig
 
 __all__ = ["check_model", "stream_bytes", "text_tensors"]
+
+
+IN_PLACE = ("down", "v_fc2")
+"""GEMMs whose A another GEMM writes: no host row has their stride."""
 
 
 def stream_bytes(rows: int, k: int, gemv_format: str) -> int:
@@ -43,6 +49,8 @@ def text_tensors(config: ModelConfig) -> dict[str, tuple[str, str]]:
 def check_model(bundle: Bundle) -> None:
     """Raises BundleError for the first thing missing or of the wrong size, naming file and line."""
     config = bundle.config
+    if bundle.emulated and bundle.warnings:
+        raise bundle.warnings[0]
     _Checker(bundle, config).text()
     if config.vision is not None:
         _Checker(bundle, config).vision(config.vision)
@@ -56,6 +64,9 @@ class _Checker:
     def fail(self, line: int, message: str) -> None:
         raise BundleError(self.bundle.manifest.path, line, message)
 
+    def unusual(self, line: int, message: str) -> None:
+        self.bundle.unusual(BundleError(self.bundle.manifest.path, line, message))
+
     def gemm(self, key: str, k: int, n: int, columns: int, row: int | None = None) -> GemmSpec:
         """The GEMM `key`, which must multiply K = k into at least n columns, C holding `columns` a row."""
         spec = self.bundle.gemms.get(key)
@@ -67,12 +78,18 @@ class _Checker:
         if spec.k != k:
             self.fail(spec.line, f"gemm {key}: K={spec.k}, the model has {k}")
         if spec.n < n:
-            self.fail(spec.line, f"gemm {key}: N={spec.n}, the model has {n}")
+            # the tower takes its columns by N, the text model by its own widths
+            self._grade(key.startswith("v_"), spec.line, f"gemm {key}: N={spec.n}, the model has {n}")
+        if spec.lda < k and key not in IN_PLACE:
+            self.fail(spec.line, f"gemm {key}: lda={spec.lda} is less than a row's {k}")
         if spec.c_stride < columns:
             self.fail(spec.line, f"gemm {key}: c_stride={spec.c_stride} is less than a row's {columns}")
         if self.bundle.emulated:
             self._spans(spec)
         return spec
+
+    def _grade(self, relied_on: bool, line: int, message: str) -> None:
+        (self.fail if relied_on else self.unusual)(line, message)
 
     def _spans(self, spec: GemmSpec) -> None:
         """The views must hold every row; what a compiler counts in them is its own, and buffers hold them."""
@@ -99,14 +116,17 @@ class _Checker:
     def f32(self, name: str, *shape: int) -> None:
         self.bundle.tensors.expect(name, "f32", *shape)
 
-    def stream(self, name: str, wanted: int, why: str, exact: bool) -> None:
-        """The packed tensor `name` must have `wanted` bytes (at least, unless `exact`)."""
+    def stream(self, name: str, wanted: int, why: str, exact: bool, relied_on: bool = False) -> None:
+        """The packed tensor `name` should have `wanted` bytes (at least, unless `exact`)."""
         info = self.bundle.tensors.info(name)
         if info.nbytes < wanted or (exact and info.nbytes != wanted):
-            raise BundleError(
+            error = BundleError(
                 self.bundle.tensors.index_path, info.line,
                 f"tensor {name} is {info.nbytes:,} bytes, {why} takes {wanted:,}",
             )
+            if exact or relied_on:
+                raise error
+            self.bundle.unusual(error)
 
     def text(self) -> None:
         c, inner = self.config, 2 * self.config.I
@@ -124,8 +144,7 @@ class _Checker:
             self.fail(pairs.line, f"gemv gu: M={pairs.m} is no whole number of 32 | 32 pairs")
         down = self.gemm("down", c.D, c.D, c.D)
         self.gemv("down", c.D, c.D)
-        if down.lda != gu.c_stride:
-            self.fail(down.line, f"gemm down: lda={down.lda} differs from gu's c_stride={gu.c_stride}")
+        self._in_place(down, gu, -(-c.max_prompt // c.chunk))
         head = self.gemv("head", c.head_rows, c.D)
         if head.m != c.head_rows:
             self.fail(head.line, f"gemv head: M={head.m}, param head_rows is {c.head_rows}")
@@ -138,11 +157,26 @@ class _Checker:
             if gemv == "head":
                 # the host decodes embedding rows from it, so its layout is known everywhere
                 self.stream(name, stream_bytes(c.head_rows, c.D, c.gemv_format), c.gemv_format, exact)
+                used = min(c.head_rows, max(c.vocab - int(name[4:]) * c.head_rows, 0))
+                self.stream(name, stream_bytes(used, c.D, c.gemv_format), c.gemv_format, False, c.tied)
         for i, kind in enumerate(c.layer_types):
             self._host(f"l{i}.h.", kind)
         self.f32("ln_f", c.D)
         if not c.tied:
             self.bundle.tensors.expect("embed", "bf16", c.vocab, c.D)
+
+    def _in_place(self, reader: GemmSpec, writer: GemmSpec, chunks: int) -> None:
+        """`reader` takes its A where `writer` put its C, by strides that their streams hold.
+
+        The records' numbers matter where a pass is split over several streams, whose parts the host places.
+        """
+        if reader.lda == writer.c_stride:
+            return
+        self._grade(
+            chunks > min(reader.max_chunks, writer.max_chunks), reader.line,
+            f"gemm {reader.key}: lda={reader.lda} differs from {writer.key.removeprefix('v_')}'s "
+            f"c_stride={writer.c_stride}")
+        self.bundle.gemms[reader.key] = replace(reader, lda=writer.c_stride)
 
     def _host(self, at: str, kind: str) -> None:
         c = self.config
@@ -169,8 +203,7 @@ class _Checker:
         self.gemm("v_proj", v.D, v.D, v.D, rows)
         fc1 = self.gemm("v_fc1", v.D, v.I, v.I, rows)
         fc2 = self.gemm("v_fc2", v.D, v.D, v.D, rows)
-        if fc2.lda != fc1.c_stride:
-            self.fail(fc2.line, f"gemm v_fc2: lda={fc2.lda} differs from v_fc1's c_stride={fc1.c_stride}")
+        self._in_place(fc2, fc1, -(-v.max_patches // rows))
         merger = self.bundle.gemms["v_m1"].m
         for key, columns in (("v_m1", wide), ("v_m2", v.out)):
             spec = self.gemm(key, v.D, columns, columns, merger)

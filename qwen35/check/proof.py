@@ -40,6 +40,8 @@ def checks(model: Qwen35, bundle: Bundle, told: Told | None = None) -> Iterator[
 
     Raises BundleError for records or tensors that do not fit, and the binding's errors.
     """
+    for warning in bundle.warnings:
+        yield Finding("bundle", None, f"unusual: {warning}")
     yield from _checksums(bundle, told)
     yield from _tokenizer(model, bundle)
     if not bundle.references:
