@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from amdxdna import ioctl
 from amdxdna._native import ffi, lib
 from amdxdna.errors import BadArgument, OutOfHeap, OutOfMemory, Unsupported, XdnaError, closed, from_errno
-from amdxdna.reaper import collect, doom, reap
+from amdxdna.reaper import Finalizer, collect, doom, reap, unmapping
+from amdxdna.signals import section, uninterrupted
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -71,8 +71,7 @@ class Buffer:
         self._viewed = False
         release = partial(_release, client, handle, heap_bytes, None if keep is None else keep[0])
         self._release: Callable[[], None] | None = release
-        self._finalizer = weakref.finalize(self, doom, release)
-        self._finalizer.atexit = False
+        self._finalizer = Finalizer(self, release)
 
     def __repr__(self) -> str:
         state = "closed" if not self.handle else f"at {self.address:#x}"
@@ -133,6 +132,7 @@ class Buffer:
             array.flags.writeable = False
         return array
 
+    @section
     def sub(self, offset: int, nbytes: int | None = None) -> Buffer:
         """A part of this buffer as a buffer: same BO, own address and ``clean`` flag.
 
@@ -195,8 +195,10 @@ class Buffer:
         if offset < 0 or offset + source.nbytes > self.nbytes:
             raise BadArgument(f"{source.nbytes} bytes at {offset} do not fit {self.nbytes}", call="write",
                               remedy="Correct offset and size")
+        clean, self.clean = self.clean, False
         memory[offset:offset + source.nbytes] = source
-        self.to_device(offset, source.nbytes)
+        self._flush(offset, source.nbytes)
+        self.clean = clean or source.nbytes == self.nbytes
 
     def read(self, offset: int = 0, nbytes: int | None = None) -> bytes:
         """A copy of a range, as the device left it. Raises BadArgument when the range is not inside."""
@@ -210,10 +212,18 @@ class Buffer:
         """
         self._alive()
         request = ffi.new("struct drm_prime_handle *",
-                          {"handle": self.handle, "flags": os.O_RDWR | os.O_CLOEXEC})
-        ioctl.call(self.client.node, "PRIME_HANDLE_TO_FD", request, detail=f"a {self.kind} buffer")
-        return int(request.fd)
+                          {"handle": self.handle, "flags": os.O_RDWR | os.O_CLOEXEC, "fd": -1})
+        try:
+            uninterrupted(ioctl.call, self.client.node, "PRIME_HANDLE_TO_FD", request,
+                          detail=f"a {self.kind} buffer")
+            return int(request.fd)
+        except BaseException:
+            # A signal handler's, when there is a descriptor that the caller does not get to know.
+            if request.fd >= 0:
+                os.close(request.fd)
+            raise
 
+    @section
     def close(self) -> None:
         """Gives the buffer back. Views that still exist stay valid; the buffer itself is unusable.
 
@@ -228,6 +238,7 @@ class Buffer:
         del release
         reap()
 
+    @section
     def leak(self) -> None:
         """Keeps the BO until the device closes: the driver may still write to it."""
         if self._finalizer.detach():
@@ -253,11 +264,6 @@ class _Unmap:
         self.length = length
         self.pid = os.getpid()
 
-        self.doom = doom
-
-    def __call__(self, _pointer: object) -> None:
-        self.doom(self.unmap, first=True)
-
     def unmap(self) -> None:
         if self.pid != os.getpid():
             return
@@ -279,7 +285,7 @@ def _map(client: Client, nbytes: int, offset: int) -> tuple[int, Any]:
         raise
     except OSError as error:
         raise from_errno("mmap", error.errno or 0, f"{length} bytes") from None
-    return host, ffi.gc(ffi.cast("char *", host), _Unmap(client, host, length))
+    return host, ffi.gc(ffi.cast("char *", host), unmapping(_Unmap(client, host, length).unmap))
 
 
 def _finish(client: Client, handle: int, kind: str, nbytes: int) -> Buffer:
@@ -312,6 +318,7 @@ def _address(client: Client, handle: int, info: Any, host: int) -> int:
     return reported
 
 
+@section
 def allocate(client: Client, nbytes: int, kind: str = "share", flush: bool = True) -> Buffer:
     """A new buffer; :meth:`amdxdna.device.Device.alloc` documents it."""
     client.check_open()
@@ -400,6 +407,7 @@ def _place_dev(client: Client, nbytes: int) -> Buffer:
                   heap.host_address(address), heap_bytes=taken)
 
 
+@section
 def wrap(client: Client, address: int, nbytes: int, keep: Any = None, read_only: bool = False) -> Buffer:
     """A buffer over the caller's own pages; :meth:`amdxdna.device.Device.wrap` documents it.
 
@@ -436,6 +444,7 @@ def wrap(client: Client, address: int, nbytes: int, keep: Any = None, read_only:
     return buffer
 
 
+@section
 def import_fd(client: Client, fd: int, nbytes: int | None) -> Buffer:
     """A buffer over a dma-buf; :meth:`amdxdna.device.Device.import_fd` documents it."""
     client.check_open()

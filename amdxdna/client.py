@@ -19,7 +19,8 @@ from amdxdna import ioctl
 from amdxdna._native import ffi
 from amdxdna.errors import Closed, NoDevice, XdnaError, closed, unsupported
 from amdxdna.node import Node
-from amdxdna.reaper import PATIENCE, collect, doom, reap, reap_some
+from amdxdna.reaper import PATIENCE, Finalizer, collect, reap, reap_some
+from amdxdna.signals import section, uninterrupted
 
 if TYPE_CHECKING:
     from amdxdna.heap import Heap
@@ -81,8 +82,7 @@ class Client:
         except BaseException:
             node.close()
             raise
-        self._end = weakref.finalize(self, doom, partial(_end, node, self.leaked))
-        self._end.atexit = False
+        self._end = Finalizer(self, partial(_end, node, self.leaked))
 
     def need(self, feature: str, minor: int) -> None:
         """Raises Unsupported when the driver is older than DRM minor `minor`. Out-of-tree drivers say 1.0."""
@@ -107,7 +107,7 @@ class Client:
             with self.lock:
                 self.check_open()
                 if self._heap is None:
-                    self._heap = Heap(self)
+                    self._heap = uninterrupted(Heap, self)
         return self._heap
 
     @property
@@ -134,6 +134,7 @@ class Client:
             self._handles[handle] = self._handles.get(handle, 0) + 1
         return handle
 
+    @section
     def release(self, handle: int) -> None:
         """Gives a buffer handle back, at the last owner. Errors are dropped."""
         if self.pid != os.getpid():
@@ -159,6 +160,7 @@ class Client:
         return (reap_some() or any(pool.shed_pdis(nbytes) for pool in pools) or collect(PATIENCE)
                 or any(pool.shed_context() for pool in pools))
 
+    @section
     def close(self) -> None:
         """Closes the pools and the node; the driver then frees whatever is left. Does nothing twice."""
         if self.pid != os.getpid():

@@ -18,7 +18,8 @@ from amdxdna.hwctx import HwContext, QoS
 from amdxdna.node import Node, open_node, resolve
 from amdxdna.pool import ContextPool
 from amdxdna.profile import DriverProfile
-from amdxdna.reaper import collect, doom, reap
+from amdxdna.reaper import Finalizer, collect, reap
+from amdxdna.signals import section, uninterrupted
 from amdxdna.xclbin import Xclbin
 
 _clients: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
@@ -50,8 +51,7 @@ class Device:
     def __init__(self, client: Client) -> None:
         self._client: Client | None = client
         self._pool = None if client.pool is None else client.pool()
-        self._finalizer = weakref.finalize(self, doom, partial(_dropped, client))
-        self._finalizer.atexit = False
+        self._finalizer = Finalizer(self, partial(_dropped, client))
 
     @classmethod
     def open(cls, spec: str | int | os.PathLike[str] | Node | None = "auto", *, sys: str | Path = "/sys",
@@ -69,19 +69,24 @@ class Device:
         if isinstance(spec, os.PathLike):
             spec = os.fspath(spec)
         if spec is not None and not isinstance(spec, (str, int)):
-            return cls(Client(spec))
+            return uninterrupted(lambda: cls(Client(spec)))
         reap()
         where = resolve(spec, sys, dev)
         if where == "emu" or where.startswith("emu:"):
-            return cls(Client(open_node(where)))
+            return uninterrupted(lambda: cls(Client(open_node(where))))
         key = os.path.realpath(where)
         with _lock:
             _lock.wait_for(lambda: key not in _closing)
-            client = _clients.get(key)
-            if client is not None and not client.closed and client.pid == os.getpid():
-                client.references += 1
-            else:
-                client = _clients[key] = Client(_open_again(where))
+            return uninterrupted(cls._open, key, where)
+
+    @classmethod
+    def _open(cls, key: str, where: str) -> Device:
+        """A Device on a kernel's node. The lock is held."""
+        client = _clients.get(key)
+        if client is not None and not client.closed and client.pid == os.getpid():
+            client.references += 1
+        else:
+            client = _clients[key] = Client(_open_again(where))
         return cls(client)
 
     def __enter__(self) -> Device:
@@ -227,6 +232,7 @@ class Device:
     def power_mode(self, mode: query.PowerMode | int) -> None:
         query.set_power_mode(self.client, mode)
 
+    @section
     def close(self) -> None:
         """Ends this Device; the last one on a node waits for the runs in flight and closes it. Idempotent.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from amdxdna import ioctl
 from amdxdna._native import ffi, lib
 from amdxdna.errors import OutOfHeap, XdnaError, from_errno
-from amdxdna.reaper import doom
+from amdxdna.reaper import unmapping
 
 if TYPE_CHECKING:
     from amdxdna.client import Client
@@ -40,7 +40,8 @@ class Heap:
         self.size = 0
         self.host, self.limit = self._reserve(client)
         self._chunks: list[int] = []
-        pointer = ffi.gc(ffi.cast("char *", self.host), _Unmap(client, self.host, self.limit, self._chunks))
+        unmap = _Unmap(client, self.host, self.limit, self._chunks).unmap
+        pointer = ffi.gc(ffi.cast("char *", self.host), unmapping(unmap))
         self.memory = memoryview(ffi.buffer(pointer, self.limit))
         """The whole reservation; only the first ``size`` bytes may be touched."""
         self.device = self._add(CHUNK)
@@ -134,11 +135,6 @@ class _Unmap:
         self.host = host
         self.limit = limit
         self.chunks = chunks
-
-        self.doom = doom
-
-    def __call__(self, _pointer: object) -> None:
-        self.doom(self.unmap, first=True)
 
     def unmap(self) -> None:
         if self.pid != os.getpid():

@@ -7,7 +7,6 @@ import errno
 import os
 import threading
 import time
-import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,8 +22,9 @@ from amdxdna.client import Client
 from amdxdna.errors import BadArgument, ContextRefused, NoFreeContext, OutOfHeap, XdnaError, closed
 from amdxdna.heap import GRANULE
 from amdxdna.packet import State
-from amdxdna.reaper import PATIENCE, doom, reap
+from amdxdna.reaper import PATIENCE, Finalizer, reap
 from amdxdna.run import NOT_SUBMITTED, Command, Run
+from amdxdna.signals import interruptible, section, uninterrupted
 from amdxdna.xclbin import Xclbin
 
 DEFAULT_OPS_PER_CYCLE = 2048
@@ -72,6 +72,7 @@ class HwContext:
     Thread-safe, except that close() must not overlap a start.
     """
 
+    @section
     def __init__(self, client: Client, xclbin: Xclbin, qos: QoS | None = None,
                  pdis: Sequence[Buffer] | None = None, patient: bool = True) -> None:
         """`pdis`: in place of own ones. `patient`: when the device is full, looks for garbage first."""
@@ -85,8 +86,9 @@ class HwContext:
         self.broken_at = 0.0
         self._good = False
         """Whether the last command that is over completed."""
-        self.orphans: deque[Command] = deque()
-        """Commands whose Runs were dropped before they were over."""
+        self.orphans: deque[tuple[Command, int]] = deque()
+        """Commands, and their numbers, whose Runs were dropped before they were over. What is there twice, or
+        over by now and in use again, is known by its number."""
         self._free: list[Command] = []
         self._pending: dict[Command, object] = {}
         self._own_pdis = pdis is None
@@ -132,8 +134,7 @@ class HwContext:
         self.syncobj = request.syncobj_handle
         self._open.append(self.handle)
         hold(self.client, self._open)
-        weakref.finalize(self, doom, partial(
-            abandon, self.client, self._open, self.syncobj, self._pending, self._pdis)).atexit = False
+        Finalizer(self, partial(abandon, self.client, self._open, self.syncobj, self._pending, self._pdis))
 
     def _configure(self) -> None:
         cus = self.xclbin.cus
@@ -178,14 +179,14 @@ class HwContext:
         self._pending[command] = keep
         try:
             ioctl.call(self.client.node, "EXEC_CMD", command.exec_address)
+            return Run(self, command)
         except BaseException:
             if exec_.seq == NOT_SUBMITTED:
                 with self.lock:
                     self._recycle(command)
             else:
-                self.orphans.append(command)
+                self.orphans.append((command, exec_.seq))
             raise
-        return Run(self, command)
 
     def run(self, words: bytes, buffers: Sequence[Buffer] = ()) -> Run:
         """Submits a packet of :mod:`amdxdna.packet` as it is, touching `buffers`. For tools and tests."""
@@ -206,7 +207,10 @@ class HwContext:
         if (reset or state == State.NEW or not (good or self._good)) and not self.broken:
             self.broken_at = time.monotonic() if reset else 0.0
             self.broken = True
-        self._recycle(command, leak=reset)
+        if reset:
+            uninterrupted(self._recycle, command, True)
+        else:
+            self._recycle(command)
 
     def _recycle(self, command: Command, leak: bool = False) -> None:
         self._pending.pop(command, None)
@@ -223,18 +227,20 @@ class HwContext:
     def _collect(self) -> None:
         """Takes back the commands of dropped Runs that are over. The lock is held."""
         for _ in range(len(self.orphans)):
-            command = self.orphans.popleft()
-            if self.settle(command, 0):
-                self.finished(command)
-            else:
-                self.orphans.append(command)
+            command, sequence = self.orphans[0]
+            if command.exec.seq == sequence:
+                if self.settle(command, 0):
+                    self.finished(command)
+                else:
+                    self.orphans.append((command, sequence))
+            self.orphans.popleft()
 
     def settle(self, command: Command, deadline: int) -> bool:
         """Waits for a command for its context's sake, and notes its state for its Run. Internal."""
         if command.state is not None:
             return True
         sequence = command.exec.seq
-        if sequence == NOT_SUBMITTED or not command.over(self.client, sequence, deadline):
+        if sequence == NOT_SUBMITTED or not interruptible(command.over, self.client, sequence, deadline):
             return False
         with self.lock:
             if command.state is None and command.exec.seq == sequence:
@@ -250,6 +256,7 @@ class HwContext:
         deadline = time.monotonic_ns() + int(seconds * 1e9)
         return all(self.settle(command, deadline) for command in list(self._pending))
 
+    @section
     def close(self) -> None:
         """Waits for the commands in flight, then destroys the context. Idempotent; Runs stay waitable.
 

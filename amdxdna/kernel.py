@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from amdxdna import packet
 from amdxdna.buffer import Buffer
 from amdxdna.errors import BadArgument, closed
-from amdxdna.reaper import doom, reap
+from amdxdna.reaper import Finalizer, reap
 from amdxdna.run import Command, Run
+from amdxdna.signals import section
 
 if TYPE_CHECKING:
     from amdxdna.pool import SharedContext
@@ -43,8 +43,7 @@ class Kernel:
         self._mask = 1 << cu
         # Checks CU and address once; what changes from run to run is checked in prepare().
         packet.start_cu(cu, self._address, self._bytes, ())
-        self._finalizer = weakref.finalize(self, doom, shared.kernel_dropped)
-        self._finalizer.atexit = False
+        self._finalizer = Finalizer(self, shared.kernel_dropped)
 
     def __repr__(self) -> str:
         return f"<Kernel {self.name} of {self.shared.xclbin.path}>"
@@ -101,6 +100,7 @@ class Kernel:
         raise BadArgument(f"{self.name}: a buffer of another device", call="start",
                           remedy="Allocate it from the kernel's device, or pass it on as a dma-buf")
 
+    @section
     def close(self) -> None:
         """Gives the instruction buffer back; with an xclbin's last kernel goes its context. Idempotent."""
         insts, self._insts = self._insts, None

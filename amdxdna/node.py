@@ -97,8 +97,8 @@ class KernelNode:
 
     def ioctl(self, request: int, address: int) -> int:
         inside = self._inside
-        inside.append(None)
         try:
+            inside.append(None)
             fd = self._usable()
             while True:
                 value = lib.xdna_ioctl(fd, request, address)
@@ -115,8 +115,8 @@ class KernelNode:
 
     def mmap(self, length: int, offset: int, *, address: int = 0) -> int:
         flags = MAP_SHARED | (MAP_FIXED if address else 0)
-        self._inside.append(None)
         try:
+            self._inside.append(None)
             value = lib.xdna_mmap(address, length, PROT_READ_WRITE, flags, self._usable(), offset)
         finally:
             self._inside.pop()

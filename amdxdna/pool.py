@@ -19,6 +19,7 @@ from amdxdna.hwctx import HwContext, QoS, load_pdis
 from amdxdna.kernel import Kernel
 from amdxdna.reaper import PATIENCE
 from amdxdna.run import Run
+from amdxdna.signals import SLICE, acquire, interruptible, let_in, section
 from amdxdna.xclbin import Xclbin
 
 RECOVERY_SECONDS = 0.5
@@ -27,6 +28,8 @@ RECOVERY_SECONDS = 0.5
 _EVICT_PATIENCE = 0.05
 _EVICT_SECONDS = 60.0
 """How long a busy context is waited for: several commands of the slowest (emulated) kind."""
+_CLOSING_SECONDS = 10.0
+"""How long a context that another thread is closing is waited for."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +108,11 @@ class SharedContext:
     def drop_kernel(self) -> None:
         """One kernel less; with the last, context and PDIs go."""
         if self.pool.release(self):
-            with self.lock:
+            acquire(self.lock)
+            try:
                 self.pool.forget(self)
+            finally:
+                self.lock.release()
 
     def kernel_dropped(self) -> None:
         """The same for one that was never closed; does not wait for commands in flight."""
@@ -163,6 +169,7 @@ class ContextPool:
         """All counts."""
         return PoolStats(self._loads, self._swaps, self._recoveries, self.resident)
 
+    @section
     def kernel(self, xclbin: Xclbin, insts: bytes, *, name: str | None = None, ops: int = 0) -> Kernel:
         """A kernel that runs the instruction stream `insts` on a compute unit of `xclbin`.
 
@@ -196,12 +203,16 @@ class ContextPool:
         """Starts [(kernel, buffers), ...], all of one xclbin, as one command; see :func:`start_chain`."""
         return start_chain(calls, flush)
 
+    @section
     def unload(self) -> int:
         """Gives up every idle context, for other programs to use; returns how many. They come back on use."""
         freed = 0
-        with self._load_lock:
+        acquire(self._load_lock)
+        try:
             for entry in self._listed():
                 freed += self._give_up(entry, 0.0)
+        finally:
+            self._load_lock.release()
         return freed
 
     def shed_pdis(self, nbytes: int) -> int:
@@ -228,6 +239,7 @@ class ContextPool:
         return any(self._give_up(entry, 0.0) and self.shed_pdis(1)
                    for entry in sorted(self._listed(), key=lambda e: e.stamp))
 
+    @section
     def close(self) -> None:
         """Waits for the runs in flight and closes every context and PDI. Kernels are unusable then.
 
@@ -240,11 +252,13 @@ class ContextPool:
             self._closing += len(entries)
         failed: XdnaError | None = None
         for entry in entries:
-            with entry.lock:
-                try:
-                    self.forget(entry)
-                except XdnaError as error:
-                    failed = failed or error
+            acquire(entry.lock)
+            try:
+                self.forget(entry)
+            except XdnaError as error:
+                failed = failed or error
+            finally:
+                entry.lock.release()
         if failed is not None:
             raise failed
 
@@ -297,16 +311,19 @@ class ContextPool:
             self._closings += 1
             self._change.notify_all()
 
+    @section
     def load(self, entry: SharedContext) -> HwContext:
         """Makes the context of `entry`, in place of a broken one too. Its lock is held."""
-        broken, entry.context = entry.context, None
-        with self._load_lock:
+        acquire(self._load_lock)
+        try:
+            broken = entry.context
             if self._closed or not entry.kernels:
                 raise closed("context pool" if self._closed else "kernel")
             if broken is not None:
                 pause = broken.broken_at + RECOVERY_SECONDS - time.monotonic()
                 if pause > 0:
-                    time.sleep(pause)
+                    interruptible(time.sleep, pause)
+                entry.context = None
                 broken.close()
                 self._recoveries += 1
             entry.loading = True
@@ -314,6 +331,8 @@ class ContextPool:
                 return self._fill(entry)
             finally:
                 entry.loading = False
+        finally:
+            self._load_lock.release()
 
     def _fill(self, entry: SharedContext) -> HwContext:
         """Makes PDIs and context of `entry`, in place of another context if need be. Both locks are held."""
@@ -363,9 +382,12 @@ class ContextPool:
 
     def _await_closing(self, seen: int) -> bool:
         """True when another thread has closed a context since `_closings` was `seen`, or is about to."""
+        end = time.monotonic() + _CLOSING_SECONDS
         with self._change:
-            return self._change.wait_for(lambda: self._closings != seen or not self._closing, 10) \
-                and self._closings != seen
+            while self._closings == seen and self._closing and time.monotonic() < end:
+                let_in()
+                self._change.wait(SLICE)
+            return self._closings != seen
 
     def _evict(self, wanting: SharedContext, columns: int | None = None) -> bool:
         """Gives up one context, idle and least recently used if there is such; false when none can go.
@@ -392,7 +414,7 @@ class ContextPool:
 
         Never blocks on the lock for good: its holder may be waiting to load a context itself.
         """
-        if not (entry.lock.acquire(timeout=patience) if patience else entry.lock.acquire(blocking=False)):
+        if not acquire(entry.lock, patience):
             return False
         try:
             context = entry.context

@@ -1,9 +1,9 @@
 """What objects that were dropped without close() leave to do, and when it is done.
 
 A finalizer can run in the middle of anything, also inside an emulated node's own critical sections, so it
-only queues (:func:`doom`). :func:`reap` does the work in the thread that next allocates, closes or makes a
-context. What has to wait for a command stays with :func:`later`, and is looked at again at each reap; nothing
-here blocks but :func:`collect`.
+only queues, by C code, into which no signal handler breaks. :func:`reap` does the work in the thread that
+next allocates, closes or makes a context. What has to wait for a command stays with :func:`later`, and is
+looked at again at each reap; nothing here blocks but :func:`collect`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,13 @@ import gc
 import os
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from amdxdna.signals import section
 
 PATIENCE = 4.0
 """Seconds that whoever is short of something waits for commands of dropped contexts: past the driver's own
@@ -24,7 +29,9 @@ Later = Callable[[int], bool]
 """Given a deadline (CLOCK_MONOTONIC, ns): waits until then for its work to be possible and does it; true when
 it is done. It may be called from several threads at once, and again after it was done."""
 
-_unmaps: deque[Callable[[], None]] = deque()
+_unmaps: dict[Callable[[], None], object] = {}
+_gone: deque[Finalizer] = deque()
+_finalizers: dict[int, Finalizer] = {}
 _doomed: deque[Callable[[], None]] = deque()
 _waiting: dict[Later, None] = {}
 _here = threading.local()
@@ -35,6 +42,7 @@ _done = 0
 def _after_fork() -> None:
     """What the parent's garbage collector gave up is the parent's to give back."""
     _unmaps.clear()
+    _gone.clear()
     _doomed.clear()
     _waiting.clear()
 
@@ -42,14 +50,37 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def doom(action: Callable[[], None], first: bool = False, *,
-         _unmaps: deque[Callable[[], None]] = _unmaps, _doomed: deque[Callable[[], None]] = _doomed) -> None:
-    """Queues what a finalizer has to do for the next :func:`reap`. Never blocks.
+class Finalizer(weakref.ref[Any]):
+    """Has the next :func:`reap` do `action` when `owner` is gone, unless it is detached."""
 
-    Unmapping goes `first`: a buffer's mapping ends before its handle does. It works without its module's
-    globals, which are gone when the interpreter ends.
-    """
-    (_unmaps if first else _doomed).append(action)
+    __slots__ = ("action",)
+    action: Callable[[], None]
+
+    def __new__(cls, owner: object, action: Callable[[], None]) -> Finalizer:
+        return super().__new__(cls, owner, _gone.append)
+
+    def __init__(self, owner: object, action: Callable[[], None]) -> None:
+        super().__init__(owner, _gone.append)  # type: ignore[call-arg]  # as the docs of weakref say
+        self.action = action
+        _finalizers[id(self)] = self
+
+    def detach(self) -> bool:
+        """Forgets the action; true when it has been neither done nor forgotten before."""
+        if _finalizers.pop(id(self), None) is None:
+            return False
+        del self.action
+        return True
+
+
+def unmapping(action: Callable[[], None]) -> Callable[[object], object]:
+    """A destructor for :func:`ffi.gc` that has the next :func:`reap` do `action`, before anything else: a
+    buffer's mapping ends before its handle does."""
+    return partial(_unmaps.setdefault, action)
+
+
+def doom(action: Callable[[], None]) -> None:
+    """Has the next :func:`reap` do `action`. Never blocks."""
+    _doomed.append(action)
 
 
 def later(action: Later) -> None:
@@ -62,21 +93,36 @@ def reap() -> None:
 
     Within an action it does nothing: the one that is at it goes on.
     """
+    if (_unmaps or _doomed or _gone or _waiting) and not getattr(_here, "reaping", False):
+        _reap()
+
+
+@section
+def _reap() -> None:
     global _done
-    if not (_unmaps or _doomed or _waiting) or getattr(_here, "reaping", False):
-        return
     _here.reaping = True
     try:
-        while _unmaps or _doomed:
-            with contextlib.suppress(IndexError, OSError):
-                (_unmaps or _doomed).popleft()()
+        while _unmaps or _doomed or _gone:
+            with contextlib.suppress(IndexError, KeyError, OSError):
+                _next()
                 _done += 1
         if _waiting:
             _try_waiting(0)
     finally:
         _here.reaping = False
-    if _unmaps or _doomed:
-        reap()
+    if _unmaps or _doomed or _gone:
+        _reap()
+
+
+def _next() -> None:
+    """Does one thing that is queued."""
+    if _unmaps:
+        _unmaps.popitem()[0]()
+    elif _doomed:
+        _doomed.popleft()()
+    else:
+        finalizer = _finalizers.pop(id(_gone.popleft()))  # KeyError: detached
+        finalizer.action()
 
 
 def _try_waiting(deadline: int) -> None:

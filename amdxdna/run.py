@@ -108,10 +108,11 @@ class Run:
 
     def __init__(self, context: HwContext, command: Command) -> None:
         self._context = context
-        self._command: Command | None = command
         self._sequence: int = command.exec.seq
         self._state: int = State.NEW
         self._error: XdnaError | None = None
+        self._command: Command | None = command
+        # The last: from here on the command is this object's.
 
     def __repr__(self) -> str:
         return f"<Run {'in flight' if self._command is not None else State(self._state).name}>"
@@ -157,19 +158,21 @@ class Run:
         with context.lock:
             # Another thread may have finished this run meanwhile, and the command may be in a new one.
             if self._command is command:
-                if command.state is None:
-                    command.state = command.words[0] & 15
-                self._state = command.state
-                if self._state != State.COMPLETED:
-                    self._error = failure(command)
+                # With another number it is finished, and a handler's exception came before the last line.
+                if command.exec.seq == self._sequence:
+                    if command.state is None:
+                        command.state = command.words[0] & 15
+                    self._state = command.state
+                    if self._state != State.COMPLETED:
+                        self._error = failure(command)
+                    context.finished(command)
                 self._command = None
-                context.finished(command)
         return True
 
     def __del__(self) -> None:
-        command = self._command
+        command = getattr(self, "_command", None)
         if command is not None:
-            self._context.orphans.append(command)
+            self._context.orphans.append((command, self._sequence))
 
 
 def _deadline(seconds: float) -> int:

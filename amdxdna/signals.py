@@ -14,17 +14,27 @@ they are. Handlers themselves can be replaced by :func:`signal.signal` at any ti
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from threading import get_ident
 from types import FrameType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
+SLICE = 0.05
+"""Seconds after which a section that waits for a lock lets handlers in."""
+
+
+class Lock(Protocol):
+    """A lock of threading's."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
 
 # What signal.signal and signal.getsignal call: those wrap numbers in enums, for several times the price.
 _c: Any = importlib.import_module("_signal")
@@ -162,3 +172,39 @@ def interruptible(wait: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return wait(*args, **kwargs)
     finally:
         main.noting = True
+
+
+def section(function: Callable[P, T]) -> Callable[P, T]:
+    """Makes every call of `function` one of :func:`uninterrupted`."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        return uninterrupted(function, *args, **kwargs)
+
+    return call
+
+
+def _nothing() -> None:
+    pass
+
+
+def let_in() -> None:
+    """Has the handlers of signals that have come in this section run, and raise, now."""
+    interruptible(_nothing)
+
+
+def acquire(lock: Lock, seconds: float = threading.TIMEOUT_MAX) -> bool:
+    """Takes a lock in a section, within `seconds`; false when it could not.
+
+    Handlers run while it waits; where one raises, the lock is not taken.
+    """
+    if lock.acquire(False):
+        return True
+    end = time.monotonic() + seconds
+    while True:
+        let_in()
+        left = end - time.monotonic()
+        if left <= 0:
+            return lock.acquire(False)
+        if lock.acquire(True, min(SLICE, left)):
+            return True
