@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli import emulate
 from amdxdna.cli.common import CommandError, Parser, UsageError, document
+from amdxdna.trace import SCHEMA
 
 if TYPE_CHECKING:
     import argparse
 
-    from amdxdna.trace.recorder import Recorder
+    from amdxdna.trace.recorder import Recorder, View
 
 _DESCRIPTION = """\
 Records every ioctl, wait and mapping of COMMAND (and of what it starts) on the NPU's node, decoded by field,
@@ -33,14 +35,16 @@ The exit status is COMMAND's (128 + N when signal N killed it). Set AMDXDNA_TRAC
 a program does through this package's own binding, also on its in-process emulated device."""
 
 DEFAULT_FILE = "amdxdna-trace.jsonl"
+_MOST_CONTENTS = 1 << 16
 
 
 def parser() -> Parser:
     """The options of `trace`."""
-    p = Parser("trace", usage="amdxdna trace [-o FILE] [--emulate [device options]] -- COMMAND [ARGUMENT...]",
+    p = Parser("trace", usage="amdxdna trace [options] -- COMMAND [ARGUMENT...]\n"
+               "       amdxdna trace --read TRACE [--text] [--timeline FILE]",
                description=_DESCRIPTION, epilog=_EPILOG)
-    p.add_argument("-o", "--output", default=DEFAULT_FILE, metavar="FILE",
-                   help="the trace (default %(default)s); - writes it to stderr")
+    p.add_argument("-o", "--output", metavar="FILE",
+                   help=f"the trace (default {DEFAULT_FILE}; with --text none); - writes it to stderr")
     p.add_argument("--emulate", action="store_true", help="run COMMAND on an emulated NPU")
     p.add_argument("--every-call", action="store_true",
                    help="let every system call stop, not only those that a filter picks: slow, for programs "
@@ -48,6 +52,17 @@ def parser() -> Parser:
     p.add_argument("--node", action="append", default=[], metavar="PATH",
                    help="take this path for a node too; repeatable")
     p.add_argument("--quiet", "-q", action="store_true", help="do not print the summary")
+    views = p.add_argument_group("views for people")
+    views.add_argument("--text", action="store_true", help="a line a call, to stderr, instead of the trace")
+    views.add_argument("-e", dest="names", metavar="NAME,...", action="append", default=[],
+                       help="with --text: only these calls, as EXEC_CMD,CREATE_BO")
+    views.add_argument("--packets", action="store_true", help="with --text: the packets of submits too")
+    views.add_argument("--buffers", metavar="N", type=int, default=0,
+                       help="record the first N bytes of the buffers that a submit lists")
+    views.add_argument("--timeline", metavar="FILE",
+                       help="write calls, commands and contexts on a time axis (Chrome's trace format, which "
+                            "Perfetto opens)")
+    views.add_argument("--read", metavar="TRACE", help="run nothing: make these views of a recorded trace")
     emulate.add_device_options(p)
     p.add_json()
     return p
@@ -55,47 +70,119 @@ def parser() -> Parser:
 
 def trace_main(argv: list[str]) -> int:
     """Runs `trace` with `argv`; the exit status."""
+    if "--" not in argv and any(word == "--read" or word.startswith("--read=") for word in argv):
+        return _read(parser().parse_args(argv))
     own, command = emulate.split(argv, "trace")
     given = parser().parse_args(own)
+    if given.read:
+        raise UsageError("--read goes without a COMMAND", "Leave the command away")
     if given.emulate and (given.every_call or given.node):
         raise UsageError("--emulate goes without --every-call and --node",
                          "It sees every call of its node already")
+    _check(given)
     runner = _emulated(given) if given.emulate else _kernel(given)
 
     from amdxdna.trace.recorder import Recorder
 
-    fd = _output(given.output)
-    try:
-        recorder = Recorder(fd, "seccomp" if given.emulate else "ptrace", command)
+    with contextlib.ExitStack() as stack:
+        fd = None if given.text and given.output is None else _output(stack, given.output or DEFAULT_FILE)
+        views = _views(stack, given)
+        recorder = Recorder(fd, "seccomp" if given.emulate else "ptrace", command, views=views,
+                            contents=given.buffers)
         status = runner(recorder, command)
         summary = recorder.finish()
-    finally:
-        if fd != 2:
-            os.close(fd)
     code, killed = emulate.wait_status(status)
     emulate.tell_killed(command[0], killed)
+    where = given.output or ("-" if given.text else DEFAULT_FILE)
     if given.json:
         import json
 
-        print(json.dumps(document("trace-summary", status=code, signal=killed, file=given.output,
+        print(json.dumps(document("trace-summary", status=code, signal=killed, file=where,
                                   summary=summary)), file=sys.stderr)
     elif not given.quiet:
         from amdxdna.trace.summary import lines
 
-        where = "" if given.output == "-" else f" -> {given.output}"
-        print("\n".join([f"amdxdna: trace of {command[0]}{where}", *lines(summary)]), file=sys.stderr)
+        arrow = "" if where == "-" else f" -> {where}"
+        print("\n".join([f"amdxdna: trace of {command[0]}{arrow}", *lines(summary)]), file=sys.stderr)
+    if not summary["opens"] and not given.quiet:
+        print(_NOTHING, file=sys.stderr)
     return code
 
 
-def _output(path: str) -> int:
-    """The trace's descriptor."""
+_NOTHING = """\
+amdxdna: the command never opened an NPU's node. If it ran on this package's emulated device ("emu", the
+default where there is no NPU), set AMDXDNA_TRACE=FILE to record that, or give it a node: trace --emulate"""
+
+
+def _check(given: argparse.Namespace) -> None:
+    """Raises UsageError for view options that do not go together."""
+    if (given.names or given.packets) and not given.text:
+        raise UsageError("-e and --packets belong to --text", "Add --text")
+    if given.buffers < 0 or given.buffers > _MOST_CONTENTS:
+        raise UsageError(f"--buffers {given.buffers}", f"Give 0 to {_MOST_CONTENTS}")
+
+
+def _views(stack: contextlib.ExitStack, given: argparse.Namespace) -> list[View]:
+    """The views that the options ask for; they are finished when the stack unwinds."""
+    from amdxdna.trace.text import TextView, names_of
+    from amdxdna.trace.timeline import TimelineView
+
+    views: list[View] = []
+    if given.text:
+        views.append(TextView(lambda text: write_all(2, text), names=names_of(given.names),
+                              packets=given.packets))
+    if given.timeline:
+        target = _output(stack, given.timeline)
+        timeline = TimelineView(lambda text: write_all(target, text))
+        stack.callback(timeline.finish)
+        views.append(timeline)
+    return views
+
+
+def write_all(fd: int, text: str) -> None:
+    """Writes all of `text`; a disk that is full raises OSError."""
+    data = text.encode("utf-8", "backslashreplace")
+    while data:
+        data = data[os.write(fd, data):]
+
+
+def _read(given: argparse.Namespace) -> int:
+    """Makes views of a recorded trace."""
+    import json
+
+    if not given.text and not given.timeline:
+        raise UsageError("--read makes views of a trace", "Add --text or --timeline FILE")
+    _check(given)
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(open(given.read, encoding="utf-8", errors="replace"))
+        except OSError as failed:
+            raise CommandError(f"{given.read} cannot be read: {failed.strerror}") from None
+        views = _views(stack, given)
+        for number, row in enumerate(file, 1):
+            try:
+                line = json.loads(row)
+                if number == 1 and line.get("schema") != SCHEMA:
+                    raise ValueError("no header")
+                for view in views:
+                    view(line)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
+                raise CommandError(f"{given.read}: line {number} is not of a trace: {wrong}",
+                                   "Give a file that `trace` or AMDXDNA_TRACE wrote") from None
+    return 0
+
+
+def _output(stack: contextlib.ExitStack, path: str) -> int:
+    """A file's descriptor, closed with the stack; "-" is stderr."""
     if path == "-":
         return 2
     try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     except OSError as failed:
         raise CommandError(f"{path} cannot be written: {failed.strerror}",
-                           "Name another file with -o") from None
+                           "Name another file") from None
+    stack.callback(os.close, fd)
+    return fd
 
 
 def _kernel(given: argparse.Namespace) -> Any:

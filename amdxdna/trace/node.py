@@ -142,6 +142,16 @@ def recorder(path: str) -> Recorder:
         return known
 
 
+def stages() -> Callable[[str, float, float], None] | None:
+    """What records the stages of a program's own work beside its calls; None where AMDXDNA_TRACE is not set.
+
+    Called with a name, begin and end in seconds of CLOCK_MONOTONIC (time.perf_counter's clock on Linux).
+    Raises BadArgument when the trace cannot be written.
+    """
+    path = os.environ.get(ENVIRONMENT)
+    return recorder(path).stage if path else None
+
+
 def _finish(pid: int, path: str) -> None:
     known = _recorders.get((pid, path))
     if pid == os.getpid() and known is not None:

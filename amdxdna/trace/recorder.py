@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,10 @@ from amdxdna.trace.session import Session
 from amdxdna.trace.summary import Summary
 
 _WAIT_ALL = 1
+
+
+View = Callable[[dict[str, Any]], None]
+"""Something else to make of a trace's lines. May raise OSError, which ends the recording."""
 
 
 @dataclass
@@ -39,6 +43,7 @@ class Pending:
     before: bytes
     given: dict[str, Any] = field(default_factory=dict)
     packet: Any = None
+    contents: dict[int, str] = field(default_factory=dict)
 
 
 class Recorder:
@@ -47,9 +52,15 @@ class Recorder:
     Times are time.monotonic()'s; `began` and `ended` default to now.
     """
 
-    def __init__(self, fd: int, source: str, command: Sequence[str] | None = None) -> None:
-        """Writes to descriptor `fd`, which the caller closes after :meth:`finish`."""
+    def __init__(self, fd: int | None, source: str, command: Sequence[str] | None = None, *,
+                 views: Sequence[View] = (), contents: int = 0) -> None:
+        """Writes to descriptor `fd` (None: nowhere), which the caller closes after :meth:`finish`.
+
+        `views` get every line's dictionary too. `contents`: bytes recorded of each BO that a submit lists.
+        """
         self._fd = fd
+        self._views = tuple(views)
+        self._contents = contents
         self._lock = threading.RLock()
         self._start = time.monotonic()
         self._sessions = 0
@@ -62,6 +73,10 @@ class Recorder:
                       "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")})
 
     def _write(self, line: dict[str, Any]) -> None:
+        for view in self._views:
+            view(line)
+        if self._fd is None:
+            return
         data = (json.dumps(line) + "\n").encode()
         while data:
             data = data[os.write(self._fd, data):]
@@ -147,6 +162,13 @@ class Recorder:
             self._line("munmap", "", session, pid, tid, now, now, 0,
                        {"address": hexadecimal(address), "length": length}, {})
 
+    def stage(self, name: str, began: float, ended: float) -> None:
+        """A stage of the program's own work, such as a model's, on the calling thread."""
+        with self._lock:
+            if self.finished is None:
+                self._record({"t": round(began - self._start, 6), "us": round((ended - began) * 1e6, 1),
+                              "pid": os.getpid(), "tid": threading.get_native_id(), "stage": name})
+
     # -- ioctl
 
     def enter(self, session: Session, pid: int, tid: int, request: int, address: int,
@@ -170,7 +192,19 @@ class Recorder:
             handle = int(calls.view(known.struct, pending.before).cmd_handles) & 0xFFFFFFFF
             with self._lock:
                 pending.packet = guarded(lambda: session.packet(handle, memory))
+                if self._contents:
+                    pending.contents = self._listed(session, pending, memory)
         return pending
+
+    def _listed(self, session: Session, pending: Pending, memory: Memory) -> dict[int, str]:
+        """The first bytes, in hexadecimal, of the BOs that a submit lists and that can be read."""
+        found = {}
+        for handle in pending.given.get("bos", ()):
+            with contextlib.suppress(OSError):
+                data = session.reader(memory)(handle, self._contents)
+                if data:
+                    found[handle] = data.hex()
+        return found
 
     def leave(self, pending: Pending, failed: int, ended: float | None = None) -> None:
         """The ioctl is over, with an errno or 0."""
@@ -192,6 +226,8 @@ class Recorder:
                                                calls.view(known.struct, after), memory))
         if known and known.name == "EXEC_CMD":
             more["packet"] = pending.packet
+            if pending.contents:
+                more["contents"] = pending.contents
             if not failed and after:
                 filled["seq"] = int(calls.view(known.struct, after).seq)  # the first is 0, as before
         kind = ""

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from amdxdna.packet import CMD_BYTES
+from amdxdna.packet import CMD_BYTES, State
 from amdxdna.trace import packets
 from amdxdna.trace.fields import STATES, Memory, named
 
 _INVALID = (1 << 64) - 1
+_NOT_OVER = (State.NEW, State.QUEUED, State.RUNNING, State.SUBMITTED)
 
 
 @dataclass
@@ -32,6 +33,8 @@ class Submitted:
 
     bo: int
     began: float
+    reused: bool = False
+    """The program has written another packet into the BO: it saw the end without a wait."""
 
 
 @dataclass
@@ -88,10 +91,15 @@ class Session:
         return read
 
     def packet(self, handle: int, memory: Memory) -> dict[str, Any] | None:
-        """The packet in a command BO; None when it is not mapped where the tracer can see it."""
+        """The packet in a command BO that is submitted; None when it is not mapped where it can be seen."""
         read = self.reader(memory)
         data = read(handle, CMD_BYTES)
-        return None if data is None else packets.decode(data, self.find, read)
+        decoded = None if data is None else packets.decode(data, self.find, read)
+        again = {handle, *(member["bo"] for member in (decoded or {}).get("commands", ()))}
+        for context in self.contexts.values():
+            for command in context.flight.values():
+                command.reused |= command.bo in again
+        return decoded
 
     # -- what calls change
 
@@ -170,7 +178,8 @@ class Session:
             data = read(command.bo, 64)
         except OSError:
             data = None
-        if data:
+        # A packet that was written again may not have run yet: that state is the later command's.
+        if data and not (command.reused and packets.state_of(data) in _NOT_OVER):
             entry["state"] = named(STATES, packets.state_of(data))
             report = packets.health(data) if entry["state"] == "TIMEOUT" and len(data) >= 36 else None
             if report:

@@ -71,14 +71,15 @@ class Summary:
 
     def completed(self, command: dict[str, Any]) -> None:
         """A command is known to be over."""
-        self._states[str(command["state"])] += 1
-        self._latency.add(command["us"] * 1e-6)
+        self._states[command["state"] or "unobserved"] += 1
+        if command["state"] == "COMPLETED":  # how long a hung one took is the driver's patience
+            self._latency.add(command["us"] * 1e-6)
 
     def document(self, seconds: float) -> dict[str, Any]:
         """The summary as the last line of the trace has it."""
         states = dict(self._states)
         if self.unobserved:
-            states["unobserved"] = self.unobserved
+            states["unobserved"] = states.get("unobserved", 0) + self.unobserved
         calls = {name: {"count": count, "errors": self._failed[name],
                         "us": self._durations[name].percentiles()}
                  for name, count in sorted(self._count.items())}

@@ -71,7 +71,7 @@ class TextModel:
         check_dims(config)
         if threads is not None:
             host.set_threads(threads)
-        self.timing = Timing()
+        self.timing = Timing.traced()
         self.npu = NpuModel(bundle, device, options, note)
         heads = [f"head{j}" for j in range(config.n_head)]
         with ThreadPoolExecutor(1) as beside:

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from time import perf_counter
+
+from amdxdna.trace import ENVIRONMENT
 
 __all__ = ["Timing"]
 
 
 class Timing:
-    """Sums by stage name. `lap(name)` books the time since the last `start` or `lap`. Not thread-safe."""
+    """Sums by stage name. `lap(name)` books the time since the last `start` or `lap`. Not thread-safe.
 
-    __slots__ = ("_last", "sums")
+    `observer(name, began, ended)`, in seconds of CLOCK_MONOTONIC, is called for every lap, for tracing.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_last", "observer", "sums")
+
+    def __init__(self, observer: Callable[[str, float, float], None] | None = None) -> None:
         self.sums: dict[str, list[float]] = {}
+        self.observer = observer
         self._last = 0.0
+
+    @classmethod
+    def traced(cls) -> Timing:
+        """One whose laps are stages of this process's trace where AMDXDNA_TRACE is set."""
+        if not os.environ.get(ENVIRONMENT):
+            return cls()
+        from amdxdna.trace.node import stages
+
+        return cls(stages())
 
     def start(self) -> None:
         """Begins a lap."""
@@ -28,6 +45,8 @@ class Timing:
             entry = self.sums[name] = [0, 0.0]
         entry[0] += 1
         entry[1] += now - self._last
+        if self.observer is not None:
+            self.observer(name, self._last, now)
         self._last = now
 
     def reset(self) -> None:
