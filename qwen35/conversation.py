@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import reprlib
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -344,7 +345,7 @@ class Conversation:
         data = {"format": _FORMAT, "version": 1, "messages": self.messages, "tools": self.tools}
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            text = json.dumps(data, ensure_ascii=False, indent=1, default=lambda p: str(Path(p).resolve()))
+            text = _written(data, str(path))
             partial.write_text(text + "\n", encoding="utf-8")
             partial.replace(path)
         finally:
@@ -354,7 +355,12 @@ class Conversation:
         """Replaces the conversation by a saved one. Raises UsageError for any other file."""
         path = Path(path)
         try:
-            data = json.loads(path.read_text(encoding="utf-8"))
+            with open(path, "rb") as file:
+                text = file.read(_LARGEST + 1)
+            if len(text) > _LARGEST:
+                raise UsageError(f"longer than {_LARGEST:,} bytes, which no conversation is", str(path))
+            data = json.loads(text.decode("utf-8"), parse_constant=_no_number)
+            _written(data, str(path))
         except OSError as error:
             raise UsageError(f"cannot read the conversation: {error.strerror}", str(path)) from None
         except (ValueError, RecursionError):
@@ -362,17 +368,35 @@ class Conversation:
         if not isinstance(data, dict) or data.get("format") != _FORMAT:
             raise UsageError("this is no saved conversation", str(path), "give a file that /save wrote")
         if data.get("version") != 1:
-            raise UsageError(f"unknown version {data.get('version')!r}", str(path), "use a newer program")
+            version = reprlib.repr(data.get("version"))
+            raise UsageError(f"unknown version {version}", str(path), "use a newer program")
         messages, tools = data.get("messages"), data.get("tools")
         if not isinstance(messages, list) or not all(map(_sound, messages)):
             raise UsageError("the saved conversation is damaged", str(path))
-        if not isinstance(tools, list | None):
+        if tools is not None and not (isinstance(tools, list) and all(isinstance(t, dict) for t in tools)):
             raise UsageError("the saved conversation's tools are damaged", str(path))
         with self._settled():
             self.messages, self.tools = messages, tools
 
 
 _FORMAT = "qwen35-conversation"
+_LARGEST = 16 << 20
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _written(data: Any, where: str) -> str:
+    """A conversation as JSON that `load` reads again. Raises UsageError for one that JSON cannot hold."""
+    try:
+        text = json.dumps(
+            data, ensure_ascii=False, indent=1, allow_nan=False, default=lambda p: str(Path(p).resolve())
+        )
+        text.encode()
+    except (TypeError, ValueError, RecursionError) as error:  # half a character is a ValueError, too
+        raise UsageError(f"the conversation is not what a file can hold: {error!s:.200}", where) from None
+    return text
 
 
 def _sound(message: Any) -> bool:

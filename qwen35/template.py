@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from reprlib import repr  # of anything, in a line
 from typing import Any
 
 from qwen35.errors import TemplateError, UsageError
@@ -117,8 +118,13 @@ def render(
     `thinking` opens a reasoning block for that answer, otherwise an empty one is written. The reasoning of
     answers before the last question is left out. Raises TemplateError for messages the format does not allow.
     """
+    _require_list("messages", messages)
     if not messages:
         raise TemplateError("there are no messages")
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise TemplateError(f"a message is a mapping, not {repr(message)}", f"message {index + 1}")
+    _require_list("tools", tools or ())
     out: list[Piece] = []
     system = messages[0] if messages[0].get("role") == "system" else None
     _render_system(out, system, tools or ())
@@ -142,7 +148,7 @@ def render(
                 out.append(Control("<|im_end|>\n"))
         else:
             raise TemplateError(
-                f"unknown role {role!r}", f"message {index + 1}", "use system, user, assistant or tool"
+                f"unknown role {repr(role)}", f"message {index + 1}", "use system, user, assistant or tool"
             )
     if answer:
         out += [Control("<|im_start|>assistant\n"), Start()]
@@ -150,11 +156,18 @@ def render(
     return out
 
 
+def _require_list(name: str, value: Any, where: str = "") -> None:
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        raise TemplateError(f"{name} must be a list, not {type(value).__name__}", where)
+
+
 def _render_system(out: list[Piece], system: Message | None, tools: Sequence[Mapping[str, Any]]) -> None:
     content = _content(system, images=False) if system is not None else []
     if tools:
         out.append(Control("<|im_start|>system\n" + _TOOLS_HEAD))
         for tool in tools:
+            if not isinstance(tool, Mapping):
+                raise TemplateError(f"a tool is a mapping, not {repr(tool)}")
             # A tool's description is the caller's text, but its markers are no more part of the format.
             out += [Control("\n"), Data(_json(tool))]
         out.append(Control(_TOOLS_TAIL))
@@ -180,32 +193,33 @@ def _render_assistant(out: list[Piece], message: Message, current: bool, where: 
     if current:
         out += [Control("<think>\n"), *_data(reasoning.strip()), Control("\n</think>\n\n")]
     out += content
-    calls = message.get("tool_calls")
-    if calls and not isinstance(calls, (Mapping, str)):
-        for index, call in enumerate(calls):
-            lead = "\n" if index else ("\n\n" if to_text(content).strip() else "")
-            _render_call(out, lead, call, where)
+    calls = message.get("tool_calls") or ()
+    _require_list("tool_calls", calls, where)
+    for index, call in enumerate(calls):
+        lead = "\n" if index else ("\n\n" if to_text(content).strip() else "")
+        _render_call(out, lead, call, where)
     out.append(Control("<|im_end|>\n"))
 
 
 def _render_call(out: list[Piece], lead: str, call: Mapping[str, Any], where: str) -> None:
     function = call.get("function", call) if isinstance(call, Mapping) else None
     name = function.get("name") if isinstance(function, Mapping) else None
-    if not isinstance(name, str):
+    if not isinstance(name, str) or not isinstance(function, Mapping):
         raise TemplateError("a tool call needs a function name", where)
     arguments = function.get("arguments", {})
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments) if arguments.strip() else {}
+            arguments = json.loads(arguments, parse_constant=_no_number) if arguments.strip() else {}
         except (ValueError, RecursionError):
             arguments = None
     if not isinstance(arguments, Mapping):
-        raise TemplateError(f"the arguments of {name} are not a JSON object", where)
+        raise TemplateError(f"the arguments of {name:.60} are not a JSON object", where)
     out += [Control(lead + "<tool_call>\n<function="), Data(name), Control(">\n")]
     for key, value in arguments.items():
         structured = isinstance(value, (Mapping, Sequence)) and not isinstance(value, str)
+        plain = _json(value)  # checked, whatever of it is written
         out += [Control("<parameter="), Data(str(key)), Control(">\n")]
-        out += [*_data(_json(value) if structured else str(value)), Control("\n</parameter>\n")]
+        out += [*_data(plain if structured else str(value)), Control("\n</parameter>\n")]
     out.append(Control("</function>\n</tool_call>"))
 
 
@@ -226,12 +240,12 @@ def _content(message: Message, *, images: bool = True) -> list[Piece]:
         return []
     if isinstance(content, str):
         return _data(content.strip())
-    if isinstance(content, Mapping) or not isinstance(content, Iterable):
+    if not isinstance(content, Sequence):  # what gives its items once cannot be looked at twice
         raise TemplateError(f"content must be text or a list, not {type(content).__name__}", role)
     pieces: list[Piece] = []
     for item in content:
         if not isinstance(item, Mapping):
-            raise TemplateError(f"unknown content item {item!r:.60}", role)
+            raise TemplateError(f"unknown content item {repr(item)}", role)
         if "image" in item or "image_url" in item or item.get("type") == "image":
             if not images:
                 raise TemplateError("a system message cannot hold images")
@@ -242,7 +256,7 @@ def _content(message: Message, *, images: bool = True) -> list[Piece]:
         elif "text" in item:
             pieces.append(Data(str(item["text"])))
         else:
-            raise TemplateError(f"unknown content item {item!r:.60}", role)
+            raise TemplateError(f"unknown content item {repr(item)}", role)
     return _trim(pieces)
 
 
@@ -266,9 +280,13 @@ def _data(text: str) -> list[Piece]:
 
 def _json(value: Any) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise TemplateError(f"a tool's description or argument is not JSON: {error}") from None
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
 
 
 def to_text(pieces: Iterable[Piece]) -> str:

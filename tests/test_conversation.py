@@ -312,6 +312,35 @@ def test_save_and_load(model: Qwen35, tmp_path: Path) -> None:
     assert list(tmp_path.glob(".talk*")) == []
 
 
+@pytest.mark.parametrize(
+    "content", ["\ud800", [{"text": float("nan")}], [{"text": 10**5000}], [{"text": {1}}]], ids=range(4)
+)
+def test_what_a_file_cannot_hold_is_not_saved(model: Qwen35, tmp_path: Path, content: Any) -> None:
+    talk = model.conversation()
+    talk.messages = [{"role": "user", "content": content}]
+    with pytest.raises(UsageError, match="not what a file can hold"):
+        talk.save(tmp_path / "x.json")
+    assert list(tmp_path.glob("*x.json*")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"role": "user", "content": "\\ud800"}', '{"role": "user", "content": [{"text": NaN}]}',
+        '{"role": ["user"], "content": ""}', '{"role": "user", "content": ' + "[" * 5000 + "]" * 5000 + "}",
+        '{"role": "user", "content": "", "tool_calls": 3}',
+    ],
+)
+def test_damaged_messages_are_not_loaded(model: Qwen35, tmp_path: Path, text: str) -> None:
+    talk = model.conversation()
+    talk.messages = before = [{"role": "user", "content": "kept"}]
+    whole = '{"format": "qwen35-conversation", "version": 1, "messages": [%s], "tools": null}'
+    (tmp_path / "x.json").write_text(whole % text)
+    with pytest.raises(UsageError):
+        talk.load(tmp_path / "x.json")
+    assert talk.messages is before
+
+
 def test_images_are_saved_as_paths(model: Qwen35, tmp_path: Path) -> None:
     talk = model.conversation()
     item = {"type": "image", "image": Path("a.png")}

@@ -320,6 +320,30 @@ def test_overlapping_sections_cannot_multiply_an_elf_file() -> None:
 
 # -- the command
 
+def test_sections_that_lie_nowhere() -> None:
+    for wide in (False, True):
+        for offset in (1 << 31, (1 << 32) - 1, 1 << 63, (1 << 64) - 1):
+            data = bytearray(elf(wide, {".ctrltext": transaction((5,))}))
+            at, size = (40, 8) if wide else (32, 4)
+            data[at:at + size] = (offset % (1 << 8 * size)).to_bytes(size, "little")
+            listing, = disassemble(bytes(data))
+            assert listing.problems == ["an ELF file without control code"]
+
+
+def test_long_streams_take_linear_time_and_bounded_memory() -> None:
+    """Megabytes of ops, of words behind them, of text: each within seconds, none multiplied in memory."""
+    ops = transaction(*[(5,)] * 300_000)
+    listing, = disassemble(ops + bytes(4 << 20))
+    assert len(listing.ops) == txn.MOST_OPS + 1 and "more than 262,144 ops" in listing.problems[0]
+    listing, = disassemble(transaction((5,)) + bytes(4 << 20))
+    assert [op["op"] for op in listing.ops] == ["NOOP", "raw"]
+    hangs = struct.pack("<3I", stream.MAGIC, 1, 0xFFFFFFFF) + struct.pack("<I", 5 | 1 << 16) * 300_000
+    listing, = disassemble(hangs)
+    assert len(listing.ops) == txn.MOST_OPS + 1
+    listing, = disassemble(b"\n" * (8 << 20))
+    assert listing.format == "unknown"
+
+
 def test_command_prints_ops(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "insts.bin"
     path.write_bytes(transaction((1, 0, 0x0201D060, 48, 1024, 0, 0, 0, 0x80000000, 0, 0, 0x02000000),

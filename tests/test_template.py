@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qwen35.errors import TemplateError, UsageError
+from qwen35.errors import TemplateError, TokenizerError, UsageError
 from qwen35.template import Data, ImageSpan, encode, render, to_text
 from qwen35.tokenizer import Tokenizer
 from tests import real_tokenizer, synthetic
@@ -216,6 +216,79 @@ def test_the_next_turn_shares_everything_up_to_the_border(tokenizer: Tokenizer) 
 def test_what_the_format_has_no_place_for(messages: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(TemplateError, match=message):
         render(messages)
+
+
+USER = {"role": "user", "content": "x"}
+
+
+def answer(**parts: Any) -> list[Any]:
+    return [USER, {"role": "assistant", "content": "", **parts}]
+
+
+def arguments(value: Any) -> list[Any]:
+    return answer(tool_calls=[{"function": {"name": "f", "arguments": value}}])
+
+
+def nested(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools", "message"),
+    [
+        (3, None, "messages must be a list, not int"),
+        (None, None, "messages must be a list"),
+        ("text", None, "messages must be a list, not str"),
+        (iter([USER]), None, "messages must be a list"),
+        ([3], None, "a message is a mapping, not 3"),
+        ([USER, None], None, "a message is a mapping, not None"),
+        ([nested(100_000)], None, "a message is a mapping"),
+        ([{"role": nested(100_000), "content": "x"}, USER], None, "unknown role"),
+        ([{"role": "user", "content": iter([{"text": "x"}])}], None, "text or a list"),
+        ([{"role": "user", "content": [nested(100_000)]}], None, "unknown content item"),
+        ([{"role": "user", "content": b"x"}], None, "unknown content item"),
+        (answer(tool_calls=3), None, "tool_calls must be a list, not int"),
+        (answer(tool_calls="f"), None, "tool_calls must be a list, not str"),
+        (answer(tool_calls={"function": {"name": "f"}}), None, "tool_calls must be a list, not dict"),
+        (arguments(3), None, "arguments of f are not a JSON object"),
+        (arguments('{"a": NaN}'), None, "arguments of f are not a JSON object"),
+        (arguments({"a": float("nan")}), None, "not JSON"),
+        (arguments({"a": [float("inf")]}), None, "not JSON"),
+        (arguments({"a": 10**5000}), None, "not JSON"),
+        (arguments({"a": {1, 2}}), None, "not JSON"),
+        (arguments({"a": nested(100_000)}), None, "not JSON"),
+        ([USER], 3, "tools must be a list, not int"),
+        ([USER], "tools", "tools must be a list, not str"),
+        ([USER], {"name": "f"}, "tools must be a list, not dict"),
+        ([USER], [3], "a tool is a mapping, not 3"),
+        ([USER], [{"name": float("nan")}], "not JSON"),
+        ([USER], [{"name": nested(100_000)}], "not JSON"),
+        ([USER], [{"name": {1}}], "not JSON"),
+    ],
+)
+def test_values_of_the_wrong_kind(messages: Any, tools: Any, message: str) -> None:
+    with pytest.raises(TemplateError, match=message) as caught:
+        render(messages, tools=tools)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools"),
+    [
+        ([{"role": "user", "content": "\ud800"}], None),
+        ([{"role": "system", "content": "a\udfff"}, USER], None),
+        ([USER], [{"name": "\ud800"}]),
+        (arguments({"a": "\ud800"}), None),
+        (arguments({"\ud800": 1}), None),
+        (arguments('{"a": "\\ud800"}'), None),
+    ],
+)
+def test_half_a_character(tokenizer: Tokenizer, messages: Any, tools: Any) -> None:
+    with pytest.raises(TokenizerError, match="lone surrogate"):
+        encode(render(messages, tools=tools), tokenizer)
 
 
 def test_arguments_nested_beyond_reading() -> None:

@@ -28,7 +28,7 @@ def _streams(data: bytes) -> list[tuple[str, bytes]]:
     at = struct.unpack_from("<Q" if wide else "<I", data, 40 if wide else 32)[0]
     entry, count, names = struct.unpack_from("<HHH", data, 58 if wide else 46)
     layout = "<II8x8xQQ" if wide else "<II4x4xII"
-    if count > _MOST_SECTIONS or entry < struct.calcsize(layout):
+    if count > _MOST_SECTIONS or entry < struct.calcsize(layout) or at + entry * count > len(data):
         return []
     # name (offset in the table of names), type, offset in the file, size
     sections = [struct.unpack_from(layout, data, at + entry * index) for index in range(count)]

@@ -11,6 +11,7 @@ from amdxdna.insts import elf, txn
 
 _HEX_TEXT = re.compile(rb"[0-9a-fA-Fx\s]+")
 _HEX_WORD = re.compile(rb"(?:0x)?[0-9a-fA-F]{8}")
+_TWO_ON_A_LINE = re.compile(rb"\S[^\S\n]+\S")
 _EMU_HEADER = 12
 
 
@@ -56,10 +57,9 @@ def disassemble(data: bytes) -> list[Listing]:
 
 def from_text(data: bytes) -> bytes:
     """The words of a text file of hexadecimal words, one a line; nothing when `data` is no such file."""
-    if not _HEX_TEXT.fullmatch(data):
+    if not _HEX_TEXT.fullmatch(data) or _TWO_ON_A_LINE.search(data):
         return b""
-    lines = [line.strip() for line in data.split(b"\n")]
-    words = [line for line in lines if line]
+    words = data.split()
     if not all(_HEX_WORD.fullmatch(word) for word in words):
         return b""
     return struct.pack(f"<{len(words)}I", *(int(word, 16) for word in words))
@@ -125,7 +125,8 @@ def _emulated(data: bytes) -> Listing:
     if len(words) >= 3:
         listing.header = {"version": words[1], "ops": words[2]}
     at = 3
-    while at < len(words) and len(listing.ops) < (words[2] if len(words) >= 3 else 0):
+    most = min(words[2], txn.MOST_OPS) if len(words) >= 3 else 0
+    while at < len(words) and len(listing.ops) < most:
         opcode, count = words[at] & 0xFFFF, words[at] >> 16
         kind = kinds.get(opcode)
         if kind is None or count < 1 or at + count > len(words):

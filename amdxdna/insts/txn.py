@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 from amdxdna.aie import registers
 
 HEADER = struct.Struct("<BBBBBB2xII")
+#: Ops that are listed of one stream. Whole models' streams have some ten thousand.
+MOST_OPS = 1 << 18
 VERSIONS = {(0, 1), (1, 0)}
 GENERATIONS = {3: "NPU1 (AIE2)", 4: "NPU2 (AIE2P)"}
 
@@ -101,10 +103,13 @@ def ops(data: bytes, head: Header) -> Iterator[dict[str, Any]]:
     """The ops, in order. Raises Malformed where the stream cannot be read any further."""
     at = HEADER.size
     end = min(len(data), head.size)
-    for _ in range(head.ops):
+    data = data[:end]
+    for count in range(head.ops):
         if at >= end:
             raise Malformed("the stream ends before its last op")
-        reader = Reader(data[:end], at, head)
+        if count == MOST_OPS:
+            raise Malformed(f"more than {MOST_OPS:,} ops: the rest is not read")
+        reader = Reader(data, at, head)
         code = data[at]
         decode = _DECODERS.get(code)
         if decode is None:
