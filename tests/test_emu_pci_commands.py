@@ -53,6 +53,9 @@ def test_location() -> None:
     assert list_location(commands.CHAIN_NPU, new) == (0x4010000, 76, 1)
     old = struct.pack("<QII8x", 0x4010000, 76, 2)
     assert list_location(commands.CHAIN_DPU, old) == (0x4010000, 76, 2)
+    assert list_location(commands.CHAIN_BUFFER, old[:16]) == (0x4010000, 76, 2)
+    with pytest.raises(BadCommand):
+        list_location(commands.CHAIN_NPU, new[:16])
 
 
 @pytest.mark.parametrize("body", [

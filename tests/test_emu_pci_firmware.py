@@ -15,7 +15,7 @@ import pytest
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
 from amdxdna.emu.npu import Status
-from amdxdna.emu.pci import commands, firmware, psp, smu
+from amdxdna.emu.pci import commands, firmware, messages, psp, smu
 from amdxdna.emu.pci import registers as reg
 from amdxdna.emu.pci.firmware import FirmwareOptions
 from amdxdna.emu.pci.function import Npu2Function
@@ -181,8 +181,81 @@ def test_probe_and_queries(probe: Probe) -> None:
     assert management.ask(firmware.QUERY_AIE_VERSION) == struct.pack("<IHH", 0, 2, 0)
     tiles = struct.unpack("<II20H", management.ask(firmware.QUERY_TILE_INFO))
     assert tiles[:9] == (0, 0x2000, 2, 0, 8, 6, 4, 1, 1)
-    assert management.ask(firmware.GET_FIRMWARE_VERSION, bytes(8)) == struct.pack("<I", Status.INVALID_PARAM)
+    refused = management.ask(firmware.GET_FIRMWARE_VERSION, bytes(8))
+    assert refused == struct.pack("<I16x", Status.INVALID_PARAM), "in the size that the driver expects"
     assert management.ask(0x999) == struct.pack("<I", Status.INVALID_COMMAND)
+
+
+def test_messages_of_newer_drivers(probe: Probe) -> None:
+    """Clock, log and trace: replies of the right size, with vectors of their own."""
+    management = probe.start()
+    assert management.ask(messages.CALIBRATE_CLOCK, bytes(8)) == bytes(4)
+    log = management.ask(messages.CONFIGURE_LOG, bytes(32))
+    trace = management.ask(messages.START_TRACE, bytes(24))
+    assert (len(log), len(trace)) == (32, 20)
+    vectors = {struct.unpack_from("<II", reply)[1] for reply in (log, trace)}
+    assert all(31 < vector < probe.function.interrupts.count for vector in vectors) and len(vectors) == 2
+    assert management.ask(messages.STOP_TRACE) == management.ask(messages.SET_TRACE_CATEGORIES) == bytes(4)
+    refused = management.ask(messages.GET_TELEMETRY, bytes(4))
+    assert refused == struct.pack("<12xI", Status.INVALID_PARAM)
+
+
+@pytest.mark.parametrize("protocol", [(6, 12), (6, 15), (6, 18), (6, 24), (7, 0)])
+def test_older_protocols(protocol: tuple[int, int]) -> None:
+    """What a protocol does not have is refused, in a reply that does not cost the driver its channel."""
+    probe = Probe(FirmwareOptions(protocol=protocol))
+    management = probe.start()
+    for opcode, layout in messages.MANAGEMENT.items():
+        if layout.since != (0, 0) and opcode != messages.ADD_HOST_BUFFER:
+            reply = management.ask(opcode, bytes(layout.request))
+            assert len(reply) == layout.reply
+            unknown = struct.unpack_from("<I", reply)[0] == Status.INVALID_COMMAND
+            assert unknown == (protocol < layout.since), hex(opcode)
+    _, channel = probe.context(management)
+    assert channel is not None
+    configure(channel, DEVICE_HEAP + PDI)
+    os.pwrite(probe.ram, struct.pack("<4I", 1, 2, 3, 4), HEAP_BYTES)
+    message = load(probe, stream.copy(16, 7))
+    result, = struct.unpack_from("<I", channel.ask(commands.CHAIN_NPU, message))
+    assert result == (Status.INVALID_COMMAND if protocol < (6, 15) else Status.OK)
+    probe.close()
+
+
+@pytest.mark.parametrize("padding", [0, 8])
+def test_older_chains(padding: int) -> None:
+    """Lists of plain and of DPU commands, named by 16 bytes, or by 24 of which the last do not count."""
+    probe = Probe(FirmwareOptions(protocol=(6, 12)))
+    _, channel = probe.context(probe.start())
+    assert channel is not None
+    program = stream.copy(16, 7)
+    load(probe, program)
+    configure(channel, DEVICE_HEAP + PDI)
+    buffers = [word for address in (DATA_IOVA, DATA_IOVA + 0x1000)
+               for word in (address & 0xFFFFFFFF, address >> 32)]
+    plain = [3, 0, DEVICE_HEAP + CODE, 0, len(program), *buffers]
+    lists = {commands.CHAIN_BUFFER: struct.pack(f"<II{len(plain)}I", 0, len(plain), *plain),
+             commands.CHAIN_DPU: struct.pack("<QIIII9I", DEVICE_HEAP + CODE, len(program), 0, 0, 9,
+                                             3, 0, 0, 0, 0, *buffers)}
+    for opcode, data in lists.items():
+        os.pwrite(probe.ram, struct.pack("<4I", 1, 2, 3, 4) + bytes(0xFF0) + bytes(16), HEAP_BYTES)
+        os.pwrite(probe.ram, data, LIST)
+        body = struct.pack("<QII", DEVICE_HEAP + LIST, len(data), 1) + bytes(padding)
+        assert channel.ask(opcode, body) == bytes(12)
+        assert struct.unpack("<4I", os.pread(probe.ram, 16, HEAP_BYTES + 0x1000)) == (8, 9, 10, 11)
+    probe.close()
+
+
+@pytest.mark.parametrize("rings", [True, False])
+def test_smu_starts_on_its_command(rings: bool, probe: Probe) -> None:
+    """Once for each write of the command register, whether the driver also rings or not."""
+    write = probe.function.write
+    for command, level in ((smu.POWER_ON, 0), (smu.SET_HARD_LEVEL, 5)):
+        for offset, value in ((reg.SMU_RESPONSE, 0), (reg.SMU_ARGUMENT, level), (reg.SMU_COMMAND, command),
+                              *(((reg.SMU_INTERRUPT, 0), (reg.SMU_INTERRUPT, 1)) if rings else ())):
+            write(reg.SMU_BAR, offset, struct.pack("<I", value))
+        assert probe.function.read(reg.SMU_BAR, reg.SMU_RESPONSE, 4) == struct.pack("<I", 1)
+    assert probe.function.smu.log == [(smu.POWER_ON, 0), (smu.SET_HARD_LEVEL, 5)]
+    assert (probe.function.smu.powered, probe.function.smu.level) == (True, 5)
 
 
 def test_suspend_and_stop(probe: Probe) -> None:

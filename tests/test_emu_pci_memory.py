@@ -37,6 +37,7 @@ def test_address_set_is_a_set(seed: int) -> None:
         low = rng.randrange(60)
         high = low + rng.randrange(1, 12)
         assert ours.covers(low, high) == (set(range(low, high)) <= plain)
+        assert ours.overlaps(low, high) == bool(set(range(low, high)) & plain)
 
 
 @pytest.fixture
@@ -109,6 +110,20 @@ def test_a_file_that_cannot_be_mapped(memory: GuestMemory) -> None:
         with pytest.raises(OSError, match="cannot map"):
             memory.map(IOVA, PAGE, reader, 0)
         assert not memory.covers(IOVA, PAGE)
+        assert memory.windows == 0
     finally:
         os.close(reader)
         os.close(writer)
+
+
+def test_a_window_stays_while_a_command_uses_it(memory: GuestMemory, ram: int) -> None:
+    """What is unmapped under a running command is given back when that is over."""
+    memory.map(IOVA, PAGE, ram, 0)
+    memory.map(0, PAGE, ram, PAGE)
+    pointer = memory.pointer(3, IOVA, PAGE)
+    memory.unmap(IOVA, PAGE)
+    assert memory.windows == 2
+    ctypes.memset(pointer, 1, PAGE)
+    memory.release(3)
+    assert memory.windows == 1
+    assert memory.read(0, 1) == b"\x01"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import socket
+import stat
 import struct
 import threading
 from collections.abc import Iterator
@@ -15,12 +17,22 @@ from pathlib import Path
 
 import pytest
 
+from amdxdna.emu.pci import registers as reg
 from amdxdna.emu.pci import serve, vfio_user
 from amdxdna.emu.pci.function import Npu2Function
 from amdxdna.emu.pci.vfio_user import Server
 
 HEADER = struct.Struct("<HHIII")
 PAGE = 4096
+
+
+def sealed(size: int, data: bytes = b"") -> int:
+    """Guest memory as QEMU makes it: a memfd that cannot shrink."""
+    fd = os.memfd_create("ram", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    os.write(fd, data)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return fd
 
 
 class Client:
@@ -137,9 +149,7 @@ def test_unanswered_writes(client: Client) -> None:
 
 def test_descriptors_stay_with_their_message(served: Served, client: Client) -> None:
     """Two mappings and a read in one burst: each mapping has its own file."""
-    fds = [os.memfd_create(f"ram{i}") for i in range(2)]
-    for i, fd in enumerate(fds):
-        os.write(fd, bytes([65 + i]) * PAGE)
+    fds = [sealed(PAGE, bytes([65 + i])) for i in range(2)]
     for i, fd in enumerate(fds):
         client.send(client.message(vfio_user.DMA_MAP, struct.pack("<IIQQQ", 32, 3, 0, i * PAGE, PAGE)), [fd])
         os.close(fd)
@@ -179,7 +189,7 @@ def test_interrupts(served: Served, client: Client) -> None:
     client.ask(vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 2, 3, 1), [fd])
     assert os.eventfd_read(fd) == 1
     reply = client.ask(vfio_user.GET_IRQ_INFO, struct.pack("<IIII", 16, 0, 2, 0))
-    assert struct.unpack("<IIII", reply)[3] == 32
+    assert struct.unpack("<IIII", reply)[3] == reg.VECTORS
     os.close(fd)
 
 
@@ -190,7 +200,7 @@ def test_interrupts(served: Served, client: Client) -> None:
     (vfio_user.REGION_READ, struct.pack("<QII", 0, 0, 1 << 30), errno.EINVAL),
     (vfio_user.SET_IRQS, b"", errno.EINVAL),
     (vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 2, 0, 0xFFFFFFFF), errno.EINVAL),
-    (vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 2, 32, 1), errno.EINVAL),
+    (vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 2, reg.VECTORS, 1), errno.EINVAL),
 ])
 def test_bad_messages(client: Client, command: int, body: bytes, expected: int) -> None:
     """Answered with an errno; the connection goes on."""
@@ -202,9 +212,43 @@ def test_bad_messages(client: Client, command: int, body: bytes, expected: int) 
 def test_a_file_that_is_no_memory(served: Served, client: Client) -> None:
     reader, writer = os.pipe()
     client.send(client.message(vfio_user.DMA_MAP, struct.pack("<IIQQQ", 32, 3, 0, 0, PAGE)), [reader])
-    assert client.reply()[1] in (errno.ENODEV, errno.EACCES)
+    assert client.reply()[1] == errno.EINVAL
     os.close(reader)
     os.close(writer)
+
+
+@pytest.mark.parametrize(("address", "size", "offset"), [
+    (0, 2 * PAGE, 0), (0, PAGE, PAGE), (0, PAGE, (1 << 64) - PAGE), (0, (1 << 64) - PAGE, 0), (0, 0, 0),
+    (1, PAGE, 0), (0, 1, 0), (0, PAGE, 1), ((1 << 48) - PAGE, 2 * PAGE, 0), ((1 << 64) - PAGE, PAGE, 0)])
+def test_a_mapping_of_what_is_not_there(address: int, size: int, offset: int, served: Served,
+                                        client: Client) -> None:
+    """Beyond the file, beyond the address space, not of whole pages: refused, and nothing is reserved."""
+    fd = sealed(PAGE)
+    client.send(client.message(vfio_user.DMA_MAP, struct.pack("<IIQQQ", 32, 3, offset, address, size)), [fd])
+    os.close(fd)
+    assert client.reply()[1] == errno.EINVAL
+    assert (served.function.memory.ranges(), served.function.memory.windows) == ([], 0)
+
+
+def test_memory_that_can_shrink(served: Served, client: Client) -> None:
+    """A file that its owner may still cut off would end the server at the next access."""
+    fd = os.memfd_create("ram", os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, PAGE)
+    client.send(client.message(vfio_user.DMA_MAP, struct.pack("<IIQQQ", 32, 3, 0, 0, PAGE)), [fd])
+    assert client.reply()[1] == errno.EINVAL
+    os.close(fd)
+
+
+def test_windows_are_given_back(served: Served, client: Client) -> None:
+    """Mappings all over the address space, one after the other, reserve no more than one of them needs."""
+    fd = sealed(PAGE)
+    for i in range(200):
+        place = struct.pack("<QQ", i << 40, PAGE)
+        client.ask(vfio_user.DMA_MAP, struct.pack("<IIQ", 32, 3, 0) + place, [fd])
+        assert served.function.memory.windows == 1
+        client.ask(vfio_user.DMA_UNMAP, struct.pack("<II", 24, 0) + place)
+    os.close(fd)
+    assert served.function.memory.windows == 0
 
 
 @pytest.mark.parametrize("size", [0, 15, 0xFFFFFFFF])
@@ -217,8 +261,7 @@ def test_an_impossible_size_ends_the_connection(served: Served, client: Client, 
 
 def test_a_client_that_leaves_takes_its_memory(served: Served) -> None:
     first = Client(served.server.path)
-    fd = os.memfd_create("ram")
-    os.ftruncate(fd, PAGE)
+    fd = sealed(PAGE)
     first.ask(vfio_user.DMA_MAP, struct.pack("<IIQQQ", 32, 3, 0, 0, PAGE), [fd])
     os.close(fd)
     first.socket.close()
@@ -230,8 +273,7 @@ def test_a_client_that_leaves_takes_its_memory(served: Served) -> None:
 
 def test_descriptors_of_a_message_cut_short_go_with_their_client(served: Served) -> None:
     first = Client(served.server.path)
-    fd = os.memfd_create("ram")
-    os.ftruncate(fd, PAGE)
+    fd = sealed(PAGE)
     first.send(first.message(vfio_user.DMA_MAP, b"")[:8], [fd])
     os.close(fd)
     first.socket.close()
@@ -274,6 +316,44 @@ def test_a_socket_left_behind_is_replaced(tmp_path: Path) -> None:
     server.close()
     function.close()
     assert not path.exists()
+
+
+def test_a_live_socket_is_not_taken_over(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second server is refused with one line; the first goes on, and its socket stays when another ends."""
+    path = served.server.path
+    assert serve.main(["--vfio-user", str(path)]) == 1
+    assert capsys.readouterr().err == f"emulate: cannot listen on {path}: another server listens there\n"
+    client = Client(path)
+    client.ask(vfio_user.GET_INFO, bytes(16))
+    assert serve.main(["--vfio-user", str(path)]) == 1, "also while it serves somebody"
+    client.ask(vfio_user.GET_INFO, bytes(16))
+    client.socket.close()
+
+
+def test_close_leaves_a_successors_socket(tmp_path: Path) -> None:
+    path = tmp_path / "npu.sock"
+    function = Npu2Function()
+    first = Server(path, function)
+    path.unlink()
+    second = Server(path, function)
+    first.close()
+    assert path.is_socket()
+    second.close()
+    assert not path.exists()
+    function.close()
+
+
+@pytest.mark.parametrize("mask", [0, 0o077, 0o177])
+def test_only_the_owner_may_connect(mask: int, tmp_path: Path) -> None:
+    function = Npu2Function()
+    old = os.umask(mask)
+    try:
+        server = Server(tmp_path / "npu.sock", function)
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE((tmp_path / "npu.sock").stat().st_mode) == 0o600
+    server.close()
+    function.close()
 
 
 # -- the command

@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli.common import CommandError, Parser, UsageError, document
-from amdxdna.cli.screen import tell
 
 if TYPE_CHECKING:
     import argparse
@@ -113,7 +112,7 @@ def wait_status(status: int) -> tuple[int, int | None]:
 def tell_killed(name: str, number: int | None) -> None:
     """One line about a program that a signal ended."""
     if number is not None:
-        tell([f"amdxdna: {name}: killed by {signal.Signals(number).name}"])
+        print(f"amdxdna: {name}: killed by {signal.Signals(number).name}", file=sys.stderr)
 
 
 def options_json(options: EmuOptions) -> dict[str, Any]:

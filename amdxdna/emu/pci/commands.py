@@ -15,12 +15,16 @@ EXECUTE_BUFFER, EXECUTE_DPU, EXECUTE_NPU = 0x0C, 0x10, 0x17
 CHAIN_BUFFER, CHAIN_DPU, CHAIN_NPU = 0x12, 0x13, 0x18
 CHAINS = (CHAIN_BUFFER, CHAIN_DPU, CHAIN_NPU)
 SINGLES = (EXECUTE_BUFFER, EXECUTE_DPU, EXECUTE_NPU)
+# The first protocol with the NPU commands (npu4_regs.c: AIE2_NPU_COMMAND).
+SINCE = {EXECUTE_NPU: (6, 15), CHAIN_NPU: (6, 15)}
 MAX_LIST_BYTES = 0x1000
 
 _BUFFER = struct.Struct("<I")
 _DPU = struct.Struct("<QIII")
 _NPU = struct.Struct("<IQQQIIIII")
 _COUNT = struct.Struct("<I")
+_NPU_LIST = struct.Struct("<8xQII")
+_OLDER_LIST = struct.Struct("<QII")
 
 
 class BadCommand(Exception):
@@ -57,10 +61,11 @@ def list_location(opcode: int, body: bytes) -> tuple[int, int, int]:
 
     Raises BadCommand for a body of the wrong size or a list longer than the 4 KiB the driver's buffers have.
     """
-    # The driver sends the older, shorter message in the newer one's size.
-    if len(body) != 24:
+    # Drivers that know the NPU lists send the older, shorter message in the newer one's size.
+    if len(body) != _NPU_LIST.size and (opcode == CHAIN_NPU or len(body) != _OLDER_LIST.size):
         raise BadCommand(0, f"a chain message of {len(body)} bytes")
-    address, size, count = struct.unpack("<8xQII" if opcode == CHAIN_NPU else "<QII8x", body)
+    layout = _NPU_LIST if opcode == CHAIN_NPU else _OLDER_LIST
+    address, size, count = layout.unpack_from(body)
     if not 0 < size <= MAX_LIST_BYTES or not count:
         raise BadCommand(0, f"a list of {count} commands in {size} bytes")
     return address, size, count

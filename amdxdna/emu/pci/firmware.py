@@ -1,6 +1,6 @@
-"""The NPU2 firmware's message interface, protocols 7 and 6.12, over the NPU model.
+"""The NPU2 firmware's message interface, protocols 6 from 6.12 on and 7, over the NPU model.
 
-Opcodes, layouts and statuses are those of the driver (drivers/accel/amdxdna/aie2_msg_priv.h). Messages of
+Opcodes and sizes are in messages.py, statuses with the NPU model. Messages of
 the management channel are answered at once, except the asynchronous-event registrations, whose replies
 wait for an event; command lists on a context's channel are answered when the NPU model has run them.
 """
@@ -21,20 +21,39 @@ from . import commands
 from . import registers as reg
 from .guest_memory import GuestMemory
 from .mailbox import Channel, Message
+from .messages import (
+    ADD_HOST_BUFFER,
+    ASSIGN_PASID,
+    CALIBRATE_CLOCK,
+    CONFIGURE_CUS,
+    CONFIGURE_DEBUG_BO,
+    CONFIGURE_LOG,
+    CREATE_CONTEXT,
+    DESTROY_CONTEXT,
+    GET_APP_HEALTH,
+    GET_DEVICE_REVISION,
+    GET_FIRMWARE_VERSION,
+    GET_RUNTIME_CONFIG,
+    GET_TELEMETRY,
+    MANAGEMENT,
+    MAP_HOST_BUFFER,
+    QUERY_AIE_VERSION,
+    QUERY_COLUMN_STATUS,
+    QUERY_TILE_INFO,
+    REGISTER_ASYNC_EVENT,
+    RESUME,
+    SET_RUNTIME_CONFIG,
+    SET_TRACE_CATEGORIES,
+    START_TRACE,
+    STOP_TRACE,
+    SUSPEND,
+    SYNC_BO,
+    UPDATE_PROPERTY,
+    failure,
+)
 from .msix import Interrupts
 
 MAILBOX_MAGIC = 0x55504E5F
-
-# Management opcodes.
-CREATE_CONTEXT, DESTROY_CONTEXT, GET_TELEMETRY = 0x02, 0x03, 0x04
-QUERY_COLUMN_STATUS, QUERY_TILE_INFO, QUERY_AIE_VERSION = 0x0D, 0x0E, 0x0F
-SUSPEND, RESUME, ASSIGN_PASID, MAP_HOST_BUFFER = 0x101, 0x102, 0x103, 0x106
-GET_FIRMWARE_VERSION, SET_RUNTIME_CONFIG, GET_RUNTIME_CONFIG = 0x108, 0x10A, 0x10B
-REGISTER_ASYNC_EVENT, UPDATE_PROPERTY, GET_APP_HEALTH = 0x10C, 0x113, 0x114
-ADD_HOST_BUFFER, GET_DEVICE_REVISION = 0x115, 0x117
-
-# Context opcodes besides those of commands.py.
-SYNC_BO, CONFIGURE_CUS, CONFIGURE_DEBUG_BO = 0x07, 0x11, 0x14
 
 _MAX_CUS = 32
 _PDI_SHIFT, _PDI_MASK = 15, 0x1FFFF
@@ -45,8 +64,9 @@ _FUNCTION_SHIFT, _FUNCTION_MASK = 17, 0xFF
 class FirmwareOptions:
     """What the firmware reports and how much it can do.
 
-    `protocol`: (7, 0), or (6, 12) for the older command lists. `revision`: 1 is Strix. `slots`, `columns`,
-    `threads`, `instant`: see :class:`amdxdna.emu.npu.Npu`.
+    `protocol`: (7, 0), or (6, minor) for what a driver that wants firmware of protocol 6 expects: newer
+    messages are then unknown, and below 6.15 so are the NPU command lists. `revision`: 1 is Strix.
+    `slots`, `columns`, `threads`, `instant`: see :class:`amdxdna.emu.npu.Npu`.
     """
 
     protocol: tuple[int, int] = (7, 0)
@@ -100,25 +120,33 @@ class Firmware:
         self._state: _State | None = None
         self._ending: list[Npu] = []
         """What was stopped while it computed."""
-        self._management: dict[int, tuple[int, Callable[[Message], bytes | None]]] = {
-            CREATE_CONTEXT: (28, self._create_context),
-            DESTROY_CONTEXT: (4, self._destroy_context),
-            GET_TELEMETRY: (16, self._telemetry),
-            QUERY_COLUMN_STATUS: (20, self._column_status),
-            QUERY_TILE_INFO: (4, self._tile_info),
-            QUERY_AIE_VERSION: (4, lambda _: struct.pack("<IHH", Status.OK, *Npu.AIE_VERSION)),
-            SUSPEND: (4, self._suspend),
-            RESUME: (4, self._resume),
-            ASSIGN_PASID: (4, lambda _: status(Status.OK)),
-            MAP_HOST_BUFFER: (20, self._host_buffer),
-            ADD_HOST_BUFFER: (20, self._host_buffer),
-            GET_FIRMWARE_VERSION: (4, lambda _: struct.pack("<5I", Status.OK, *self.options.version)),
-            SET_RUNTIME_CONFIG: (12, self._set_runtime),
-            GET_RUNTIME_CONFIG: (4, self._get_runtime),
-            REGISTER_ASYNC_EVENT: (12, self._register_event),
-            UPDATE_PROPERTY: (20, lambda _: status(Status.OK)),
-            GET_APP_HEALTH: (16, self._health),
-            GET_DEVICE_REVISION: (4, lambda _: struct.pack("<III", Status.OK, self.options.revision, 0)),
+        self._management: dict[int, Callable[[Message], bytes | None]] = {
+            CREATE_CONTEXT: self._create_context,
+            DESTROY_CONTEXT: self._destroy_context,
+            GET_TELEMETRY: self._telemetry,
+            QUERY_COLUMN_STATUS: self._column_status,
+            QUERY_TILE_INFO: self._tile_info,
+            QUERY_AIE_VERSION: lambda _: struct.pack("<IHH", Status.OK, *Npu.AIE_VERSION),
+            SUSPEND: self._suspend,
+            RESUME: self._resume,
+            ASSIGN_PASID: lambda _: status(Status.OK),
+            MAP_HOST_BUFFER: self._host_buffer,
+            ADD_HOST_BUFFER: self._host_buffer,
+            GET_FIRMWARE_VERSION: lambda _: struct.pack("<5I", Status.OK, *self.options.version),
+            SET_RUNTIME_CONFIG: self._set_runtime,
+            GET_RUNTIME_CONFIG: self._get_runtime,
+            REGISTER_ASYNC_EVENT: self._register_event,
+            UPDATE_PROPERTY: lambda _: status(Status.OK),
+            GET_APP_HEALTH: self._health,
+            GET_DEVICE_REVISION: lambda _: struct.pack("<III", Status.OK, self.options.revision, 0),
+            CALIBRATE_CLOCK: lambda _: status(Status.OK),
+            # The model has nothing to log or trace: their vectors are told, and never raised.
+            CONFIGURE_LOG: lambda _: struct.pack("<III20x", Status.OK, reg.LOG_VECTOR,
+                                                 reg.interrupt_address(reg.LOG_VECTOR)),
+            START_TRACE: lambda _: struct.pack("<IIQI", Status.OK, reg.TRACE_VECTOR, 0,
+                                               reg.interrupt_address(reg.TRACE_VECTOR)),
+            STOP_TRACE: lambda _: status(Status.OK),
+            SET_TRACE_CATEGORIES: lambda _: status(Status.OK),
         }
         # Sizes of these bodies differ between protocols, or do not matter.
         self._context: dict[int, Callable[[Channel, Message], bytes]] = {
@@ -200,8 +228,7 @@ class Firmware:
         if channel.vector:
             answer = self._context.get(request.opcode, self._unknown_context)(channel, request)
         else:
-            size, handler = self._management.get(request.opcode, (len(request.body), self._unknown))
-            answer = handler(request) if len(request.body) == size else status(Status.INVALID_PARAM)
+            answer = self._managed(request)
         self._answer(channel, request, answer)
 
     def _answer(self, channel: Channel, request: Message, answer: bytes | None) -> None:
@@ -210,12 +237,22 @@ class Firmware:
         if answer is not None:
             channel.reply(request, answer)
 
+    def _managed(self, request: Message) -> bytes | None:
+        """What the management channel answers; None where the answer comes later."""
+        layout = MANAGEMENT.get(request.opcode)
+        if layout is None or self.options.protocol < layout.since:
+            return self._unknown(request)
+        if len(request.body) != layout.request:
+            return failure(request.opcode, Status.INVALID_PARAM)
+        return self._management[request.opcode](request)
+
     def _unknown(self, request: Message) -> bytes:
         self._log(f"  unknown opcode {request.opcode:#x}")
-        return status(Status.INVALID_COMMAND)
+        return failure(request.opcode, Status.INVALID_COMMAND)
 
     def _unknown_context(self, channel: Channel, request: Message) -> bytes:
-        return self._unknown(request)
+        self._log(f"  unknown opcode {request.opcode:#x}")
+        return status(Status.INVALID_COMMAND)
 
     # -- management messages
 
@@ -265,11 +302,12 @@ class Firmware:
             "<IBBBBBBHIIII", request.body)
         state = self._running()
         result, context = state.npu.create_context(first, columns, pasid=pasid, priority=priority)
-        if result == Status.OK and (queues != 1 or context + 1 >= self._interrupts.count):
+        if result == Status.OK and (queues != 1 or context + 1 >= reg.CHANNELS):
             state.npu.destroy_context(context)
             result = Status.NO_CONTEXT_FREE
         if result != Status.OK:
             return struct.pack("<IIHBB", result, 0xFFFFFFFF, 0, 0, 0) + bytes(64)
+        self._memory.bind(context, pasid)
         number = context + 1
         channel = state.channels[number] = Channel(self._bars, self._interrupts, number)
         return struct.pack("<IIHBB8I", Status.OK, context, channel.vector, 1, 0,
@@ -281,11 +319,13 @@ class Firmware:
         channel = state.channels.pop(context + 1, None)
         if channel:
             channel.close()
-        return status(state.npu.destroy_context(context))
+        result = state.npu.destroy_context(context)
+        self._memory.unbind(context)
+        return status(result)
 
     def _host_buffer(self, request: Message) -> bytes:
         context, address, size = struct.unpack("<IQQ", request.body)
-        if not self._memory.covers(address, size):
+        if not self._memory.reaches(context, address, size):
             return status(Status.INVALID_PARAM)
         add = request.opcode == ADD_HOST_BUFFER
         return status(self._running().npu.map_heap(context, address, size, add=add))
@@ -320,6 +360,7 @@ class Firmware:
         """Decodes one command or a list and hands it to the NPU model; its reply answers the message."""
         chain = request.opcode in commands.CHAINS
         npu, context = self._running().npu, channel.vector - 1
+        known = self.options.protocol >= commands.SINCE.get(request.opcode, (0, 0))
 
         def done(reply: Reply) -> None:
             words = (reply.status, reply.failed, reply.slot_status) if chain else (reply.status,)
@@ -327,6 +368,8 @@ class Firmware:
                 self._answer(channel, request, struct.pack(f"<{len(words)}I", *words))
 
         try:
+            if not known:
+                raise commands.BadCommand(0, f"opcode {request.opcode:#x} is of a newer protocol")
             if chain:
                 address, size, count = commands.list_location(request.opcode, request.body)
                 slots = commands.decode_list(request.opcode, npu.read(context, address, size), count)

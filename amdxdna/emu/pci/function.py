@@ -18,8 +18,6 @@ _MSIX_CAPABILITY = 0x40
 _STATUS_CAPABILITIES = 0x10
 _BAR2 = 0x18
 _BAR_64BIT_PREFETCHABLE = 0xC
-# A vector a context, and the management channel's.
-VECTORS = 32
 _LONGEST_COMMAND = 30.0  # seconds
 
 
@@ -31,7 +29,7 @@ def configuration_space() -> bytes:
     struct.pack_into("<I", space, _BAR2, _BAR_64BIT_PREFETCHABLE)
     struct.pack_into("<HH", space, 0x2C, reg.VENDOR_AMD, reg.DEVICE_NPU2)
     space[0x34] = _MSIX_CAPABILITY
-    space[_MSIX_CAPABILITY:_MSIX_CAPABILITY + 12] = capability(VECTORS, reg.MSIX_BAR)
+    space[_MSIX_CAPABILITY:_MSIX_CAPABILITY + 12] = capability(reg.VECTORS, reg.MSIX_BAR)
     return bytes(space)
 
 
@@ -44,7 +42,7 @@ class Npu2Function:
 
     def __init__(self, options: FirmwareOptions | None = None,
                  log: Callable[[str], None] = lambda _: None) -> None:
-        self.interrupts = Interrupts(VECTORS)
+        self.interrupts = Interrupts(reg.VECTORS)
         self.memory = GuestMemory()
         self.lock = threading.RLock()
         self.bars = reg.Bars()
@@ -55,7 +53,6 @@ class Npu2Function:
         self._configuration = bytearray(configuration_space())
         self._doorbells: dict[tuple[int, int], Callable[[], None]] = {
             (reg.PSP_BAR, reg.PSP_INTERRUPT): self._ring_psp,
-            (reg.SMU_BAR, reg.SMU_INTERRUPT): self._ring_smu,
         }
         self.psp.reset()
 
@@ -81,6 +78,10 @@ class Npu2Function:
                 doorbell = self._doorbells.get((region, offset))
                 if doorbell:
                     doorbell()
+            if (region, offset) == (reg.SMU_BAR, reg.SMU_COMMAND):
+                # Drivers that also ring (Linux's, AMD's before 2026) do so afterwards; AMD's newer ones only
+                # write the command (xdna-driver 222997c5), so the write is what starts it.
+                self._start_smu()
             if region == reg.REGISTERS_BAR and offset >= reg.MAILBOX_REGISTERS:
                 self.firmware.pointer_written(offset)
 
@@ -125,7 +126,7 @@ class Npu2Function:
         self._log(f"psp command {self.bars.load(reg.PSP_BAR, reg.PSP_COMMAND)}")
         self.psp.ring()
 
-    def _ring_smu(self) -> None:
+    def _start_smu(self) -> None:
         self._log(f"smu command {self.bars.load(reg.SMU_BAR, reg.SMU_COMMAND)}"
                   f" argument {self.bars.load(reg.SMU_BAR, reg.SMU_ARGUMENT)}")
-        self.smu.ring()
+        self.smu.run()

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import errno
 import mmap
+import os
 import threading
 from collections.abc import Iterator
 
-from amdxdna import _native
 from amdxdna.emu.npu import BadAddress
 
-_CHUNK_BITS = 40
-_CHUNK = 1 << _CHUNK_BITS
-_FIXED = 0x10
-_NORESERVE = 0x4000
+from .page_tables import PageTables
+from .windows import FIXED, Windows, map_pages
+
+_PAGE = 4096
+# Of AMD's and Intel's IOMMUs as the driver's machines have them; also bounds what one message can ask for.
+_ADDRESSES = 1 << 48
 
 
 class AddressSet:
@@ -60,34 +63,53 @@ class AddressSet:
         i = bisect.bisect_right(self._starts, start) - 1
         return i >= 0 and end <= self._ends[i]
 
-
-def _map(address: int, length: int, flags: int, fd: int, offset: int,
-         protection: int = mmap.PROT_READ | mmap.PROT_WRITE) -> int:
-    result = int(_native.lib.xdna_mmap(address, length, protection, flags, fd, offset))
-    if -4096 < result < 0:
-        raise OSError(-result, f"cannot map {length:#x} bytes of guest memory")
-    return result
+    def overlaps(self, start: int, end: int) -> bool:
+        """Whether any of [start, end) is in the set."""
+        i = bisect.bisect_right(self._ends, start)
+        return i < len(self._starts) and self._starts[i] < end
 
 
 class GuestMemory:
     """All DMA mappings of one function. Thread-safe; addresses are I/O addresses (the guest's IOVAs).
 
     Memory that the guest unmaps while a kernel still uses it is replaced by private zero pages: a late
-    access then goes nowhere, as behind a real IOMMU, instead of ending this process.
+    access then goes nowhere, as behind a real IOMMU, instead of ending this process. `spaces` are the
+    guest's address spaces by PASID, for a machine that has them: a context with a PASID reaches that
+    process's addresses, and nothing else.
     """
 
     def __init__(self) -> None:
-        self._windows: dict[int, int] = {}
+        self._windows = Windows()
         self._mapped = AddressSet()
         self._lock = threading.Lock()
+        self._pasids: dict[int, int] = {}
+        self._users: set[int] = set()
+        """Contexts that hold pointers into the windows."""
+        self.spaces: PageTables | None = None
         self.maps = 0
         self.unmaps = 0
 
     def map(self, address: int, size: int, fd: int, offset: int) -> None:
-        """Makes `size` bytes of the file `fd` at `offset` the memory at I/O address `address`."""
+        """Makes `size` bytes of the file `fd` at `offset` the memory at I/O address `address`.
+
+        Raises OSError for what is no range of an I/O address space or of the file: an access past a file's
+        end would end this process.
+        """
+        if not (size and size % _PAGE == address % _PAGE == offset % _PAGE == 0
+                and address + size <= _ADDRESSES):
+            raise OSError(errno.EINVAL, f"cannot map {size:#x} bytes at {address:#x}")
+        file = os.fstat(fd).st_size
+        if offset + size > file:
+            raise OSError(errno.EINVAL, f"cannot map {size:#x} bytes at {offset:#x} of a file of {file:#x}")
         with self._lock:
-            for at, length, done in self._split(address, size):
-                _map(at, length, mmap.MAP_SHARED | _FIXED, fd, offset + done)
+            try:
+                for at, length, done in self._windows.split(address, size):
+                    map_pages(at, length, mmap.MAP_SHARED | FIXED, fd, offset + done)
+            except OSError:
+                # What was there before is gone in part: nothing of the range may count as mapped.
+                self._mapped.remove(address, address + size)
+                self._tidy()
+                raise
             self._mapped.add(address, address + size)
             self.maps += 1
 
@@ -97,81 +119,107 @@ class GuestMemory:
             for start, end in list(self._mapped):
                 low, high = max(start, address), min(end, address + size)
                 if low < high:
-                    self._scratch(low, high - low)
+                    self._windows.clear(low, high - low)
             self._mapped.remove(address, address + size)
             self.unmaps += 1
+            self._tidy()
 
     def clear(self) -> None:
         """Takes away every mapping."""
         with self._lock:
             for start, end in list(self._mapped):
-                self._scratch(start, end - start)
+                self._windows.clear(start, end - start)
             self._mapped = AddressSet()
+            self._tidy()
 
     def close(self) -> None:
         """Gives the address space back. No pointer handed out may be used any more."""
         with self._lock:
-            for window in self._windows.values():
-                _native.lib.xdna_munmap(window, _CHUNK)
-            self._windows = {}
             self._mapped = AddressSet()
+            self._users.clear()
+            self._tidy()
+        if self.spaces is not None:
+            self.spaces.close()
 
     def ranges(self) -> list[tuple[int, int]]:
         """What is mapped: merged, half-open ranges of I/O addresses."""
         with self._lock:
             return list(self._mapped)
 
+    @property
+    def windows(self) -> int:
+        """How many TiB of this process's address space are reserved."""
+        with self._lock:
+            return len(self._windows)
+
     def covers(self, address: int, size: int) -> bool:
         """Whether the guest has mapped all of [address, address + size)."""
         with self._lock:
             return self._mapped.covers(address, address + size)
 
-    def at(self, address: int, size: int) -> int:
-        """Host address of `size` bytes at I/O address `address`.
-
-        Raises BadAddress where any of it is not mapped.
-        """
-        with self._lock:
-            if not self._mapped.covers(address, address + size):
-                raise BadAddress(address, size)
-            pieces = list(self._split(address, size))
-            if len(pieces) != 1:
-                raise BadAddress(address, size)
-            return pieces[0][0]
-
     def read(self, address: int, size: int) -> bytes:
         """Copies `size` bytes out. Raises BadAddress."""
-        return ctypes.string_at(self.at(address, size), size)
+        with self._lock:
+            return ctypes.string_at(self._at(address, size), size)
 
     def write(self, address: int, data: bytes) -> None:
         """Copies `data` in. Raises BadAddress."""
-        ctypes.memmove(self.at(address, len(data)), data, len(data))
+        with self._lock:
+            ctypes.memmove(self._at(address, len(data)), data, len(data))
+
+    # -- contexts
+
+    def bind(self, context: int, pasid: int) -> None:
+        """A context was created: its addresses are those of `pasid`, 0 for the function's own."""
+        with self._lock:
+            self._pasids[context] = pasid
+
+    def unbind(self, context: int) -> None:
+        """A context was destroyed; what it still computes keeps its pointers until :meth:`release`."""
+        with self._lock:
+            self._pasids.pop(context, None)
+        if self.spaces is not None:
+            self.spaces.forget(context)
+
+    def reaches(self, context: int, address: int, size: int) -> bool:
+        """Whether a context may be given these bytes as its heap. A process's pages are looked at in use."""
+        return self._space(context) is not None or self.covers(address, size)
 
     def pointer(self, context: int, address: int, size: int) -> int:
-        """For the NPU model (amdxdna.emu.npu.Memory): all contexts share the function's addresses."""
-        return self.at(address, size)
+        """For the NPU model (amdxdna.emu.npu.Memory)."""
+        space = self._space(context)
+        if space is not None:
+            spaces, pasid = space
+            return spaces.pointer(context, pasid, address, size)
+        with self._lock:
+            pointer = self._at(address, size)
+            self._users.add(context)
+            return pointer
 
     def stamp(self, context: int) -> object:
+        """For the NPU model: the guest may map anew at any time."""
         return None
 
     def release(self, context: int) -> None:
-        """For the NPU model: nothing is pinned."""
+        """For the NPU model: windows that nothing is mapped in any more can go."""
+        with self._lock:
+            self._users.discard(context)
+            self._tidy()
+        if self.spaces is not None:
+            self.spaces.release(context)
 
-    def _scratch(self, address: int, size: int) -> None:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _FIXED | _NORESERVE
-        for at, length, _ in self._split(address, size):
-            _map(at, length, flags, -1, 0)
+    def _space(self, context: int) -> tuple[PageTables, int] | None:
+        pasid = self._pasids.get(context, 0)
+        return (self.spaces, pasid) if pasid and self.spaces is not None else None
 
-    def _split(self, address: int, size: int) -> Iterator[tuple[int, int, int]]:
-        done = 0
-        while done < size:
-            chunk, offset = divmod(address + done, _CHUNK)
-            length = min(size - done, _CHUNK - offset)
-            yield self._window(chunk) + offset, length, done
-            done += length
+    def _at(self, address: int, size: int) -> int:
+        if not self._mapped.covers(address, address + size):
+            raise BadAddress(address, size)
+        pieces = list(self._windows.split(address, size))
+        if len(pieces) != 1:
+            raise BadAddress(address, size)
+        return pieces[0][0]
 
-    def _window(self, chunk: int) -> int:
-        if chunk not in self._windows:
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
-            self._windows[chunk] = _map(0, _CHUNK, flags, -1, 0, protection=0)
-        return self._windows[chunk]
+    def _tidy(self) -> None:
+        if not self._users:
+            self._windows.keep(self._mapped.overlaps)

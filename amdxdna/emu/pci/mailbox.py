@@ -41,7 +41,7 @@ class Channel:
         self.vector = number
         base = reg.MAILBOX_REGISTERS + number * reg.MAILBOX_STRIDE
         self.x2i_tail, self.x2i_head = base, base + 4
-        self.i2x_tail, self.i2x_head, self.interrupt = base + 8, base + 0x10, base + 0x14
+        self.i2x_tail, self.i2x_head, self.interrupt = base + 8, base + 0x10, base + reg.MAILBOX_INTERRUPT
         self._x2i = reg.RINGS + number * 2 * reg.RING_SIZE
         self._i2x = self._x2i + reg.RING_SIZE
         self._read = 0

@@ -32,6 +32,12 @@ PWAITMODE = 0x1003C
 MAILBOX_REGISTERS = 0x20000
 MAILBOX_STRIDE = 0x20
 
+# Vectors 0 to 31 are the channels', by number; the firmware's log and trace buffers have one each.
+CHANNELS = 32
+LOG_VECTOR, TRACE_VECTOR = CHANNELS, CHANNELS + 1
+VECTORS = CHANNELS + 2
+MAILBOX_INTERRUPT = 0x14
+
 # SRAM BAR.
 FIRMWARE_ALIVE = 0x1E000
 CHANNEL_INFO = 0x1F000
@@ -48,6 +54,11 @@ SMU_COMMAND = 0x900
 SMU_ARGUMENT = 0x9F0
 SMU_RESPONSE = 0x9F4
 SMU_INTERRUPT = 0x0
+
+
+def interrupt_address(vector: int) -> int:
+    """Device address of the register that acknowledges `vector`."""
+    return REGISTERS_BASE + MAILBOX_REGISTERS + vector * MAILBOX_STRIDE + MAILBOX_INTERRUPT
 
 
 class Bars:

@@ -14,7 +14,8 @@ from .firmware import FirmwareOptions
 from .function import Npu2Function
 from .vfio_user import Server
 
-PROTOCOLS = {"7": (7, 0), "6.12": (6, 12)}
+# What the drivers want: Linux's newer ones 7, those up to 6.18 and AMD's of 2025 some 6 (npu4_regs.c).
+PROTOCOLS = {"7": (7, 0), **{f"6.{minor}": (6, minor) for minor in (12, 15, 18, 19, 24)}}
 # sun_path of a Unix socket address, less its terminator.
 _LONGEST_SOCKET = 107
 
@@ -30,7 +31,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--memory", default="1G", metavar="SIZE",
                         help="guest memory in the printed arguments (default %(default)s)")
     parser.add_argument("--protocol", choices=sorted(PROTOCOLS), default="7",
-                        help="firmware protocol (default %(default)s)")
+                        help="firmware protocol: 7, or 6.x for the driver of Linux 6.18 and older ones"
+                             " (default %(default)s)")
     parser.add_argument("--slots", type=int, default=16, metavar="N",
                         help="contexts at once, 1 to 31 (default %(default)s)")
     parser.add_argument("--threads", type=int, default=0, metavar="N",

@@ -27,8 +27,8 @@ class Smu:
         self.level = 0
         self.log = []
 
-    def ring(self) -> None:
-        """The driver rang: runs the command in the registers."""
+    def run(self) -> None:
+        """The driver wrote the command: runs it on the argument in its register."""
         command = self._bars.load(reg.SMU_BAR, reg.SMU_COMMAND)
         argument = self._bars.load(reg.SMU_BAR, reg.SMU_ARGUMENT)
         self.log.append((command, argument))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import socket
@@ -69,10 +70,39 @@ class Function(Protocol):
         """The function is reset."""
 
 
+def _answers(path: Path) -> bool:
+    """Whether a server listens on a socket."""
+    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as trial:
+        trial.setblocking(False)
+        try:
+            trial.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            # Not even a place in its queue, or not ours to connect to: somebody's.
+            return True
+        return True
+
+
+def _check_seal(fd: int) -> None:
+    """Raises OSError for memory that could be cut off: an access behind a file's end would end this process.
+
+    QEMU's memory-backend-memfd seals its file unless told otherwise.
+    """
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:
+        seals = 0
+    if not seals & fcntl.F_SEAL_SHRINK:
+        raise OSError(errno.EINVAL, "guest memory that is no memfd sealed against shrinking")
+
+
 class Server:
     """Listens on a Unix socket and serves one client after another until `close`.
 
     `serve` runs in the calling thread; `close` may be called from any other. `messages` counts commands.
+    Only the socket's owner can connect. Raises OSError where it cannot listen, EADDRINUSE where another
+    server does; a socket that a server left behind is replaced.
     """
 
     def __init__(self, path: str | os.PathLike[str], function: Function,
@@ -85,17 +115,36 @@ class Server:
         self._client: socket.socket | None = None
         self._closed = False
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with contextlib.suppress(FileNotFoundError):
-            if self.path.is_socket():
-                self.path.unlink()
-        self._listener.bind(str(self.path))
-        self._listener.listen(1)
+        try:
+            self._inode = self._listen()
+        except BaseException:
+            self._listener.close()
+            raise
         self._handlers: dict[int, Callable[[bytes], bytes]] = {
             VERSION: self._version, DMA_MAP: self._dma_map, DMA_UNMAP: self._dma_unmap,
             GET_INFO: self._info, GET_REGION_INFO: self._region_info, GET_IRQ_INFO: self._irq_info,
             SET_IRQS: self._set_irqs, REGION_READ: self._read, REGION_WRITE: self._write,
             REGION_WRITE_MULTI: self._write_multi, RESET: self._reset,
         }
+
+    def _listen(self) -> int:
+        """Binds the socket; its inode."""
+        # Of two servers that start at once the second must see the first's socket, not replace it.
+        folder = os.open(self.path.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            if self.path.is_socket():
+                if _answers(self.path):
+                    raise OSError(errno.EADDRINUSE, "another server listens there")
+                self.path.unlink()
+            # The mode that bind gives the file, less the umask (Linux, net/unix/af_unix.c): nobody else may
+            # connect even for a moment.
+            os.fchmod(self._listener.fileno(), 0o600)
+            self._listener.bind(str(self.path))
+            self._listener.listen(1)
+            return self.path.stat().st_ino
+        finally:
+            os.close(folder)
 
     def serve(self, clients: int | None = None) -> None:
         """Serves `clients` connections one after another (None: until closed)."""
@@ -128,7 +177,8 @@ class Server:
                     each.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         with contextlib.suppress(FileNotFoundError):
-            self.path.unlink()
+            if self.path.stat().st_ino == self._inode:
+                self.path.unlink()
 
     # -- messages
 
@@ -201,6 +251,7 @@ class Server:
         _, _, offset, address, size = struct.unpack_from("<IIQQQ", body)
         # Ranges without a descriptor (ROM, MMIO) can only be reached by messages; nothing here needs them.
         if self._fds:
+            _check_seal(self._fds[0])
             self._function.map_dma(address, size, self._fds[0], offset)
         return b""
 
