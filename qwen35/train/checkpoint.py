@@ -8,8 +8,6 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from amdxdna.output import write_whole
-
 from .network import MAX_PIXELS, MERGE, MIN_PIXELS, Network
 from .pictures import PATCH
 
@@ -60,4 +58,4 @@ def save_pretrained(net: Network, tokenizer: Tokenizer, folder: Path) -> None:
         },
     }
     for name, content in files.items():
-        write_whole(folder / name, (json.dumps(content, indent=2) + "\n").encode())
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n")

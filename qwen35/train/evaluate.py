@@ -19,8 +19,6 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from amdxdna.output import write_whole
-
 from . import cases as scored
 from .cases import MARKS, Case
 from .checkpoint import stop_ids
@@ -220,7 +218,7 @@ def main(argv: list[str] | None = None) -> int:
         report["npu"] = npu
         print(table(npu))
     if args.json:
-        write_whole(args.json, (json.dumps(report, indent=1) + "\n").encode())
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 

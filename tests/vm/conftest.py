@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from amdxdna.emu.pci.firmware import FirmwareOptions
+from tests.conformance.differences import COLUMNS, Difference
 
-from . import debs, guest, image
+from . import debs, guest, image, kernels
 from .python_root import APP, HOME
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -18,6 +23,8 @@ SETTING = "AMDXDNA_VM"
 IMAGE_AGENT = f"""export PYTHONHOME={HOME}
 PYTHONPATH=/{APP} OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python3 -B -s -m {guest.AGENT}"""
 IMAGE_MODULES = ("tests.vm.token_ids", "tests.vm.binding_side", "tests.vm.doctor_side", "tests.recovery_side")
+DRIVER_MODULES = ("tests.vm.token_ids", "tests.vm.binding_side", "tests.vm.failures_side",
+                  "tests.vm.guest_side")
 IMAGE_MEMORY = "2G"
 
 
@@ -107,6 +114,83 @@ def image_guest(rig: debs.Rig, image_bundle: Path,
     machine = guest.boot(lambda attempt: guest.Machine(rig, folder / attempt, initrd, IMAGE_MEMORY))
     yield machine
     machine.close()
+
+
+@dataclass(frozen=True)
+class Driver:
+    """A booted guest with a driver other than the pinned kernel's in IOVA mode.
+
+    `older`: whether it is that of 6.18, which leaves no health report. `differences`: what it does otherwise
+    than the conformance suite says.
+    """
+
+    name: str
+    machine: guest.Machine
+    older: bool
+    differences: dict[str, Difference]
+
+    def probe(self, **options: Any) -> None:
+        """Probes the NPU anew, with a firmware that the driver speaks to and `options` of it."""
+        answer = self.machine.rebind(dataclasses.replace(self.machine.options, **options))
+        assert answer.value.get("errno") == 0, f"the driver did not probe: {answer.value}\n{answer.log}"
+        guest.check_log(answer.log)
+
+
+def _older_kernel(rig: debs.Rig, which: int) -> tuple[debs.Rig, str]:
+    """The newest (-1) or oldest (0) 6.18 that can be had, and its version; skips where there is none.
+
+    Also where a guest is required: old kernels leave the archive by and by.
+    """
+    try:
+        versions = kernels.reachable(rig, "6.18")
+        if not versions or (which == 0 and len(versions) == 1):
+            raise debs.Unavailable(f"the archive has {'no other' if versions else 'no'} 6.18")
+        return kernels.take(rig, versions[which]), versions[which]
+    except debs.Unavailable as reason:
+        pytest.skip(f"no kernel to try: {reason}")
+
+
+# The guests of `driver`: the pinned kernel and, where there are any, others.
+DRIVERS = {"7.3.4": None, "6.18-newest": -1, "6.18-oldest": 0}
+_LAST_WITHOUT_CHAIN_STATUS = 12
+
+
+@pytest.fixture(scope="session", params=DRIVERS)
+def driver(request: pytest.FixtureRequest, rig: debs.Rig, image_bundle: Path,
+           tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """One guest a driver, all in PASID mode, one after the other; pytest's summary says what they were."""
+    name, which = request.param, DRIVERS[request.param]
+    firmware, column = FirmwareOptions(), "7.3.4"
+    if which is not None:
+        rig, version = _older_kernel(rig, which)
+        column = ("6.18.15" if int(version.split(".")[2]) > _LAST_WITHOUT_CHAIN_STATUS
+                  else "6.18.5 to 6.18.12")
+        # That driver takes protocol 6 alone (npu4_regs.c of Linux 6.18).
+        firmware = FirmwareOptions(protocol=(6, 12))
+    began = time.monotonic()
+    folder = tmp_path_factory.mktemp("driver")
+    archive, _ = image.build(rig, IMAGE_AGENT, image_bundle, [guest.AGENT, *DRIVER_MODULES], pasid=True)
+    initrd = folder / "initrd"
+    initrd.write_bytes(archive)
+    machine = guest.boot(lambda attempt: guest.Machine(rig, folder / attempt, initrd, IMAGE_MEMORY,
+                                                       options=firmware, pasid=True))
+    ready = time.monotonic()
+    try:
+        yield Driver(name, machine, which is not None, COLUMNS[column])
+    finally:
+        machine.close()
+        protocol = ".".join(map(str, firmware.protocol))
+        said = (f"{name}: Linux {rig.kernel_release}, PASID, firmware protocol {protocol}, booted in"
+                f" {ready - began:.0f} s, tested for {time.monotonic() - ready:.0f} s")
+        request.config.stash.setdefault(RAN, []).append(said)
+
+
+RAN = pytest.StashKey[list[str]]()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for line in config.stash.get(RAN, []):
+        terminalreporter.write_line(f"vm: {line}")
 
 
 Probe = Callable[..., guest.Machine]

@@ -2,8 +2,10 @@
 
 Everything happens in one cache folder: a private apt configuration (own sources, lists, status), the
 .deb files, and the trees they are unpacked into. The archive is the one the machine's own apt is set up
-with; apt verifies its signature and every hash, and :data:`PINS` are checked here besides. Where the
-archive has moved on from a pinned version the newer one is taken with a warning.
+with, but what is trusted is decided here: lists signed by Debian's keyring and not out of date, whatever
+the machine's configuration allows. apt verifies every hash, and :data:`PINS` are checked here besides. Where
+the archive has moved on from a pinned version the newer one is taken with a warning; an older one is refused.
+What was unpacked is compared with the hashes noted then before anything of it runs.
 
 Run as a script it prepares the cache and prints what it took.
 """
@@ -27,13 +29,17 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 RELEASE = "trixie"
 BACKPORTS = "trixie-backports"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 DOWNLOADS_AT_ONCE = 6
-# Raise it when what is unpacked changes, so that a cache made by older code is made again.
-LAYOUT = 5
+# Raise it when what is unpacked changes. Each layout has a folder of its own, so that checkouts of several
+# ages can share a cache.
+LAYOUT = 6
+# The stable suite's lists say no end of their validity (its point releases are months apart): this bounds it.
+LONGEST_VALID_DAYS = 365
 
 # Kernel modules the guest loads, with their dependencies (names as in modinfo's `depends`).
 MODULE_FILES = ("amdxdna", "drm", "gpu-sched", "drm_kms_helper", "drm_shmem_helper", "tee", "hid",
@@ -53,6 +59,10 @@ PINS = {
                        "598a3fd92bdafc34cd81196b2952ad36e910e47a4ecf162f8ce5e8e262598e53"),
     "linux-libc-dev": ("7.3.4-1~bpo13+1",
                        "b3a4538fca67081c8606a93f37521d0eb74ac75996a02f3321a6b27f978e10a8"),
+    "linux-image-6.18.5+deb13-amd64": ("6.18.5-1~bpo13+1",
+                                       "a39c2f6db87b039a3b62cfa9256f6054951fbf08e351b7a3e2b5a792f79ea1e7"),
+    "linux-image-6.18.15+deb13-amd64": ("6.18.15-1~bpo13+1",
+                                        "d38a7af6260782a47cd615ad717347a528b45f076245b4deabb3f1ecf8459186"),
 }
 
 
@@ -72,12 +82,10 @@ class Deb:
 
 
 def cache_dir() -> Path:
-    """The cache folder: $AMDXDNA_VM_CACHE, else amdxdna-vm in the user's XDG cache."""
+    """The cache folder of this layout, in $AMDXDNA_VM_CACHE or else in amdxdna-vm of the user's XDG cache."""
     explicit = os.environ.get("AMDXDNA_VM_CACHE")
-    if explicit:
-        return Path(explicit).absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "amdxdna-vm"
+    base = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "amdxdna-vm"
+    return (Path(explicit).absolute() if explicit else base) / f"layout-{LAYOUT}"
 
 
 def archive_uri() -> str:
@@ -107,10 +115,16 @@ def _run(command: list[str], cwd: Path | None = None) -> str:
     return done.stdout
 
 
+# Not `trusted=no`, which distrusts what is signed too.
+_SIGNED = ("allow-insecure=no allow-weak=no allow-downgrade-to-insecure=no check-date=yes"
+           " check-valid-until=yes")
+
+
 class Apt:
     """A private apt below `root`: nothing of the machine's package state is read or changed.
 
-    Proxy and network settings of the machine's apt configuration stay in force.
+    Proxy and network settings of the machine's apt configuration stay in force, but nothing of what it
+    trusts: apt reads this configuration last, and options of a source overrule both.
     """
 
     def __init__(self, root: Path, uri: str) -> None:
@@ -122,7 +136,8 @@ class Apt:
             folder.mkdir(parents=True, exist_ok=True)
         (etc / "status").touch()
         (etc / "sources.list").write_text("".join(
-            f"deb [arch=amd64 signed-by={KEYRING}] {uri} {suite} main\n" for suite in (RELEASE, BACKPORTS)))
+            f"deb [arch=amd64 signed-by={KEYRING} {_SIGNED}] {uri} {suite} main\n"
+            for suite in (RELEASE, BACKPORTS)))
         self.config = etc / "apt.conf"
         self.config.write_text(f"""
             Dir::Etc::sourcelist "{etc}/sources.list";
@@ -140,6 +155,14 @@ class Apt:
             APT::Architecture "amd64";
             APT::Architectures {{ "amd64"; }};
             APT::Sandbox::User "";
+            APT::Get::AllowUnauthenticated "false";
+            APT::Get::Force-Yes "false";
+            Acquire::AllowInsecureRepositories "false";
+            Acquire::AllowWeakRepositories "false";
+            Acquire::AllowDowngradeToInsecureRepositories "false";
+            Acquire::Check-Date "true";
+            Acquire::Check-Valid-Until "true";
+            Acquire::Max-ValidTime "{LONGEST_VALID_DAYS * 86400}";
             Acquire::Languages "none";
             Acquire::Retries "3";
             Debug::NoLocking "true";
@@ -148,6 +171,10 @@ class Apt:
     def get(self, *arguments: str, cwd: Path | None = None) -> str:
         """Runs apt-get; its output. Raises Unavailable with apt's last line."""
         return _run(["apt-get", "-c", str(self.config), "-qq", "-y", *arguments], cwd=cwd)
+
+    def names(self, prefix: str) -> list[str]:
+        """Packages of the lists that begin so."""
+        return _run(["apt-cache", "-c", str(self.config), "pkgnames", prefix]).split()
 
     def update(self) -> None:
         """Fetches the package lists."""
@@ -229,23 +256,71 @@ class Apt:
 
 
 def check_pins(debs: list[Deb]) -> None:
-    """Warns where a package is not the version the suite was green with; raises where its hash differs."""
+    """Warns where a package is newer than the version the suite was green with.
+
+    Raises Unavailable where it is older, or another file of the same version.
+    """
     for deb in debs:
         version, sha256 = PINS.get(deb.name, ("", ""))
         if version and deb.version != version:
+            if _older(deb.version, version):
+                raise Unavailable(f"{deb.name} {deb.version} is older than the tested {version}")
             warnings.warn(f"{deb.name} {deb.version} instead of the tested {version}", stacklevel=2)
         elif sha256 and deb.sha256 != sha256:
             raise Unavailable(f"{deb.file} has SHA-256 {deb.sha256} and not the pinned {sha256}")
 
 
+def _older(version: str, than: str) -> bool:
+    return subprocess.run(["dpkg", "--compare-versions", version, "lt", than]).returncode == 0
+
+
+def contents(tree: Path) -> dict[str, str]:
+    """Every file below a folder with its SHA-256, every link with its target."""
+    found = {}
+    for folder, folders, files in os.walk(tree):
+        for name in (*files, *(each for each in folders if os.path.islink(os.path.join(folder, each)))):
+            path = os.path.join(folder, name)
+            if os.path.islink(path):
+                value = "-> " + os.readlink(path)
+            else:
+                with open(path, "rb") as file:
+                    value = hashlib.sha256(file.read()).hexdigest()
+            found[os.path.relpath(path, tree)] = value
+    return found
+
+
+def seal(root: Path, trees: Sequence[str], stamp: Path, record: dict[str, object]) -> None:
+    """Writes `record` and what the trees hold to `stamp`, which says that they are complete."""
+    files = {tree: contents(root / tree) for tree in trees}
+    stamp.write_text(json.dumps({**record, "files": files}, indent=1))
+
+
+def sealed(root: Path, stamp: Path) -> dict[str, Any] | None:
+    """What :func:`seal` noted; None where there is nothing yet, or the trees are no longer what they were."""
+    try:
+        record: dict[str, Any] = json.loads(stamp.read_text())
+        files = record.pop("files")
+    except (OSError, ValueError, KeyError):
+        return None
+    for tree, noted in files.items():
+        if contents(root / tree) != noted:
+            warnings.warn(f"{root / tree} is not what was unpacked there; it is made again", stacklevel=2)
+            return None
+    return record
+
+
 @dataclass(frozen=True)
 class Rig:
-    """What the set-up made. `qemu` and `kernel` are unpacked trees, `versions` the packages taken."""
+    """What the set-up made: unpacked trees, and `versions`, the packages taken.
+
+    `kernel_tree` is the folder of the kernel that a guest boots.
+    """
 
     root: Path
     kernel_release: str
     versions: dict[str, str]
     seconds: float
+    kernel_tree: str = "kernel"
 
     @property
     def qemu(self) -> Path:
@@ -255,12 +330,12 @@ class Rig:
     @property
     def modules(self) -> Path:
         """Folder of the kernel's modules."""
-        return self.root / "kernel" / "usr/lib/modules" / self.kernel_release
+        return self.root / self.kernel_tree / "usr/lib/modules" / self.kernel_release
 
     @property
     def vmlinuz(self) -> Path:
         """The kernel image."""
-        return next((self.root / "kernel").rglob("*vmlinuz*"))
+        return next((self.root / self.kernel_tree).rglob("*vmlinuz*"))
 
     @property
     def busybox(self) -> Path:
@@ -274,7 +349,7 @@ class Rig:
 
 
 @contextlib.contextmanager
-def _locked(root: Path) -> Iterator[None]:
+def locked(root: Path) -> Iterator[None]:
     root.mkdir(parents=True, exist_ok=True)
     with open(root / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -287,16 +362,24 @@ def prepare(root: Path | None = None) -> Rig:
     Safe to call from several processes. Raises Unavailable where the machine cannot.
     """
     root = root or cache_dir()
-    with _locked(root):
+    with locked(root):
         stamp = root / "rig.json"
-        if stamp.exists():
-            record = json.loads(stamp.read_text())
-            if record["layout"] == LAYOUT:
-                return Rig(root, record["kernel"], record["versions"], 0.0)
+        record = sealed(root, stamp)
+        if record is not None:
+            return Rig(root, record["kernel"], record["versions"], 0.0)
         began = time.monotonic()
         kernel, versions = _build(root)
-        stamp.write_text(json.dumps({"layout": LAYOUT, "kernel": kernel, "versions": versions}, indent=1))
+        seal(root, _TREES, stamp, {"kernel": kernel, "versions": versions})
         return Rig(root, kernel, versions, time.monotonic() - began)
+
+
+_TREES = ("qemu", "kernel", "busybox", "headers")
+
+
+def kernel_part(path: str) -> bool:
+    """Whether a guest needs this file of a kernel's packages."""
+    name = Path(path).name
+    return name.startswith("vmlinuz") or (".ko" in name and name.split(".ko")[0] in MODULE_FILES)
 
 
 def _qemu_part(name: str) -> bool:
@@ -318,15 +401,12 @@ def _build(root: Path) -> tuple[str, dict[str, str]]:
     taken = [*parts.values(), *qemu]
     check_pins(taken)
     apt.download(taken)
-    for tree in ("qemu", "kernel", "busybox", "headers"):
+    for tree in _TREES:
         shutil.rmtree(root / tree, ignore_errors=True)
 
-    def is_module(path: str) -> bool:
-        return Path(path).name.split(".ko")[0] in MODULE_FILES and ".ko" in path
-
     with ThreadPoolExecutor(2) as pool:
-        jobs = [pool.submit(apt.unpack, parts["modules"], root / "kernel", is_module),
-                pool.submit(apt.unpack, parts["kernel"], root / "kernel", lambda path: "vmlinuz" in path),
+        jobs = [pool.submit(apt.unpack, parts["modules"], root / "kernel", kernel_part),
+                pool.submit(apt.unpack, parts["kernel"], root / "kernel", kernel_part),
                 pool.submit(apt.unpack, parts["busybox"], root / "busybox",
                             lambda path: path.endswith("bin/busybox")),
                 pool.submit(apt.unpack, parts["headers"], root / "headers",
@@ -342,11 +422,11 @@ def unpack_closure(root: Path, tree: str, packages: Sequence[str], skip: Callabl
 
     Used for the optional peers of the guest. Returns the folder; at once when it is already there.
     """
-    with _locked(root):
+    with locked(root):
         folder = root / tree
         stamp = root / f"{tree}.json"
-        key = [LAYOUT, *packages]
-        if stamp.exists() and json.loads(stamp.read_text())["packages"] == key:
+        record = sealed(root, stamp)
+        if record is not None and record["packages"] == list(packages):
             return folder
         apt = Apt(root, archive_uri())
         apt.update()
@@ -355,7 +435,7 @@ def unpack_closure(root: Path, tree: str, packages: Sequence[str], skip: Callabl
         shutil.rmtree(folder, ignore_errors=True)
         with ThreadPoolExecutor(2) as pool:
             list(pool.map(lambda deb: apt.unpack(deb, folder), debs))
-        stamp.write_text(json.dumps({"packages": key, "versions": {d.name: d.version for d in debs}}))
+        seal(root, [tree], stamp, {"packages": list(packages), "versions": {d.name: d.version for d in debs}})
         return folder
 
 

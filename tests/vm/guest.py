@@ -26,12 +26,14 @@ from amdxdna.emu.pci.firmware import FirmwareOptions
 from amdxdna.emu.pci.function import Npu2Function
 from amdxdna.emu.pci.vfio_user import Server
 
+from . import shared_addresses
 from .debs import Rig
 from .initramfs import Initramfs, modules_in_order
 from .python_root import APP, HOME, PythonRoot, loaded_by
 
 BDF = "0000:00:04.0"
-FIRMWARE_FILES = ("lib/firmware/amdnpu/17f0_10/npu_7.sbin", "lib/firmware/amdnpu/17f0_10/npu.sbin")
+FIRMWARE_FILES = ("lib/firmware/amdnpu/17f0_10/npu_7.sbin", "lib/firmware/amdnpu/17f0_10/npu.sbin",
+                  "lib/firmware/amdnpu/17f0_10/npu.dev.sbin")
 APPLETS = ("sh", "mount", "mkdir", "cat", "echo", "insmod", "poweroff", "dmesg", "ls", "sleep", "setsid")
 BOOT_SECONDS = 60.0
 AGENT = "tests.vm.agent"
@@ -77,8 +79,11 @@ class Answer:
     seconds: float
 
 
-def base_archive(rig: Rig, main: str) -> Initramfs:
-    """Busybox, the driver's modules and firmware files, and an /init that ends in `main`."""
+def base_archive(rig: Rig, main: str, pasid: bool = False) -> Initramfs:
+    """Busybox, the driver's modules and firmware files, and an /init that ends in `main`.
+
+    `pasid`: the driver is loaded without the option that turns IOVA mode on.
+    """
     archive = Initramfs()
     for folder in ("proc", "sys", "dev", "tmp", "root", "etc"):
         archive.folder(folder)
@@ -95,14 +100,14 @@ def base_archive(rig: Rig, main: str) -> Initramfs:
         archive.file(f"lib/modules/{name}.ko", image)
         order.append(name)
     archive.file("lib/modules/order", "\n".join(order).encode())
-    init = _INIT.format(options=" ".join(qemu.MODULE_ARGUMENTS), main=main)
+    init = _INIT.format(options=" ".join(() if pasid else qemu.MODULE_ARGUMENTS), main=main)
     archive.file("init", init.encode(), 0o755)
     return archive
 
 
-def test_archive(rig: Rig, checkout: Path, modules: list[str]) -> bytes:
+def test_archive(rig: Rig, checkout: Path, modules: list[str], pasid: bool = False) -> bytes:
     """The initramfs of the conformance guest: the agent, and what `modules` import."""
-    archive = base_archive(rig, _AGENT_MAIN.format(modules=" ".join(modules)))
+    archive = base_archive(rig, _AGENT_MAIN.format(modules=" ".join(modules)), pasid)
     root = PythonRoot(archive)
     root.interpreter()
     loaded = loaded_by([AGENT, *modules], checkout)
@@ -118,7 +123,9 @@ def _end_with_parent() -> None:
 class Machine:
     """A QEMU process from the unpacked tree, with the function it was given.
 
-    `console` and `errors` are log files. Not thread-safe.
+    `pasid`: processes share their addresses with the NPU (:mod:`.shared_addresses`). `options` are the
+    firmware's after boot and unless a rebind says otherwise. `console` and `errors` are log files. Not
+    thread-safe.
     """
 
     rig: Rig
@@ -127,6 +134,7 @@ class Machine:
     memory: str = "1G"
     options: FirmwareOptions = field(default_factory=FirmwareOptions)
     log: Callable[[str], None] = lambda _: None
+    pasid: bool = False
     boot_seconds: float = 0.0
 
     def __post_init__(self) -> None:
@@ -140,6 +148,7 @@ class Machine:
         self._process: subprocess.Popen[bytes] | None = None
         self._line: socket.socket | None = None
         self._buffer = b""
+        self._ram = shared_addresses.new_ram(self.memory) if self.pasid else -1
 
     def boot(self, seconds: float = BOOT_SECONDS) -> Answer:
         """Starts the machine and waits for the agent's first line. Raises GuestLost."""
@@ -147,23 +156,32 @@ class Machine:
         agent = self.folder / "agent.sock"
         agent.unlink(missing_ok=True)
         root = self.rig.qemu
+        kernel = ["console=ttyS0 quiet panic=-1", *qemu.KERNEL_ARGUMENTS]
+        ram = None
+        if self.pasid:
+            kernel += shared_addresses.KERNEL_ARGUMENTS
+            ram = f"/proc/self/fd/{self._ram}"
         libraries = f"{root}/usr/lib/x86_64-linux-gnu:{root}/lib/x86_64-linux-gnu"
         command = [
             str(root / "usr/lib64/ld-linux-x86-64.so.2"), "--library-path", libraries,
             "--argv0", "qemu-system-x86_64", str(root / "usr/bin/qemu-system-x86_64"),
             "-L", str(root / "usr/share/qemu"), "-L", str(root / "usr/share/seabios"),
             "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-            *qemu.arguments(self.server.path, memory=self.memory),
+            *qemu.arguments(self.server.path, memory=self.memory, ram=ram),
             "-serial", f"file:{self.console}",
             "-chardev", f"socket,id=agent,path={agent},server=on,wait=off", "-serial", "chardev:agent",
             "-kernel", str(self.rig.vmlinuz), "-initrd", str(self.initrd),
-            "-append", " ".join(("console=ttyS0 quiet panic=-1", *qemu.KERNEL_ARGUMENTS)),
+            "-append", " ".join(kernel),
         ]
         with self.errors.open("wb") as errors:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors,
-                                             stderr=errors, preexec_fn=_end_with_parent)
+                                             stderr=errors, preexec_fn=_end_with_parent,
+                                             pass_fds=[self._ram] if self.pasid else [])
         self._line = self._connect(agent)
         answer = self._read(began + seconds)
+        if self.pasid:
+            found = self.request("shell", command=shared_addresses.SYMBOLS_COMMAND)
+            self.function.memory.spaces = shared_addresses.share(self._ram, str(found.value["output"]))
         self.boot_seconds = time.monotonic() - began
         return answer
 
@@ -235,6 +253,9 @@ class Machine:
         self.server.close()
         self._thread.join(5)
         self.function.close()
+        if self._ram >= 0:
+            os.close(self._ram)
+            self._ram = -1
         with contextlib.suppress(OSError):
             os.unlink(self.folder / "agent.sock")
 

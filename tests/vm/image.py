@@ -161,10 +161,10 @@ def add_python(archive: Initramfs, folder: Path, bundle: Path | None) -> dict[st
     return writer.bytes
 
 
-def build(rig: debs.Rig, main: str, bundle: Path | None,
-          extra: list[str] | None = None) -> tuple[bytes, Sizes]:
+def build(rig: debs.Rig, main: str, bundle: Path | None, extra: list[str] | None = None,
+          pasid: bool = False) -> tuple[bytes, Sizes]:
     """The image, whose /init ends in the shell lines `main`; `extra` modules of the checkout go to /app."""
-    archive = base_archive(rig, main)
+    archive = base_archive(rig, main, pasid)
     machine = archive.bytes
     with tempfile.TemporaryDirectory() as folder:
         kinds = add_python(archive, Path(folder), bundle)

@@ -95,7 +95,10 @@ class PythonRoot:
         self.stdlib = f"{HOME}/lib/{version}"
         self.site = f"{self.stdlib}/site-packages"
         self.host_stdlib = Path(os.path.realpath(sysconfig.get_path("stdlib")))
-        self._host_sites = [Path(os.path.realpath(sysconfig.get_path(key))) for key in ("purelib", "platlib")]
+        # Also where a .pth file of the environment points.
+        sites = [sysconfig.get_path(key) for key in ("purelib", "platlib")]
+        sites += [path for path in sys.path if path.endswith(("site-packages", "dist-packages"))]
+        self._host_sites = [Path(os.path.realpath(path)) for path in sites]
         self.sizes = {"python": 0, "dependencies": 0, "ours": 0}
 
     def interpreter(self) -> None:

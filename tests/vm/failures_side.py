@@ -1,0 +1,86 @@
+"""Failing commands on Linux's own drivers, and contexts that a subprocess may cost: run in the guest."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import numpy as np
+
+from amdxdna import errors
+from amdxdna.buffer import Buffer
+from amdxdna.device import Device
+from amdxdna.emu.kernels import stream
+from tests.binding import adder, copy_xclbin
+
+WORDS = 16
+# aie2_msg_priv.h, enum aie2_msg_status: those that a command can end with. Their low four bits cover what a
+# driver that copies them into the packet's state makes of them: 4 is COMPLETED, 1 NEW, 6 ABORT, 8 TIMEOUT.
+STATUSES = (*range(0x1000001, 0x100000D), 0x2000004, 0x3000002, 0x3000003, 0x4000001)
+
+
+def _buffers(device: Device) -> tuple[Buffer, Buffer]:
+    source, target = device.alloc(4 * WORDS), device.alloc(4 * WORDS)
+    source.view("u4")[:] = np.arange(WORDS)
+    return source, target
+
+
+def _ended(device: Device, status: int, position: int | None) -> str:
+    """What the binding says of a command, or of a chain's member, that the firmware ends with `status`."""
+    source, target = _buffers(device)
+    good, bad = adder(device, 4 * WORDS, 1), device.pool.kernel(copy_xclbin(), stream.fail(status))
+    try:
+        if position is None:
+            bad.run(source, target, timeout=30)
+        else:
+            calls = [(good, (source, target)) for _ in range(3)]
+            calls[position] = (bad, (source, target))
+            device.pool.chain(calls).wait(30)
+    except errors.XdnaError as error:
+        return f"{type(error).__name__}, member {getattr(error, 'index', None)}"
+    finally:
+        bad.close()
+    return "success"
+
+
+def statuses(positions: list[int | None]) -> dict[str, str]:
+    """By status and position in a chain of three (None: a single command): how it ended.
+
+    A good command runs right after each.
+    """
+    ended = {}
+    with Device.open("auto") as device:
+        for status in STATUSES:
+            for position in positions:
+                key = f"{status:#x}" + ("" if position is None else f" at {position}")
+                ended[key] = _ended(device, status, position)
+                _works(device)
+    return ended
+
+
+def _works(device: Device) -> None:
+    source, target = _buffers(device)
+    adder(device, 4 * WORDS, 5).run(source, target, outputs=[target], timeout=30)
+    assert (target.view("u4") == np.arange(WORDS) + 5).all()
+
+
+def subprocesses() -> None:
+    """The device works on after a subprocess, a shell and a fork of the program that has it open."""
+
+    def child() -> None:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0
+
+    with Device.open("auto") as device:
+        source, target = _buffers(device)
+        kernel = adder(device, 4 * WORDS, 1)
+        for between in (lambda: subprocess.run(["/bin/sh", "-c", "true"], check=True),
+                        lambda: os.system("true"), child):
+            kernel.run(source, target, outputs=[target], timeout=30)
+            between()
+            target.view("u4")[:] = 0
+            target.to_device()
+            kernel.run(source, target, outputs=[target], timeout=30)
+            assert (target.view("u4") == np.arange(WORDS) + 1).all()
