@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -14,6 +15,7 @@ from amdxdna.buffer import Buffer, allocate
 from amdxdna.chain import Call, start_chain
 from amdxdna.client import Client
 from amdxdna.errors import BadArgument, DeviceLost, NoFreeContext, XdnaError, closed
+from amdxdna.eviction import MEMORY, Eviction
 from amdxdna.heap import Heap
 from amdxdna.hwctx import HwContext, QoS, load_pdis
 from amdxdna.kernel import Kernel
@@ -61,7 +63,8 @@ class SharedContext:
         self.xclbin = xclbin
         self.lock = threading.RLock()
         self.context: HwContext | None = None
-        self.stamp = 0
+        self.number = next(pool.numbers)
+        self.uses: deque[int] = deque(maxlen=MEMORY)
         self.gops = 0
         self.kernels = 0
         self.pdis: tuple[Buffer, ...] = ()
@@ -69,10 +72,13 @@ class SharedContext:
 
     def ready(self) -> HwContext:
         """A context that works; made when there is none. The lock is held."""
+        pool = self.pool
+        if pool.current != self.number:
+            pool.current = self.number
+            pool.eviction.used(self)
         context = self.context
         if context is None or context.broken:
-            context = self.pool.load(self)
-        self.stamp = next(self.pool.clock)
+            context = pool.load(self)
         return context
 
     def replace(self) -> None:
@@ -123,11 +129,12 @@ class SharedContext:
 class ContextPool:
     """Kernels over shared contexts. One a device: :attr:`amdxdna.device.Device.pool`.
 
-    A context is made when a kernel of its xclbin first starts, and kept. When the device has none left, the
-    least recently used idle one of this pool is given up, one at a time, only as many as needed; its buffers
-    (PDIs, instruction streams, data) stay, and it comes back at its next use. Where the driver cannot tell a
+    A context is made when a kernel of its xclbin first starts, and kept. When the device has none left, an
+    idle one of this pool is given up (which: :mod:`amdxdna.eviction`), one at a time, only as many as needed;
+    its buffers (PDIs, instruction streams, data) stay while the heap has room, and it comes back at its next
+    use. Where the driver cannot tell a
     full device from another refusal, one is given up to find out. Contexts of other processes are never
-    touched. Should none of the pool's own be idle, the least recently used is waited for.
+    touched. Should none of the pool's own be idle, one is waited for.
 
     `max_contexts` limits how many this pool keeps open (None: what the device allows). It is never exceeded:
     a start that needs one more waits up to a minute for another to be idle, and then raises NoFreeContext.
@@ -137,7 +144,10 @@ class ContextPool:
     def __init__(self, client: Client, max_contexts: int | None = None) -> None:
         self._client = client
         self.max_contexts = max_contexts
-        self.clock = count(1)
+        self.numbers = count(1)
+        self.current = 0
+        """The number of the entry that was used last."""
+        self.eviction = Eviction()
         self._entries: dict[bytes, SharedContext] = {}
         self._lock = threading.RLock()
         self._load_lock = threading.RLock()
@@ -219,7 +229,7 @@ class ContextPool:
         """Gives `nbytes` of the heap back, if there are as many: PDIs of xclbins that have no context now,
         the least recently used first. Returns how many bytes. They come back on use."""
         freed = 0
-        for entry in sorted(self._listed(), key=lambda e: e.stamp):
+        for entry in sorted(self._listed(), key=_last_use):
             if freed >= nbytes:
                 break
             if entry.context is not None or not entry.pdis or not entry.lock.acquire(blocking=False):
@@ -237,7 +247,7 @@ class ContextPool:
     def shed_context(self) -> bool:
         """Gives up one idle context with its PDIs; false when there is none."""
         return any(self._give_up(entry, 0.0) and self.shed_pdis(1)
-                   for entry in sorted(self._listed(), key=lambda e: e.stamp))
+                   for entry in sorted(self._listed(), key=_last_use))
 
     @section
     def close(self) -> None:
@@ -274,6 +284,7 @@ class ContextPool:
             if last:
                 del self._entries[entry.xclbin.digest]
                 self._closing += 1
+                self.eviction.forget(entry)
             return last
 
     def forget(self, entry: SharedContext) -> None:
@@ -390,16 +401,16 @@ class ContextPool:
             return self._closings != seen
 
     def _evict(self, wanting: SharedContext, columns: int | None = None) -> bool:
-        """Gives up one context, idle and least recently used if there is such; false when none can go.
+        """Gives up one context, an idle one if there is such; false when none can go.
 
         `columns`: one of another width than that.
         """
         end = time.monotonic() + _EVICT_SECONDS
         patience = 0.0
         while True:
-            others = sorted((e for e in self._listed() if e.context is not None and e is not wanting
-                             and e.xclbin.partition.column_width != columns),
-                            key=lambda e: e.stamp)
+            others = [e for e in self._listed() if e.context is not None and e is not wanting]
+            others = [e for e in self.eviction.order(others, wanting)
+                      if e.xclbin.partition.column_width != columns]
             for entry in others:
                 if self._give_up(entry, patience):
                     self._swaps += 1
@@ -425,3 +436,7 @@ class ContextPool:
             return True
         finally:
             entry.lock.release()
+
+
+def _last_use(entry: SharedContext) -> int:
+    return entry.uses[-1] if entry.uses else 0
