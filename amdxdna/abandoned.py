@@ -95,7 +95,7 @@ class Abandoned:
             except XdnaError:  # a device that is gone; what it may write to stays
                 command.state = State.NORESPONSE
             else:
-                command.state = command.words[0] & 15
+                command.state = command.ended(self._client)
         return True
 
     def _end(self) -> None:

@@ -425,7 +425,10 @@ def wrap(client: Client, address: int, nbytes: int, keep: Any = None, read_only:
     table.va_entries[0].len = nbytes
     request = ffi.new("struct amdxdna_drm_create_bo *", {
         "vaddr": ioctl.address_of(table), "size": nbytes, "type": lib.AMDXDNA_BO_SHARE})
-    handle = _handle(client, "CREATE_BO", request, "userptr", f"{nbytes} bytes at {address:#x}")
+    kind = "userptr"
+    if read_only and client.profile.user_pointers in ("none", "rw"):
+        kind += " read-only"
+    handle = _handle(client, "CREATE_BO", request, kind, f"{nbytes} bytes at {address:#x}")
     device, pointer = address, None
     try:
         info = _info(client, handle)

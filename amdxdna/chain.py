@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from amdxdna import packet
 from amdxdna.buffer import Buffer
 from amdxdna.errors import BadArgument
-from amdxdna.kernel import Kernel
+from amdxdna.kernel import LOSSES, Kernel
 from amdxdna.run import Run
 
 Call = tuple[Kernel, Sequence[Buffer]]
@@ -16,7 +16,8 @@ Call = tuple[Kernel, Sequence[Buffer]]
 def start_chain(calls: Sequence[Call], flush: bool = True) -> Run:
     """Submits the runs `calls` = [(kernel, buffers), ...] as one command: in order, until one fails.
 
-    The kernels must be of one xclbin. A failed chain's exception carries the failing member's ``index``. A
+    The kernels must be of one xclbin. A failed chain's exception carries the failing member's ``index``, or
+    None where the driver does not tell it. A
     chain counts as one of the four commands in flight. Raises BadArgument for an empty chain, kernels of
     several xclbins, or more runs than the driver's 4 KiB list holds (35 of up to five buffers), and what
     :meth:`Kernel.start` raises.
@@ -40,15 +41,22 @@ def start_chain(calls: Sequence[Call], flush: bool = True) -> Run:
     if len(calls) > limit:
         raise BadArgument(f"a chain of {len(calls)} runs; {limit} with this many buffers fit", call="chain",
                           remedy="Split the chain")
+    attempts = 0
     with shared.lock:
-        context = shared.ready()
-        members = []
-        for (kernel, _), of_call in zip(calls, addresses, strict=True):
-            member = context.take()
-            kernel.fill(member, of_call)
-            members.append(member)
-        command = context.take()
-        command.members = tuple(members)
-        packed = packet.chain([member.buffer.handle for member in members], words)
-        command.packet[:len(packed)] = packed
-        return context.submit(command, handles, tuple(buffers for _, buffers in calls))
+        while True:
+            context = shared.ready()
+            members = []
+            for (kernel, _), of_call in zip(calls, addresses, strict=True):
+                member = context.take()
+                kernel.fill(member, of_call)
+                members.append(member)
+            command = context.take()
+            command.members = tuple(members)
+            packed = packet.chain([member.buffer.handle for member in members], words)
+            command.packet[:len(packed)] = packed
+            try:
+                return context.submit(command, handles, tuple(buffers for _, buffers in calls))
+            except BadArgument:
+                attempts += 1
+                if attempts == LOSSES or not shared.lost():
+                    raise

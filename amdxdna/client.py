@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna import ioctl
 from amdxdna._native import ffi
-from amdxdna.errors import Closed, NoDevice, XdnaError, closed, unsupported
+from amdxdna.errors import BadArgument, Closed, NoDevice, XdnaError, closed, unsupported
 from amdxdna.node import Node
 from amdxdna.reaper import PATIENCE, Finalizer, collect, reap, reap_some
 from amdxdna.signals import section, uninterrupted
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 DRIVER_NAMES = ("amdxdna_accel_driver", "amdxdna")
 _NEWEST = 1 << 16
+WAIT = "AMDXDNA_WAIT"
+DEFAULT_WAIT = 10.0
+"""Seconds, as AMD's public runtimes wait for a command."""
 
 @dataclass(frozen=True)
 class DrmVersion:
@@ -62,6 +65,9 @@ class Client:
         self.device_bytes = 0
         self.host_addresses = False
         """Whether some BO has shown that packets carry host addresses (PASID mode)."""
+        self.wait_half_ns = 0
+        """Half of :attr:`wait_seconds`, in nanoseconds."""
+        self.wait_seconds = _wait_seconds()
         self._handles: dict[int, int] = {}
         self.heap_chunk: tuple[int, int] | None = None
         """Handle and bytes of a heap BO that is not mapped yet: until then the driver uses none after it."""
@@ -83,6 +89,15 @@ class Client:
             node.close()
             raise
         self._end = Finalizer(self, partial(_end, node, self.leaked))
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long a wait without a limit goes on without progress; 0: for ever. See Device.wait_seconds."""
+        return self.wait_half_ns * 2e-9
+
+    @wait_seconds.setter
+    def wait_seconds(self, seconds: float) -> None:
+        self.wait_half_ns = 0 if seconds > 1e9 else int(seconds * 5e8)
 
     def need(self, feature: str, minor: int) -> None:
         """Raises Unsupported when the driver is older than DRM minor `minor`. Out-of-tree drivers say 1.0."""
@@ -187,6 +202,19 @@ class Client:
                 if self._end.detach():
                     _end(self.node, self.leaked)
             reap()
+
+
+def _wait_seconds() -> float:
+    """How long a wait without a limit of its own goes on without progress: AMDXDNA_WAIT, in seconds."""
+    text = os.environ.get(WAIT, "")
+    try:
+        seconds = float(text or DEFAULT_WAIT)
+    except ValueError:
+        seconds = -1.0
+    if not seconds >= 0:
+        raise BadArgument(f"{WAIT}={text} is no number of seconds", call="open",
+                          remedy="Give seconds, or 0 to wait without a limit")
+    return seconds
 
 
 def _end(node: Node, leaked: list[Any]) -> None:

@@ -131,6 +131,21 @@ class Device:
         return self.client.profile
 
     @property
+    def wait_seconds(self) -> float:
+        """How long a wait without a limit of its own (``Run.wait()``) goes on without any progress, plus a
+        second for each giga operation that the kernel declares; then it raises CommandInFlight. 0: no limit.
+
+        From the environment's AMDXDNA_WAIT, or 10; it can be set, for every Device of this open.
+        """
+        return self.client.wait_seconds
+
+    @wait_seconds.setter
+    def wait_seconds(self, seconds: float) -> None:
+        if not seconds >= 0:
+            raise BadArgument(f"a wait of {seconds} seconds", call="wait", remedy="Give 0 or more")
+        self.client.wait_seconds = seconds
+
+    @property
     def heap(self) -> Heap:
         """The device heap, made at first use."""
         return self.client.heap

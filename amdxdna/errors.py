@@ -130,12 +130,26 @@ class CommandAborted(CommandFailed):
 
 
 class CommandTimeout(CommandFailed):
-    """The device made no progress for two seconds and the driver reset the context.
+    """The device made no progress for some time (the driver's, see ``Device.profile.tdr_seconds``) and the
+    driver reset the context.
 
     ``health`` is the decoded report (:class:`amdxdna.run.Health`) or None where the driver left none.
+    ``in_flight``: see :class:`CommandInFlight`.
     """
 
     health: Any = None
+    in_flight: bool = False
+
+
+class CommandInFlight(CommandTimeout):
+    """A wait without a limit of the caller's has ended though the driver has not given the command up.
+
+    ``in_flight`` is true: the NPU may still read and write the command's buffers, which must not be used
+    again. The context is given up when it is next needed; what the command uses stays until the driver has
+    let go of it.
+    """
+
+    in_flight = True
 
 
 class WaitTimeout(XdnaError, TimeoutError):
@@ -172,7 +186,7 @@ _RELOAD = "Reload the module (`modprobe -r amdxdna; modprobe amdxdna`) or reboot
 _CLOSED_HANDLE = "no such handle on this device: it was closed, or belongs to another open of the node"
 _BUG = "This is a bug in the caller; the values passed are in the message"
 
-# (call, errno) -> cause and remedy. A call is looked up by its full name, then its first word, then "*".
+# (call, errno) -> cause and remedy. A call is looked up by its full name, then word by word less, then "*".
 _TABLE: dict[tuple[str, int], _Row] = {
     ("open", _errno.ENOENT): _Row(
         NoDevice, "there is no NPU node: the amdxdna module is not loaded, or it failed to start the device",
@@ -219,6 +233,9 @@ _TABLE: dict[tuple[str, int], _Row] = {
     ("CREATE_BO DEV_HEAP", _errno.ENOSPC): _Row(
         OutOfHeap, "the heap is at the largest size the driver gives one process",
         "Close device buffers and kernels that are no longer needed"),
+    ("CREATE_BO userptr read-only", _errno.ENOMEM): _Row(
+        BadArgument, "this driver takes no read-only memory",
+        "Use a private read-write mapping or copy the data into an ordinary buffer"),
     ("CREATE_BO DEV_HEAP", _errno.EBUSY): _Row(
         OutOfHeap, "this driver gives each process one heap and it is full",
         "Close device buffers and kernels that are no longer needed"),
@@ -236,7 +253,8 @@ _TABLE: dict[tuple[str, int], _Row] = {
     ("CREATE_BO userptr", _errno.EPERM): _Row(
         OutOfMemory, "pinning user memory needs a locked-memory limit above 0", _MEMLOCK),
     ("CREATE_BO userptr", _errno.ENOMEM): _Row(
-        OutOfMemory, "the memory to pin is over the locked-memory limit", _MEMLOCK),
+        OutOfMemory, "the driver cannot pin this memory: it is over the locked-memory limit, or (as other "
+        "drivers than Linux 7.2's and 7.3's say it) unmapped, or a shared mapping of a disk file", _MEMLOCK),
     ("CREATE_BO userptr", _errno.EINVAL): _Row(
         BadArgument, "address and length must be multiples of the page size (and the driver must know "
         "user-pointer buffers: Linux 6.17 or newer)", "Align them, or copy the data into an ordinary buffer"),
@@ -245,7 +263,8 @@ _TABLE: dict[tuple[str, int], _Row] = {
         "Close other programs that use the NPU (Device.contexts() lists the holders), or share contexts "
         "through a ContextPool"),
     ("CREATE_HWCTX", _errno.ENOENT): _Row(
-        BadArgument, "the process has no device heap yet", "Allocate the heap before the first context"),
+        BadArgument, "the process has no device heap yet (or, with AMD's legacy driver, all contexts are "
+        "taken)", "Allocate the heap before the first context"),
     ("CREATE_HWCTX", _errno.EAGAIN): _Row(
         OutOfHeap, "the device heap is not mapped, or has no room for the context's own command buffers",
         "Map the heap before the first context; close device buffers that are no longer needed"),
@@ -344,11 +363,13 @@ def explain(call: str, errno: int) -> tuple[type[XdnaError], str, str]:
 
     Returns (exception class, meaning, remedy).
     """
-    for key in (call, call.split(" ", 1)[0], "*"):
+    key = call
+    while key:
         row = _TABLE.get((key, errno))
         if row is not None:
             return row
-    return _UNKNOWN
+        key = key.rpartition(" ")[0]
+    return _TABLE.get(("*", errno), _UNKNOWN)
 
 
 def from_errno(call: str, errno: int, detail: str = "", **facts: Any) -> XdnaError:

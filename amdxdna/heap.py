@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CHUNK = 64 << 20
 LIMIT = 512 << 20
-"""The largest heap the driver gives one process (dev_heap_max_size)."""
+"""The largest heap that any driver gives one process (dev_heap_max_size)."""
 
 GRANULE = 32 << 10
 """What a DEV BO takes is a multiple of this: the driver aligns each to it (amdxdna_gem.c)."""
@@ -48,7 +48,7 @@ class Heap:
 
     @staticmethod
     def _reserve(client: Client) -> tuple[int, int]:
-        for limit in (LIMIT, CHUNK):
+        for limit in (min(LIMIT, client.profile.heap_max), CHUNK):
             length = limit + CHUNK
             start = lib.xdna_mmap(0, length, _PROT_NONE, _RESERVE, -1, 0)
             if start >= 0:
@@ -103,6 +103,8 @@ class Heap:
                 self._add(goal - self.size)
         except XdnaError as error:
             if isinstance(error, OutOfHeap) or error.errno in (errno.EINVAL, errno.EBUSY, errno.EOPNOTSUPP):
+                if error.errno in (errno.EBUSY, errno.EOPNOTSUPP):
+                    self.limit = self.size  # this driver has one heap BO a process
                 raise self.full(nbytes, error.errno) from None
             raise
 

@@ -32,7 +32,7 @@ _ATTEMPTS = 3
 CONTEXT_BYTES = 4 * GRANULE
 """Of the heap, what the driver takes for a context: four command buffers (aie2_ctx.c)."""
 DRAIN_SECONDS = 4.0
-"""How long :meth:`HwContext.close` waits for commands: past the driver's own limit of 2 s for a hung one."""
+"""How long :meth:`HwContext.close` waits for commands: past the limit of 2 s of Linux 7.2 and newer."""
 
 HANDLE_LISTS = tuple(Struct(f"<{count}I") for count in range(packet.MAX_BUFFERS + 2))
 
@@ -84,6 +84,12 @@ class HwContext:
         self.lock = threading.RLock()
         self.broken = False
         self.broken_at = 0.0
+        self.lost = False
+        """The driver no longer knows it: some drop every context when a child process ends (see
+        ``DriverProfile.loses_contexts``)."""
+        self.hung = False
+        """A wait for one of its commands was given up: nothing is waited for before it is destroyed."""
+        self._dated = not client.profile.tells_timeouts
         self._good = False
         """Whether the last command that is over completed."""
         self.orphans: deque[tuple[Command, int]] = deque()
@@ -176,11 +182,15 @@ class HwContext:
         exec_ = command.exec
         exec_.arg_count = len(handles)
         command.state = None
+        if self._dated:
+            command.began = time.monotonic()
         self._pending[command] = keep
         try:
             ioctl.call(self.client.node, "EXEC_CMD", command.exec_address)
             return Run(self, command)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, BadArgument) and error.errno == errno.EINVAL:
+                self.lost = self.broken = True
             if exec_.seq == NOT_SUBMITTED:
                 with self.lock:
                     self._recycle(command)
@@ -244,8 +254,19 @@ class HwContext:
             return False
         with self.lock:
             if command.state is None and command.exec.seq == sequence:
-                command.state = command.words[0] & 15
+                command.state = command.ended(self.client)
         return True
+
+    def give_up(self) -> None:
+        """A wait for a command was given up: what is submitted next needs a fresh context."""
+        with self.lock:
+            self.hung = self.broken = True
+
+    def in_flight(self) -> set[tuple[int, int]]:
+        """The commands in flight on this open, each by an identity of its submit. Does not block."""
+        contexts = {self, *(context for pool in list(self.client.pools) for context in pool.contexts())}
+        return {(id(command), command.exec.seq) for context in contexts for command in list(context._pending)
+                if not context.settle(command, 0)}
 
     def idle(self) -> bool:
         """True when no command is in flight. Does not block."""
@@ -273,9 +294,16 @@ class HwContext:
         self._forget(usable)
 
     def _destroy(self) -> None:
-        self.drain()
+        if not (self.hung or self.lost):
+            self.drain()
         request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": self.handle})
-        ioctl.call(self.client.node, "DESTROY_HWCTX", request)
+        try:
+            ioctl.call(self.client.node, "DESTROY_HWCTX", request)
+        except BadArgument as error:
+            # The driver has dropped it already, which is no news once the context is known to be lost, and
+            # none on a driver that drops contexts whenever a child process ends.
+            if error.errno != errno.EINVAL or not (self.lost or self.client.profile.loses_contexts):
+                raise
         # Destroying ends every command, so this no longer blocks for long.
         self.drain()
 
@@ -284,8 +312,10 @@ class HwContext:
         with self.lock:
             self._open.clear()
             self.handle = 0
-            for command in list(self._pending):
+            for command, keep in list(self._pending.items()):
                 if command.state is None:
+                    # Still not over: what the NPU may write to stays, until the driver ends with the node.
+                    self.client.leaked.append(keep)
                     command.state = State.ABORT
             if usable:
                 self._collect()
@@ -333,8 +363,8 @@ def _ask(client: Client, request: Any, columns: int, patient: bool) -> None:
             _make_room(client, verdict.errno, grown)
             grown = True
             continue
-        if verdict.errno == errno.EINVAL:
-            verdict = refused(client)
+        if verdict.errno in (errno.EINVAL, errno.ENOENT):  # there is a heap: ENOENT is not that
+            verdict = refused(client, verdict.errno)
         elif verdict.errno == errno.ENODEV:
             verdict = _no_partition(client, columns) or verdict
         if isinstance(verdict, NoFreeContext) and patient and collect_contexts(PATIENCE):
@@ -361,39 +391,35 @@ def _make_room(client: Client, code: int, grown: bool) -> None:
         raise error
 
 
-def refused(client: Client) -> NoFreeContext | ContextRefused:
-    """What EINVAL from CREATE_HWCTX was: the driver passes every refusal of the firmware on as EINVAL.
+def refused(client: Client, code: int = errno.EINVAL) -> NoFreeContext | ContextRefused:
+    """What EINVAL (or, of `code`, ENOENT) from CREATE_HWCTX was.
 
-    Resource info (DRM minor 4) tells how many contexts there can be and are. Below that number, or without
-    it, the firmware may still be full: it is the likely cause while other contexts work.
+    The driver passes every refusal of the firmware on as EINVAL. Resource info (DRM minor 4) tells how many
+    contexts there can be and are. Below that number, or without it, the firmware may still be full: it is the
+    likely cause while other contexts work. AMD's legacy driver answers ENOENT when its virtual contexts are
+    taken ("Not allow more than", aie2_ctx_runqueue.c of xdna-driver's src/driver).
     """
-    found: tuple[query.ContextInfo, ...] = ()
-    limit: int | None = None
-    taken = 0
-    try:
-        found = query.contexts(client)
-        taken = len(found)
-        resources = query.resource_info(client)
-        limit, taken = resources.npu_task_max, max(taken, resources.npu_task_curr)
-    except XdnaError:
-        pass
-    holders = tuple(sorted(Counter(c.pid for c in found).items()))
+    use = query.ContextUse((), 0, None)
+    with contextlib.suppress(XdnaError):
+        use = query.context_use(client)
+    limit, taken = use.limit, use.taken
+    holders = tuple(sorted(Counter(c.pid for c in use.listed).items()))
     here = os.getpid()
     ours = dict(holders).get(here, 0) or held()  # in a container the driver's process ids are the host's
     others = [f"process {pid}: {count}" for pid, count in holders if pid != here]
     who = ", ".join([*([f"this process holds {ours}"] if ours else []), *others]) \
         or "their holders are not reported"
     of = f"{taken} of {limit}" if limit is not None else f"{taken}"
-    full = limit is not None and taken >= limit
+    full = code == errno.ENOENT or (limit is not None and taken >= limit)
     if full or (taken if limit is None else ours):
         cause = f"all {max(taken, limit or 0)} hardware contexts of the device are taken" if full else \
             f"the firmware gives no further hardware context; {of} are taken, which may be all it has"
         return NoFreeContext(
-            f"{cause} ({who})", call="CREATE_HWCTX", errno=errno.EINVAL, holders=holders, certain=full,
+            f"{cause} ({who})", call="CREATE_HWCTX", errno=code, holders=holders, certain=full,
             remedy=_whose(ours, taken))
     return ContextRefused(
         f"the firmware refused the context though contexts are free ({of} are taken)", call="CREATE_HWCTX",
-        errno=errno.EINVAL,
+        errno=code,
         remedy="Look at `dmesg | grep amdxdna` for the firmware's status; 0x4000003 means a parameter it "
                "does not accept")
 

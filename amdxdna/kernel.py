@@ -15,6 +15,9 @@ from amdxdna.signals import section
 if TYPE_CHECKING:
     from amdxdna.pool import SharedContext
 
+LOSSES = 3
+"""Contexts that a driver may drop, one right after the other, before a start is given up."""
+
 _STRUCTS = packet.START_CU_STRUCTS
 _HEADERS = packet.START_CU_HEADERS
 _RUN = packet.RUN_INSTRUCTIONS
@@ -56,13 +59,22 @@ class Kernel:
         is made when the pool has to. Raises BadArgument for more than ten buffers or a buffer of another
         device, Closed for a closed one, and what making a context raises.
         """
-        handles, addresses = self.prepare(buffers, flush)
         shared = self.shared
+        if shared.as_lists:
+            return shared.pool.chain([(self, buffers)], flush=flush)
+        handles, addresses = self.prepare(buffers, flush)
+        attempts = 0
         with shared.lock:
-            context = shared.ready()
-            command = context.take()
-            self.fill(command, addresses)
-            return context.submit(command, handles, buffers)
+            while True:
+                context = shared.ready()
+                command = context.take()
+                self.fill(command, addresses)
+                try:
+                    return context.submit(command, handles, buffers)
+                except BadArgument:
+                    attempts += 1
+                    if attempts == LOSSES or not shared.lost():
+                        raise
 
     def run(self, *buffers: Buffer, flush: bool = True, outputs: Sequence[Buffer] = (),
             timeout: float | None = None) -> Run:

@@ -38,9 +38,18 @@ _CHAIN_WORDS = 6
 _CHAIN_SLOT_BYTES = 56
 _CHAIN_LIST_BYTES = 4096
 
-START_CU_STRUCTS = tuple(Struct(f"<IIIIQI{count}Q{max(0, _MIN_BUFFERS - count) * 8}x")
-                         for count in range(MAX_BUFFERS + 1))
-"""By number of buffers: header, CU mask, 3, 0, instruction address, instruction bytes, buffer addresses."""
+# Drivers up to Linux 6.18 copy this many argument words of a single command whatever its count says
+# (execute_buffer_req of aie2_msg_priv.h): what is behind the count must be 0, not an earlier packet's.
+_COPIED_WORDS = 19
+
+START_CU_STRUCTS = tuple(
+    Struct(f"<IIIIQI{count}Q{max(0, 4 * (_COPIED_WORDS - _FIXED_WORDS) - 8 * count)}x")
+    for count in range(MAX_BUFFERS + 1))
+"""By number of buffers: header, CU mask, 3, 0, instruction address, instruction bytes, buffer addresses, and
+zeros to the end of what any driver copies."""
+
+UNTOUCHED = 0xFFFFFFFF
+"""A chain's error index until the driver has written one: then a member failed, whatever the state says."""
 
 
 class State(IntEnum):
@@ -83,8 +92,9 @@ def start_cu(cu: int, instructions: int, instruction_bytes: int, buffers: Sequen
         raise _bad(f"{len(buffers)} buffers; {MAX_BUFFERS} fit the {MAX_ARGUMENT_WORDS} argument words of a "
                    "packet")
     _check(cu, instructions, instruction_bytes, buffers)
-    return START_CU_STRUCTS[len(buffers)].pack(START_CU_HEADERS[len(buffers)], 1 << cu, RUN_INSTRUCTIONS, 0,
-                                               instructions, instruction_bytes, *buffers)
+    packed = START_CU_STRUCTS[len(buffers)].pack(START_CU_HEADERS[len(buffers)], 1 << cu, RUN_INSTRUCTIONS, 0,
+                                                 instructions, instruction_bytes, *buffers)
+    return packed[:4 * (2 + START_CU_WORDS[len(buffers)])]
 
 
 def start_npu(cu: int, instructions: int, instruction_bytes: int, buffers: Sequence[int],
@@ -114,7 +124,7 @@ def chain(handles: Sequence[int], argument_words: int = MAX_ARGUMENT_WORDS) -> b
     if not 0 < len(handles) <= limit:
         raise _bad(f"a chain of {len(handles)} commands; 1 to {limit} of this size fit")
     return Struct(f"<II5I{len(handles)}Q").pack(
-        header(CMD_CHAIN, _CHAIN_WORDS + 2 * len(handles)), len(handles), 0, 0, 0, 0, 0, *handles)
+        header(CMD_CHAIN, _CHAIN_WORDS + 2 * len(handles)), len(handles), 0, UNTOUCHED, 0, 0, 0, *handles)
 
 
 def chain_limit(argument_words: int) -> int:
@@ -138,7 +148,10 @@ def _bad(what: str) -> BadArgument:
 
 @dataclass(frozen=True)
 class Health:
-    """What the driver leaves in a timed-out command: where the firmware says its context stood."""
+    """What the driver leaves in a timed-out command: where the firmware says its context stood.
+
+    Of version 0 (AMD's out-of-tree drivers of 2025) only operation and PC are told; the rest is 0.
+    """
 
     version: int
     txn_op_idx: int
@@ -158,7 +171,7 @@ class Health:
             text += (f"; fatal error type {self.fatal_error_type}, exception "
                      f"{self.fatal_error_exception_type} at PC {self.fatal_error_exception_pc:#010x}, "
                      f"firmware module {self.fatal_error_app_module}")
-        else:
+        elif self.version:
             text += "; the firmware reports no fatal error, so the array waits for data or a lock"
         return text
 
@@ -167,8 +180,12 @@ def health(words: Sequence[int]) -> Health | None:
     """Decodes the payload (from word 1) of a command in state TIMEOUT; None when there is no report.
 
     The driver fills the payload with ones when it has none; drivers that leave the packet as it was are told
-    by its word 2, which is 3 in a packet and 0 in a report.
+    by its word 2, which is 3 in a packet and 0 in a report. A packet's word 1 is never 0 (a CU mask, or a
+    chain's members): there a report of version 0 begins, which has no word for the NPU's generation
+    (struct amdxdna_ctx_health_data of xdna-driver be90de6d; its later words came in July 2025).
     """
-    if len(words) < 8 or words[0] != 1 or words[1] != 0:
-        return None
-    return Health(words[0], *words[2:8])
+    if len(words) >= 8 and words[0] == 1 and words[1] == 0:
+        return Health(words[0], *words[2:8])
+    if len(words) >= 3 and words[0] == 0 and words[2]:
+        return Health(0, words[1], words[2], 0, 0, 0, 0)
+    return None

@@ -69,6 +69,8 @@ class SharedContext:
         self.kernels = 0
         self.pdis: tuple[Buffer, ...] = ()
         self.loading = False
+        self.as_lists = not pool.singles_trusted
+        """Single commands are sent as chains of one, whose failure shows on every driver."""
 
     def ready(self) -> HwContext:
         """A context that works; made when there is none. The lock is held."""
@@ -110,6 +112,10 @@ class SharedContext:
         except XdnaError:
             return False
         return True
+
+    def lost(self) -> bool:
+        """After a refused submit: whether the driver has dropped the context, so that a new one will do."""
+        return self.context is not None and self.context.lost
 
     def drop_kernel(self) -> None:
         """One kernel less; with the last, context and PDIs go."""
@@ -157,6 +163,7 @@ class ContextPool:
         self._loads = self._swaps = self._recoveries = 0
         self._closed = False
         self._strangers = 0
+        self.singles_trusted = client.profile.singles_trusted
         client.pools.add(self)
 
     @property
@@ -173,6 +180,10 @@ class ContextPool:
     def resident(self) -> int:
         """Contexts open now."""
         return sum(entry.context is not None for entry in self._listed())
+
+    def contexts(self) -> list[HwContext]:
+        """The contexts open now."""
+        return [context for entry in self._listed() if (context := entry.context) is not None]
 
     @property
     def stats(self) -> PoolStats:
@@ -335,7 +346,9 @@ class ContextPool:
                 if pause > 0:
                     interruptible(time.sleep, pause)
                 entry.context = None
-                broken.close()
+                # Whether the driver can end it or not: the new one shows what can be had.
+                with contextlib.suppress(XdnaError):
+                    broken.close()
                 self._recoveries += 1
             entry.loading = True
             try:

@@ -77,8 +77,11 @@ class DriverProfile:
     """Argument words of a single command that the driver copies whatever the packet's count says; None: as
     many as the count."""
 
-    report_in_member: bool = False
-    """A timed-out chain's health report is in the failing member's packet; else it is in the first's."""
+    tells_timeouts: bool = False
+    """A hung command ends with state TIMEOUT; else a single one is left NEW, and a list is ABORT."""
+
+    names_hung_member: bool = False
+    """A timed-out chain's index is the member that hung."""
 
     source: str = ""
     """Where the row is from."""
@@ -143,12 +146,12 @@ CAREFUL: dict[str, Any] = {"heap_max": 512 * MIB}
 
 _NEW: dict[str, Any] = {
     "chains_trusted": True, "singles_trusted": True, "user_pointers": "rw", "refused_pointer": "EFAULT",
-    "heap_max": 512 * MIB, "loses_contexts": False, "packet_words": None,
-    "source": "stable 7.2, 7.3; measured on 7.2.12 and 7.3.4"}
+    "heap_max": 512 * MIB, "loses_contexts": False, "packet_words": None, "tells_timeouts": True,
+    "names_hung_member": True, "source": "stable 7.2, 7.3; measured on 7.2.12 and 7.3.4"}
 _OOT: dict[str, Any] = {**_NEW, "refused_pointer": "ENOMEM"}
 _LEGACY: dict[str, Any] = {
     "chains_trusted": True, "singles_trusted": True, "user_pointers": "rw", "loses_contexts": False,
-    "context_limit": 32, "packet_words": None}
+    "context_limit": 32, "packet_words": None, "tells_timeouts": True}
 
 DRIVERS: tuple[_Row, ...] = (
     # -- in tree. 0.10 is Linux 7.2's and 7.3's.
@@ -157,7 +160,8 @@ DRIVERS: tuple[_Row, ...] = (
     # 750817a7c41d (February 2026: a failed chain is ERROR) is in 7.0. Whether the heap of 6.19 to 7.1 grows
     # is not known: it is tried.
     _Row("Linux 7.0's or 7.1's driver", True, 0, {
-        **_NEW, "refused_pointer": "ENOMEM", "source": "stable 105caae0ee7b; oot 234824b1 (drm-misc-fixes)"},
+        **_NEW, "refused_pointer": "ENOMEM", "names_hung_member": False,
+        "source": "stable 105caae0ee7b; oot 234824b1 (drm-misc-fixes)"},
         minors=(6, 9), kernels=((7, 0), (1 << 30,))),
     # 6.19 got 750817a7c41d in one of its stable releases; which one is not known.
     _Row("Linux 6.19's driver", True, 0, {
@@ -188,13 +192,13 @@ DRIVERS: tuple[_Row, ...] = (
     _Row("AMD's out-of-tree driver of March and April 2026", False, 0, {
         **_OOT, "user_pointers": "unsafe", "heap_max": 64 * MIB, "source": "oot 8a2759fe"}, minors=(8, 9)),
     _Row("AMD's out-of-tree driver of early 2026", False, 0, {
-        **_OOT, "heap_max": 64 * MIB, "source": "oot 234824b1"}, minors=(6, 7)),
+        **_OOT, "heap_max": 64 * MIB, "names_hung_member": False, "source": "oot 234824b1"}, minors=(6, 7)),
     # -- out of tree, legacy: always 1.0, told apart by their parameters. 32 virtual contexts
     # (context_limit tells); children that close the descriptor are ignored (867e2f9f, 2024-09-19).
     # ea527bf9 (2025-06-16): a failed list is ERROR; before, singles too were lists with a raw status.
     # bf6bb553 (2025-11-05) and e54e4691 (2026-02-12): the health report goes into the failing member.
     _Row("AMD's legacy out-of-tree driver of 2026", False, 1, {
-        **_LEGACY, "user_pointers": "unsafe", "report_in_member": True,
+        **_LEGACY, "user_pointers": "unsafe", "names_hung_member": True,
         "source": "legacy 856409ca; measured on 2026-08"}, parameter="force_iova"),
     _Row("AMD's legacy out-of-tree driver of late 2025", False, 1, {
         **_LEGACY, "source": "legacy be90de6d, d7e832da; measured on 2025-09 and 2025-12"},
@@ -237,15 +241,18 @@ def match(facts: Facts) -> DriverProfile:
     else:
         values = {"name": "an unknown driver", "careful": True, **CAREFUL, **common}
     limit = _number(facts.text("context_limit"))
-    if values.get("context_limit") and limit:
-        values["context_limit"] = limit
+    if values.get("context_limit") and limit and limit < 1 << 16:
+        values["context_limit"] = int(limit)
     if not values.get("chains_trusted") and facts.text(_LIST) in ("Y", "1"):
         values["singles_trusted"] = False
     return DriverProfile(**values)
 
 
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.isdecimal() else None
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None
 
 
 def _tdr(facts: Facts) -> float | None:

@@ -271,6 +271,32 @@ def resource_info(client: Client) -> ResourceInfo:
     return ResourceInfo(r.npu_clk_max, r.npu_tops_max, r.npu_task_max, r.npu_tops_curr, r.npu_task_curr)
 
 
+@dataclass(frozen=True)
+class ContextUse:
+    """Hardware contexts in use: those listed, how many in all, and how many there can be (None: not told)."""
+
+    listed: tuple[ContextInfo, ...]
+    taken: int
+    limit: int | None
+
+
+def context_use(client: Client) -> ContextUse:
+    """Who holds the device's contexts. What the driver is too old for is left out.
+
+    AMD's legacy driver has more (virtual) contexts than the firmware holds: resource info counts the
+    firmware's, of which only contexts at work have one; the virtual ones are what runs out.
+    """
+    listed = contexts(client)
+    virtual = client.profile.context_limit
+    if virtual is not None:
+        return ContextUse(listed, len(listed), virtual)
+    try:
+        resources = resource_info(client)
+    except Unsupported:
+        return ContextUse(listed, len(listed), None)
+    return ContextUse(listed, max(len(listed), resources.npu_task_curr), resources.npu_task_max)
+
+
 def power_mode(client: Client) -> PowerMode:
     """GET_POWER_MODE."""
     value = _struct(client, "GET_POWER_MODE", "amdxdna_drm_get_power_mode").power_mode

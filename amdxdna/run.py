@@ -12,6 +12,7 @@ from amdxdna.buffer import Buffer, allocate
 from amdxdna.errors import (
     CommandAborted,
     CommandFailed,
+    CommandInFlight,
     CommandRejected,
     CommandTimeout,
     WaitTimeout,
@@ -22,12 +23,16 @@ from amdxdna.packet import Health, State
 if TYPE_CHECKING:
     from amdxdna.client import Client
     from amdxdna.hwctx import HwContext
+    from amdxdna.profile import DriverProfile
 
 __all__ = ["Command", "Health", "Run", "State"]
 
 FOREVER = (1 << 63) - 1
 NOT_SUBMITTED = (1 << 64) - 1
 _HANDLES = 16
+_NEARLY = 0.9
+_HUNG = ("Start again (a context pool makes a fresh context first). If it happens every time, xclbin and "
+         "instruction stream do not fit each other or an argument is too small")
 
 
 class Command:
@@ -36,8 +41,8 @@ class Command:
     Internal to the package: contexts keep a stock of them.
     """
 
-    __slots__ = ("_handles", "_sync", "_waits", "buffer", "exec", "exec_address", "handle_bytes", "members",
-                 "packet", "state", "words")
+    __slots__ = ("_handles", "_sync", "_waits", "began", "buffer", "exec", "exec_address", "handle_bytes",
+                 "members", "packet", "state", "words")
 
     def __init__(self, client: Client, hwctx: int, syncobj: int) -> None:
         self.buffer = allocate(client, packet.CMD_BYTES, "cmd")
@@ -46,6 +51,8 @@ class Command:
         self.state: int | None = None
         """The final ERT state, once the context has seen it."""
         self.members: Sequence[Command] = ()
+        self.began = 0.0
+        """When it was submitted (CLOCK_MONOTONIC, seconds), on drivers that do not tell a time-out."""
         self.exec = ffi.new("struct amdxdna_drm_exec_cmd *", {
             "hwctx": hwctx, "type": lib.AMDXDNA_CMD_SUBMIT_EXEC_BUF, "cmd_handles": self.buffer.handle,
             "cmd_count": 1, "seq": NOT_SUBMITTED})
@@ -89,6 +96,48 @@ class Command:
             self._waits.append(taken)
         return True
 
+    def ended(self, client: Client) -> int:
+        """The final state of a command that is over.
+
+        A chain whose error index the driver has written has failed, whatever its state says: drivers before
+        750817a7c41d (February 2026) put the firmware's 32-bit status into the state's four bits.
+        """
+        words = self.words
+        state = words[0] & 15
+        if not self.members or (state == State.COMPLETED and words[3] == packet.UNTOUCHED):
+            return state
+        if state == State.TIMEOUT and words[1] != len(self.members):
+            return state  # the driver has written its report over the chain
+        profile = client.profile
+        known_raw = not (profile.chains_trusted or profile.careful)
+        if words[3] != packet.UNTOUCHED and (known_raw or state == State.COMPLETED):
+            return State.ERROR
+        return state
+
+    def failed_member(self, profile: DriverProfile) -> int | None:
+        """The index of a chain's member that failed or hung, where the driver tells it."""
+        index, members = self.words[3], len(self.members)
+        if self.words[1] != members or index >= members:
+            return None
+        told = self.state == State.ERROR or (self.state == State.TIMEOUT and profile.names_hung_member)
+        return index if told else None
+
+    def report(self, index: int | None) -> Health | None:
+        """The health report of a timed-out command: drivers leave it in its packet, or in a chain's first
+        member's or the failing one's."""
+        holders = [self]
+        if self.members:
+            holders += [self.members[index]] if index is not None else self.members
+            holders.append(self.members[0])
+        found = (packet.health(each.words[1:9].tolist()) for each in holders)
+        return next((health for health in found if health is not None), None)
+
+    def waited_out(self, profile: DriverProfile) -> bool:
+        """Whether a driver that does not tell a time-out may have given this command up for one."""
+        seconds = profile.tdr_seconds
+        return not profile.tells_timeouts and seconds is not None \
+            and time.monotonic() - self.began >= _NEARLY * seconds
+
     def close(self) -> None:
         """Gives the buffer back: only when the driver is done with it."""
         self.words.release()
@@ -128,18 +177,25 @@ class Run:
         return State(self._state) if self.done else State.NEW
 
     def wait(self, timeout: float | None = None, outputs: Sequence[Buffer] = ()) -> Run:
-        """Waits for the end and returns itself; `timeout` in seconds, None: for ever.
+        """Waits for the end and returns itself; `timeout` in seconds.
+
+        Without one it waits as long as commands of this open get over, and then for ``Device.wait_seconds``
+        more, plus a second for each giga operation that the context's kernels declare.
 
         Buffers in `outputs` are then made readable for the host (:meth:`Buffer.from_device`); nothing else is
         touched. Ctrl-C works while it blocks and leaves the Run waitable.
 
         Raises WaitTimeout when `timeout` passes (the command runs on and can be waited for again),
+        CommandInFlight when that limit does,
         CommandFailed, CommandTimeout, CommandAborted or CommandRejected as the command ended; again at every
         further wait.
         """
         if self._command is not None:
-            deadline = FOREVER if timeout is None else _deadline(timeout)
-            if not self._over(deadline):
+            if timeout is None:
+                limit = self._context.client.wait_half_ns
+                if not self._over(time.monotonic_ns() + limit if limit else FOREVER):
+                    self._wait_on()
+            elif not self._over(_deadline(timeout)):
                 raise WaitTimeout(f"the command has not completed within {timeout} s",
                                   call="SYNCOBJ_TIMELINE_WAIT", remedy="Wait again: it is still running")
         if self._error is not None:
@@ -147,6 +203,23 @@ class Run:
         for buffer in outputs:
             buffer.from_device()
         return self
+
+    def _wait_on(self) -> None:
+        """Goes on waiting, after half of the open's limit, while anything on it gets over.
+
+        Raises CommandInFlight.
+        """
+        context, command = self._context, self._command
+        if command is None:
+            return
+        half = context.client.wait_half_ns * 1e-9 + context.qos.gops * (len(command.members) or 1)
+        before = context.in_flight()
+        while not self._over(_deadline(half)):
+            now = context.in_flight()
+            if before <= now:
+                context.give_up()
+                raise in_flight(command, context.client, half + context.client.wait_half_ns * 1e-9)
+            before = now
 
     def _over(self, deadline: int) -> bool:
         command = self._command
@@ -161,10 +234,10 @@ class Run:
                 # With another number it is finished, and a handler's exception came before the last line.
                 if command.exec.seq == self._sequence:
                     if command.state is None:
-                        command.state = command.words[0] & 15
+                        command.state = command.ended(context.client)
                     self._state = command.state
                     if self._state != State.COMPLETED:
-                        self._error = failure(command)
+                        self._error = failure(command, context.client)
                     context.finished(command)
                 self._command = None
         return True
@@ -182,27 +255,29 @@ def _deadline(seconds: float) -> int:
     return min(time.monotonic_ns() + int(max(seconds, 0.0) * 1e9), FOREVER)
 
 
-def failure(command: Command) -> CommandFailed:
+def failure(command: Command, client: Client) -> CommandFailed:
     """What the words of a command that is over, and not completed, mean."""
     state = command.state or 0
     if state in State.__members__.values():
         state = State(state)
-    index: int | None = None
-    report = command
+    profile = client.profile
+    index = command.failed_member(profile)
+    count = len(command.members)
     where = ""
-    if command.members:
-        index = min(command.words[3], len(command.members) - 1)
-        # The driver reports a chain's failure in its first member's buffer.
-        report = command.members[0]
-        where = f" (member {index} of {len(command.members)} in the chain)"
+    if count > 1:
+        where = f" (member {index} of {count} in the chain)" if index is not None \
+            else f" (a chain of {count}; which member is not told)"
     if state == State.TIMEOUT:
-        health = packet.health(report.words[1:9].tolist())
+        health = command.report(index)
         return CommandTimeout(
-            f"the command made no progress for two seconds{where} and the driver reset the context: "
-            f"{health if health is not None else 'the driver left no health report'}",
-            call="EXEC_CMD", state=state, index=index, health=health,
-            remedy="Start again (a context pool makes a fresh context first). If it happens every time, "
-                   "xclbin and instruction stream do not fit each other or an argument is too small")
+            f"the command made no progress{_for(profile.tdr_seconds)}{where} and the driver reset the "
+            f"context: {health if health is not None else 'the driver left no health report'}",
+            call="EXEC_CMD", state=state, index=index, health=health, remedy=_HUNG)
+    if state in (State.NEW, State.ABORT) and command.waited_out(profile):
+        return CommandTimeout(
+            f"the command{where}, or one before it in its context, made no progress"
+            f"{_for(profile.tdr_seconds)} and the driver reset the context, leaving no health report",
+            call="EXEC_CMD", state=state, index=index, remedy=_HUNG)
     if state == State.NEW:
         return CommandRejected(
             f"the driver dropped the packet without running it{where}: the context no longer works, or the "
@@ -218,3 +293,18 @@ def failure(command: Command) -> CommandFailed:
         state=state, index=index,
         remedy="Check that the instruction stream belongs to this xclbin and that the buffers are large "
                "enough; the device's last asynchronous error may say more")
+
+
+def _for(seconds: float | None) -> str:
+    return "" if seconds is None else f" for {seconds:g} s"
+
+
+def in_flight(command: Command, client: Client, seconds: float) -> CommandInFlight:
+    """The error for a command that nobody waits for any longer, though the driver has not given it up."""
+    members = f" (a chain of {len(command.members)})" if len(command.members) > 1 else ""
+    return CommandInFlight(
+        f"the command has made no progress for {seconds:g} s{members} and is still in flight: the NPU may "
+        f"yet write to its buffers, which must not be used again. {client.profile.name} {client.profile.tdr}",
+        call="SYNCOBJ_TIMELINE_WAIT", state=State.NEW,
+        remedy="Start again with other buffers (a context pool makes a fresh context first). If the command "
+               "needs longer, raise the limit: AMDXDNA_WAIT=SECONDS, or wait(timeout)")

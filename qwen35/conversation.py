@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import reprlib
 import threading
 import weakref
@@ -12,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amdxdna.output import write_whole
 from qwen35.engine import Generation, OneReader
 from qwen35.errors import Cancelled, UsageError
 from qwen35.sampling import Sampler, StopStrings, TokenLogprob
@@ -333,7 +333,7 @@ class Conversation:
             self.messages[:] = [m for m in self.messages[:1] if m["role"] == "system"]
 
     def save(self, path: str | Path) -> None:
-        """Writes the conversation as JSON, whole or not at all. Images are kept as paths.
+        """Writes the conversation as JSON, whole or not at all, for its user alone. Images are kept as paths.
 
         Raises UsageError for an image that did not come from a file, OSError when writing fails.
         """
@@ -343,13 +343,7 @@ class Conversation:
                 if "image" in item and not isinstance(item["image"], (str, Path)):
                     raise UsageError("an image that came from memory cannot be saved", str(path))
         data = {"format": _FORMAT, "version": 1, "messages": self.messages, "tools": self.tools}
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            text = _written(data, str(path))
-            partial.write_text(text + "\n", encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_whole(path, (_written(data, str(path)) + "\n").encode(), private=True)
 
     def load(self, path: str | Path) -> None:
         """Replaces the conversation by a saved one. Raises UsageError for any other file."""

@@ -6,6 +6,8 @@ what went wrong, where (a path, an option, a turn), and what to do about it.
 
 from __future__ import annotations
 
+from amdxdna.text import one_line
+
 __all__ = [
     "Cancelled",
     "Closed",
@@ -17,6 +19,7 @@ __all__ = [
     "TokenizerError",
     "UsageError",
     "explain",
+    "one_line",
 ]
 
 
@@ -81,11 +84,6 @@ class PromptTooLong(QwenError, ValueError):
             remedy=remedy or "shorten the prompt or raise --max-ctx",
         )
         self.args = (tokens, limit, remedy)
-
-
-def one_line(text: str) -> str:
-    """`text` with every run of white space and control characters made one space (safe for a terminal)."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def explain(error: BaseException) -> str:

@@ -43,7 +43,7 @@ def test_start_npu_fields():
 
 def test_chain_fields():
     got = words(packet.chain([5, 6, 7]))
-    assert got == [1 | 12 << 12 | 19 << 23, 3, 0, 0, 0, 0, 0, 5, 0, 6, 0, 7, 0]
+    assert got == [1 | 12 << 12 | 19 << 23, 3, 0, 0xFFFFFFFF, 0, 0, 0, 5, 0, 6, 0, 7, 0]
 
 
 @pytest.mark.parametrize("call", [

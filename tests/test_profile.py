@@ -45,7 +45,7 @@ def test_the_time_out_is_the_parameters(tree: bool, release: str, text: str, sec
 def test_the_legacy_drivers_are_told_by_their_parameters() -> None:
     now = told("1.0", "6.18.1", False, timeout_in_sec="4", force_iova="", fw_log_level="0", context_limit="6")
     assert (now.chains_trusted, now.tdr_seconds, now.context_limit) == (True, 12.0, 6)
-    assert (now.user_pointers, now.report_in_member) == ("unsafe", True)
+    assert (now.user_pointers, now.names_hung_member) == ("unsafe", True)
     before = told("1.0", "6.12.1", False, timeout_in_sec="0")
     assert (before.chains_trusted, before.singles_trusted, before.tdr_seconds) == (False, False, None)
     assert before.context_limit == 32

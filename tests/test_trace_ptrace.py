@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,11 +62,12 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def trace_python(code: str, file: Path, *more: str) -> subprocess.CompletedProcess[str]:
+def trace_python(code: str, file: Path, *more: str,
+                 env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """Runs Python code under `trace` with the default mechanism: a filter that only lets calls stop that may
     concern a node."""
     return run("trace", "--node", str(file), "-o", str(file.with_name("trace.jsonl")), *more, "--",
-               sys.executable, "-c", f"NODE = {str(file)!r}\n{code}")
+               sys.executable, "-c", f"NODE = {str(file)!r}\n{code}", env=env)
 
 
 def test_calls_of_a_node(file: Path) -> None:
@@ -307,3 +309,57 @@ sys.exit(main({words!r}))
         assert (ended.returncode, ended.stdout) == (0, "0\n65534\n"), ended.stderr
         _, calls, _ = read_trace(folder / "trace.jsonl")
         assert [line["call"] for line in calls] == ["open", "close"]
+
+
+SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+int prctl(int option, ...)
+{
+    va_list list;
+    va_start(list, option);
+    unsigned long a = va_arg(list, unsigned long), b = va_arg(list, unsigned long);
+    unsigned long c = va_arg(list, unsigned long), d = va_arg(list, unsigned long);
+    va_end(list);
+    if (option == 0x59616d61) { /* PR_SET_PTRACER */
+        FILE *file = fopen(getenv("PTRACERS"), "a");
+        fprintf(file, "%ld\n", (long)a);
+        fclose(file);
+    }
+    return ((int (*)(int, ...))dlsym(RTLD_NEXT, "prctl"))(option, a, b, c, d);
+}
+"""
+
+
+def test_the_tracer_lets_in_the_traced_process_alone(file: Path, tmp_path: Path) -> None:
+    """A program is let write to its tracer (under Yama) while it hands memory over, nobody else is."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "shim.c").write_text(SHIM)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", tmp_path / "shim.so", tmp_path / "shim.c", "-ldl"],
+                   check=True)
+    log = tmp_path / "ptracers"
+    ended = trace_python(DRIVER_PAGES + """
+import ctypes, os, sys
+if not where:
+    sys.exit(77)
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong]
+fd = os.open(NODE, os.O_RDWR)
+for _ in range(3):
+    libc.ioctl(fd, 0xC0206443, where)
+print(os.getpid())
+""", file, env={"LD_PRELOAD": str(tmp_path / "shim.so"), "PTRACERS": str(log)})
+    if ended.returncode == 77:
+        pytest.skip("this kernel maps no such page")
+    named = log.read_text().split()
+    assert named, ended.stderr
+    assert set(named[::2]) == {ended.stdout.strip()}
+    assert set(named[1::2]) == {"0"}
+    assert len(named) % 2 == 0

@@ -25,7 +25,7 @@ def read_trace(path: Path) -> tuple[Line, list[Line], Line]:
     assert header["schema"] == "amdxdna.trace"
     assert header["version"] == 1
     assert set(last) == {"summary"}
-    return header, calls, last["summary"]
+    return header, [line for line in calls if "stage" not in line], last["summary"]
 
 
 def calls_named(calls: Iterable[Line], *names: str) -> list[Line]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli.common import CommandError, UsageError
 from amdxdna.doctor.program import LARGEST, byte_count
+from amdxdna.output import whole_file
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,7 +108,7 @@ def write_array(path: str, data: NDArray[Any]) -> None:
     import numpy as np
 
     try:
-        with open(path, "wb") as file:
+        with whole_file(path) as file:
             if path.endswith(".npy"):
                 np.save(file, data, allow_pickle=False)
             else:

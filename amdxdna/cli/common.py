@@ -19,6 +19,8 @@ import os
 import sys
 from typing import Any, NoReturn
 
+from amdxdna.text import one_line
+
 __all__ = ["CommandError", "FAILED", "INTERRUPTED", "Parser", "USAGE", "UsageError", "document", "one_line",
            "print_json", "report"]
 
@@ -66,11 +68,6 @@ def print_json(value: dict[str, Any]) -> None:
     """One document on one line of stdout."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
-
-
-def one_line(text: str) -> str:
-    """`text` with every run of white space and control characters made one space (safe for a terminal)."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
 
 
 def report(error: BaseException, as_json: bool = False) -> None:

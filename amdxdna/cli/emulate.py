@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli.common import CommandError, Parser, UsageError, document
+from amdxdna.cli.screen import tell
 
 if TYPE_CHECKING:
     import argparse
@@ -112,7 +113,7 @@ def wait_status(status: int) -> tuple[int, int | None]:
 def tell_killed(name: str, number: int | None) -> None:
     """One line about a program that a signal ended."""
     if number is not None:
-        print(f"amdxdna: {name}: killed by {signal.Signals(number).name}", file=sys.stderr)
+        tell([f"amdxdna: {name}: killed by {signal.Signals(number).name}"])
 
 
 def options_json(options: EmuOptions) -> dict[str, Any]:

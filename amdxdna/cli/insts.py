@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli.common import CommandError, Parser, document, print_json
+from amdxdna.cli.screen import show, tell
 
 if TYPE_CHECKING:
     from amdxdna.insts import Listing
@@ -68,10 +69,10 @@ def insts_main(argv: list[str]) -> int:
         print_json(document("insts", file=given.file, streams=[_stream(listing) for listing in listings]))
     else:
         for listing in listings:
-            print("\n".join(_text(listing)))
+            show(_text(listing))
     problems = [problem for listing in listings for problem in listing.problems]
     for problem in problems:
-        print(f"amdxdna: insts: {given.file}: {problem}", file=sys.stderr)
+        tell([f"amdxdna: insts: {given.file}: {problem}"])
     return 1 if problems else 0
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
+from amdxdna.text import printable
+
 NOT_AVAILABLE = "n/a"
 _COLOURS = {"green": "32", "yellow": "33", "red": "31;1", "dim": "2", "bold": "1"}
+_PAINT = re.compile("(\x1b\\[(?:" + "|".join([*_COLOURS.values(), "0"]) + ")m)")
 _WIDEST = 120
 
 
@@ -90,6 +94,17 @@ def when(microseconds: int) -> str:
 
 
 def show(lines: Iterable[str]) -> None:
-    """Writes lines to stdout."""
-    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    """Writes lines to stdout, with what is not ours in them made printable."""
+    sys.stdout.write("".join(f"{_fit(line)}\n" for line in lines))
     sys.stdout.flush()
+
+
+def tell(lines: Iterable[str]) -> None:
+    """Writes lines to stderr, as :func:`show` does."""
+    print("\n".join(printable(line) for line in lines), file=sys.stderr, flush=True)
+
+
+def _fit(line: str) -> str:
+    """Whatever a name brings along is spelled out; colours stay where :func:`paint` gives them."""
+    parts = _PAINT.split(line) if coloured() else [line]
+    return "".join(part if _PAINT.fullmatch(part) else printable(part) for part in parts)

@@ -32,6 +32,7 @@ from amdxdna.cli.screen import show, size, wrap
 from amdxdna.doctor import Machine, examine
 from amdxdna.doctor.scrub import Scrubber, private_names, words_starting
 from amdxdna.errors import XdnaError
+from amdxdna.output import write_whole
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
@@ -68,16 +69,14 @@ def snapshot_main(argv: list[str]) -> int:
     parser.add_json()
     options = parser.parse_args(argv)
     path = Path(options.file)
-    if options.file != "-" and path.exists() and not options.force:
+    if options.file != "-" and os.path.lexists(path) and not options.force:
         raise CommandError(f"{path} is there already", "Give another name, or --force to replace it")
     value = gather(options.device, Machine(options.root, name_others=options.process_names))
     data = json.dumps(value, indent=1) + "\n"
     if options.file == "-":
         sys.stdout.write(data)
         return 0
-    partial = path.with_name(path.name + ".part")
-    partial.write_text(data)
-    os.replace(partial, path)
+    write_whole(path, data.encode(), private=True)
     ok = all(check["status"] != "fail" for check in value["doctor"])
     if options.json:
         print_json(document("snapshot_file", path=options.file, bytes=len(data), ok=ok))

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli import emulate
 from amdxdna.cli.common import CommandError, Parser, UsageError, document
+from amdxdna.cli.screen import tell
+from amdxdna.output import open_growing
 from amdxdna.trace import SCHEMA
 
 if TYPE_CHECKING:
@@ -103,9 +105,9 @@ def trace_main(argv: list[str]) -> int:
         from amdxdna.trace.summary import lines
 
         arrow = "" if where == "-" else f" -> {where}"
-        print("\n".join([f"amdxdna: trace of {command[0]}{arrow}", *lines(summary)]), file=sys.stderr)
+        tell([f"amdxdna: trace of {command[0]}{arrow}", *lines(summary)])
     if not summary["opens"] and not given.quiet:
-        print(_NOTHING, file=sys.stderr)
+        tell(_NOTHING.splitlines())
     return code
 
 
@@ -177,7 +179,7 @@ def _output(stack: contextlib.ExitStack, path: str) -> int:
     if path == "-":
         return 2
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = open_growing(path)
     except OSError as failed:
         raise CommandError(f"{path} cannot be written: {failed.strerror}",
                            "Name another file") from None

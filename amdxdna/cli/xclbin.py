@@ -8,6 +8,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli.common import CommandError, Parser, document, print_json
+from amdxdna.cli.screen import show
+from amdxdna.output import write_whole
 
 if TYPE_CHECKING:
     from amdxdna.pdi.summary import Summary
@@ -85,9 +87,7 @@ def xclbin_main(argv: list[str]) -> int:
             content["pdi"] = [_pdi_document(number, what, given.commands) for number, what in decoded]
         print_json(document("xclbin", file=given.file, **content))
         return 0
-    # A file's names must not move a terminal's cursor; columns keep their spaces.
-    for line in _text(given.file, content) if given.pdi is None else _pdi_text(given, found, decoded):
-        print("".join(c if c.isprintable() else "?" for c in line))
+    show(_text(given.file, content) if given.pdi is None else _pdi_text(given, found, decoded))
     return 0
 
 
@@ -345,8 +345,8 @@ def _svg(given: Any, decoded: list[tuple[int, Summary | str]]) -> None:
     if isinstance(what, str):
         raise CommandError(f"PDI {number} cannot be drawn: {what}")
     try:
-        with open(given.svg, "w", encoding="utf-8") as file:
-            file.write(drawing.svg(what, f"{os.path.basename(given.file)}, PDI {number}"))
+        drawn = drawing.svg(what, f"{os.path.basename(given.file)}, PDI {number}")
+        write_whole(given.svg, drawn.encode("utf-8", "replace"))
     except OSError as error:
         raise CommandError(f"{given.svg} cannot be written: {error.strerror}", "Name another file") from None
 
@@ -376,17 +376,14 @@ def _compare(path: str, content: dict[str, Any], other_path: str, as_json: bool)
             )
         )
         return int(bool(changes))
-    print(
-        f"{path} and {other_path}: " + ("the same content" if not changes else f"{len(changes)} differences")
-    )
-    for name, a, b in changes:
-        line = f"  {name}: {'-' if a is None else a} | {'-' if b is None else b}"
-        print("".join(c if c.isprintable() else "?" for c in line))
-    print(
+    how = "the same content" if not changes else f"{len(changes)} differences"
+    show([
+        f"{path} and {other_path}: {how}",
+        *(f"  {name}: {'-' if a is None else a} | {'-' if b is None else b}" for name, a, b in changes),
         "One hardware context serves both."
         if same
-        else "Columns, compute units or PDIs differ: each needs a hardware context of its own."
-    )
+        else "Columns, compute units or PDIs differ: each needs a hardware context of its own.",
+    ])
     return int(bool(changes))
 
 

@@ -250,15 +250,9 @@ static int next_call_stop(int tid)
     }
 }
 
-/* Reads memory of the thread whose event was returned last, by making it write that memory to ours. Mappings of
- * a driver's pages cannot be read from outside (VM_PFNMAP); the program itself can. */
-int xdna_tracer_fetch(struct xdna_tracer *t, int tid, uint64_t address, void *data, size_t size)
+static int fetch(struct thread *thread, int tid, uint64_t address, void *data, size_t size)
 {
-    struct thread *thread = lookup(t, tid);
     struct user_regs_struct regs;
-    if (!thread || t->stopped != tid)
-        return -ESRCH;
-    prctl(PR_SET_PTRACER, -1L, 0, 0, 0); /* lets it, where Yama would not */
     int before = thread->at_entry && !thread->borrowed;
     if (!thread->borrowed) {
         if (ptrace(PTRACE_GETREGS, tid, 0, &thread->registers))
@@ -295,6 +289,20 @@ int xdna_tracer_fetch(struct xdna_tracer *t, int tid, uint64_t address, void *da
         return -errno;
     int64_t value = (int64_t)regs.rax;
     return value == (int64_t)size ? 0 : value < 0 ? (int)value : -EFAULT;
+}
+
+/* Reads memory of the thread whose event was returned last, by making it write that memory to ours. Mappings of
+ * a driver's pages cannot be read from outside (VM_PFNMAP); the program itself can. */
+int xdna_tracer_fetch(struct xdna_tracer *t, int tid, uint64_t address, void *data, size_t size)
+{
+    struct thread *thread = lookup(t, tid);
+    if (!thread || t->stopped != tid)
+        return -ESRCH;
+    /* Where Yama would not let a program reach its tracer: that process alone, and no longer than this. */
+    prctl(PR_SET_PTRACER, (unsigned long)thread->process, 0, 0, 0);
+    int failed = fetch(thread, tid, address, data, size);
+    prctl(PR_SET_PTRACER, 0, 0, 0, 0);
+    return failed;
 }
 
 struct xdna_tracer *xdna_tracer_new(int every_stop, const char *tokens, const char *nodes)

@@ -77,13 +77,14 @@ class Personality:
         return None
 
     def with_tdr(self, seconds: float) -> Personality:
-        """The same with another time-out, in the parameter that sets it too."""
+        """The same with another time-out, as the parameter tells it: where this driver's is fixed, it gets
+        Linux 7.3's parameter."""
         parameters = dict(self.parameters)
-        if "tdr_timeout_ms" in parameters:
-            parameters["tdr_timeout_ms"] = (f"{seconds * 1000:.0f}", False)
         if "timeout_in_sec" in parameters:
             # It looks every so often; the third look without progress resets.
-            parameters["timeout_in_sec"] = (f"{-(-seconds // 3):.0f}", True)
+            parameters["timeout_in_sec"] = (f"{seconds / 3:g}", True)
+        else:
+            parameters["tdr_timeout_ms"] = (f"{seconds * 1000:g}", False)
         return replace(self, tdr=seconds, parameters=parameters)
 
 

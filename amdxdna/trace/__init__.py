@@ -1,7 +1,8 @@
 """Records what a program asks of the NPU: every ioctl, wait and mapping, decoded by field.
 
 A trace is JSON lines. The first is a header, the last a summary, each other one a call, written when the call
-is over. Fields may be added within a version; one that changes its meaning or goes raises it.
+is over, or a stage. Fields and kinds of lines may be added within a version; a field that changes its meaning
+or goes raises it.
 
 Header::
 

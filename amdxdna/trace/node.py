@@ -15,6 +15,7 @@ from typing import Any
 from amdxdna._native import ffi
 from amdxdna.errors import BadArgument
 from amdxdna.node import Node
+from amdxdna.output import open_appending
 from amdxdna.trace import ENVIRONMENT
 from amdxdna.trace.recorder import Recorder
 from amdxdna.trace.session import Session
@@ -133,7 +134,7 @@ def recorder(path: str) -> Recorder:
         known = _recorders.get((os.getpid(), path))
         if known is None:
             try:
-                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+                fd = open_appending(path)
             except OSError as failed:
                 raise BadArgument(f"{ENVIRONMENT}={path} cannot be written: {failed.strerror}", call="open",
                                   errno=failed.errno, remedy="Name a file that can be") from None

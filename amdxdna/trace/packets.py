@@ -105,7 +105,7 @@ def _chain(payload: tuple[int, ...], find: Find, read: ReadBo) -> dict[str, Any]
     if len(payload) < 6:
         return {"raw": [f"{word:#010x}" for word in payload]}
     result: dict[str, Any] = {"members": payload[0]}
-    if payload[2]:
+    if payload[2] not in (0, packet.UNTOUCHED):
         result["error_index"] = payload[2]
     handles = payload[6::2][:min(payload[0], _MOST_MEMBERS)]
     result["commands"] = [{"bo": handle, "packet": guarded(partial(_member, handle, find, read))}

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from amdxdna.text import printable
+
 _INLINE = ("result", "name")
 _DUMP = 16
 
@@ -26,9 +28,10 @@ class TextView:
     def __call__(self, line: dict[str, Any]) -> None:
         if "call" in line:
             if not self._names or line["call"].upper() in self._names:
-                self._write("".join(f"{row}\n" for row in call_lines(line, self._packets)))
+                self._write("".join(f"{printable(row)}\n" for row in call_lines(line, self._packets)))
         elif "stage" in line and not self._names:
-            self._write(f"{line['t']:>12.6f} [{line['tid']}] -- {line['stage']} {line['us']:.1f} us\n")
+            row = f"{line['t']:>12.6f} [{line['tid']}] -- {line['stage']} {line['us']:.1f} us"
+            self._write(f"{printable(row)}\n")
 
 
 def call_lines(line: dict[str, Any], packets: bool = False) -> list[str]:

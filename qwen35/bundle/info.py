@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from amdxdna.text import printable
 from qwen35.bundle.bundle import Bundle
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.validate import text_tensors
@@ -128,7 +129,7 @@ def info_main(argv: Sequence[str]) -> int:
         json.dump(facts, sys.stdout)
         print()
     else:
-        print("\n".join(lines(facts)))
+        print("\n".join(printable(line) for line in lines(facts)))
         print(f"options  {Options.of().line()} (QWEN35_CHAINS, QWEN35_WEIGHTS, QWEN35_WAIT; --timing tells "
               "what came of them)")
         if options.verify:

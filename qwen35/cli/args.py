@@ -16,6 +16,7 @@ __all__ = ["COMMANDS", "Parser", "available_commands", "parse"]
 COMMANDS = {
     "export": ("qwen35.export", "make a bundle of a checkpoint"),
     "check": ("qwen35.check", "prove a bundle against its recorded references"),
+    "accept": ("qwen35.accept", "try everything a new NPU must do, and report it"),
     "bench": ("qwen35.bench", "measure speed"),
     "info": ("qwen35.bundle.info", "tell what a bundle holds"),
 }

@@ -8,7 +8,8 @@ import sys
 import time
 from typing import Any, TextIO
 
-from qwen35.errors import explain, one_line
+from amdxdna.text import one_line
+from qwen35.errors import explain
 
 __all__ = ["Answer", "Progress", "notice", "report"]
 
@@ -40,6 +41,8 @@ def coloured(stream: Any) -> bool:
 
 #: Control characters as a terminal may show them; newline and tab are left as they are.
 _VISIBLE = {code: f"\\x{code:02x}" for code in (*range(32), *range(0x7F, 0xA0)) if code not in (9, 10)}
+#: So are the characters that turn the direction of the text behind them; single marks, which text has, stay.
+_VISIBLE |= {code: f"\\u{code:04x}" for code in (*range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 
 
 def writable(text: str, stream: Any) -> str:

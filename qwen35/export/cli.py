@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from amdxdna.text import printable
 from qwen35.cli.args import Parser
 from qwen35.errors import UsageError, explain
 from qwen35.export.plan import SIZES, Options
@@ -112,14 +113,15 @@ def _export(arguments: argparse.Namespace) -> int:
         )
         told = noise.lines() if arguments.verbose else []
         for line in [*told, *([] if arguments.quiet else [noise.summary()])]:
-            print(f"export: {line}", file=sys.stderr)
+            print(f"export: {printable(line)}", file=sys.stderr)
         if references:
             from qwen35.export.refs import attach
 
             attach(path, references, {})
     if not arguments.quiet:
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        print(f"export: {path}, {size / 1e6:,.1f} MB in {time.monotonic() - start:.1f} s", file=sys.stderr)
+        written = f"{path}, {size / 1e6:,.1f} MB in {time.monotonic() - start:.1f} s"
+        print(f"export: {printable(written)}", file=sys.stderr)
     return 0
 
 

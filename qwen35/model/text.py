@@ -18,7 +18,7 @@ from qwen35.host import Norm
 from qwen35.model.cache import Mark, Snapshot, StateCache
 from qwen35.model.embed import Embedding
 from qwen35.model.layers import build_layers, check_dims, layer_tensors
-from qwen35.model.npu import NpuModel
+from qwen35.model.npu import Group, NpuModel
 from qwen35.model.prompt import Prompt
 from qwen35.model.rope import Rope, text_positions
 from qwen35.model.step import Step
@@ -124,7 +124,7 @@ class TextModel:
             npu.open_contexts()
             return
         began = perf_counter()
-        groups = [*self._step.groups(), *self._prompt.groups()]
+        groups = self.trial_groups()
         wrong = try_chains(npu, groups)
         npu.chains, npu.chains_why = not wrong, wrong or (
             f"{len(groups)} groups gave the results of single commands, tried in "
@@ -133,6 +133,10 @@ class TextModel:
             npu.note(f"command chains are off: {wrong}")
         if not groups:
             npu.open_contexts()
+
+    def trial_groups(self) -> list[Group]:
+        """The groups of several runs that tokens and prompts are made of, for qwen35.model.trial."""
+        return [*self._step.groups(), *self._prompt.groups()]
 
     @property
     def ways(self) -> list[str]:

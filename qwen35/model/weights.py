@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from amdxdna.device import Device
     from qwen35.bundle.bundle import Bundle
 
-__all__ = ["Weights"]
+__all__ = ["Weights", "map_weights"]
 
 U8 = NDArray[np.uint8]
 Progress = Callable[[int, int], None]
@@ -106,7 +106,7 @@ def _tried(
     from amdxdna.errors import XdnaError
 
     try:
-        buffers = _mapped(bundle, device, names)
+        buffers = map_weights(bundle, device, names)
     except XdnaError as error:
         if required:
             raise
@@ -142,7 +142,7 @@ def _close(buffers: dict[str, Buffer]) -> None:
         buffer.close()
 
 
-def _mapped(bundle: Bundle, device: Device, names: Iterable[str]) -> dict[str, Buffer] | None:
+def map_weights(bundle: Bundle, device: Device, names: Iterable[str]) -> dict[str, Buffer] | None:
     """Parts of one user-pointer buffer over the mapping; None for no names. Raises the driver's refusal."""
     store = bundle.tensors
     first = next(iter(names), None)

@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
+from amdxdna.output import write_whole
+
 from .network import MAX_PIXELS, MERGE, MIN_PIXELS, Network
 from .pictures import PATCH
 
@@ -58,4 +60,4 @@ def save_pretrained(net: Network, tokenizer: Tokenizer, folder: Path) -> None:
         },
     }
     for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n")
+        write_whole(folder / name, (json.dumps(content, indent=2) + "\n").encode())

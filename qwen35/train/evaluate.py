@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from amdxdna.output import write_whole
+
 from . import cases as scored
 from .cases import MARKS, Case
 from .checkpoint import stop_ids
@@ -218,7 +220,7 @@ def main(argv: list[str] | None = None) -> int:
         report["npu"] = npu
         print(table(npu))
     if args.json:
-        args.json.write_text(json.dumps(report, indent=1) + "\n")
+        write_whole(args.json, (json.dumps(report, indent=1) + "\n").encode())
     return 0
 
 

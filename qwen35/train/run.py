@@ -22,6 +22,8 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 from torch.nn import Parameter
 
+from amdxdna.output import write_whole
+
 from . import vocabulary
 from .batches import Batch, Batches, Encoder
 from .checkpoint import save_pretrained
@@ -243,9 +245,8 @@ class Trainer:
 
     def plan(self, minutes: float, a_step: float) -> None:
         """Sets the planned steps so that the run ends in `minutes`."""
-        (self.out / "plan.json").write_text(
-            json.dumps({"steps": self.step + max(1, int(minutes * 60 / a_step))})
-        )
+        planned = json.dumps({"steps": self.step + max(1, int(minutes * 60 / a_step))})
+        write_whole(self.out / "plan.json", planned.encode())
 
     def finish(self) -> None:
         """Writes the Hugging Face folder of the state as it is."""

@@ -20,6 +20,7 @@ from amdxdna.emu.driver.store import error
 from amdxdna.emu.faults import Faults
 from amdxdna.emu.npu import Npu
 from amdxdna.emu.options import EmuOptions
+from amdxdna.text import printable
 
 HOLDER_PID = 0x7FFFFFFE
 """Process id of the pretended process that holds `held_slots`: no real process has it."""
@@ -101,7 +102,7 @@ class EmuDriver:
         if not self.options.quiet and line not in self._told and len(self._told) < 50:
             self._told.add(line)
             with contextlib.suppress(OSError, ValueError, AttributeError):
-                print(f"amdxdna.emu: {line}", file=sys.stderr)
+                print(f"amdxdna.emu: {printable(line)}", file=sys.stderr)
 
     def set_default_clock(self, context: hwctx.Hwctx, columns: int) -> None:
         """A new context's QoS raises or sets the default clock level."""

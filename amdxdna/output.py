@@ -1,0 +1,110 @@
+"""Files that a command or a call writes for the user: whole or not at all, and never through a link.
+
+A link in a file's place may be somebody else's, to a file that only this user may write: it is refused. The
+bytes go to a file of an unguessable name beside the target, which then takes its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from typing import IO
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[IO[bytes]]:
+    """A file to write, which is at `path` once the block ends, and nowhere when it raises.
+
+    A new file has the mode that the umask leaves of 0666, one that was there keeps its mode; `private`: 0600.
+    Devices and pipes are written to as they are. Raises OSError: ELOOP for a link, EISDIR, and as open does.
+    """
+    target = os.fspath(path)
+    mode = _mode(target, private)
+    if mode is None:
+        with open(os.open(target, os.O_WRONLY | os.O_CLOEXEC), "wb") as file:
+            yield file
+        return
+    fd, partial = _beside(target)
+    try:
+        with open(fd, "wb") as file:
+            yield file
+            file.flush()
+            os.fchmod(file.fileno(), mode)
+        os.replace(partial, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
+
+
+def write_whole(path: str | os.PathLike[str], data: bytes, *, private: bool = False) -> None:
+    """Writes `data` as :func:`whole_file` does."""
+    with whole_file(path, private=private) as file:
+        file.write(data)
+
+
+def open_growing(path: str | os.PathLike[str]) -> int:
+    """A descriptor of a new, empty file at `path`, for what is to be seen while it grows.
+
+    Otherwise as :func:`whole_file`.
+    """
+    target = os.fspath(path)
+    mode = _mode(target, False)
+    if mode is None:
+        return os.open(target, os.O_WRONLY | os.O_CLOEXEC)
+    fd, partial = _beside(target)
+    try:
+        os.fchmod(fd, mode)
+        os.replace(partial, target)
+    except BaseException:
+        os.close(fd)
+        with contextlib.suppress(OSError):
+            os.unlink(partial)
+        raise
+    return fd
+
+
+def open_appending(path: str | os.PathLike[str]) -> int:
+    """A descriptor that writes behind what is in the file at `path`. Otherwise as :func:`whole_file`."""
+    target = os.fspath(path)
+    mode = _mode(target, False)
+    if mode is None:
+        return os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    return os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+
+
+def _beside(target: str) -> tuple[int, str]:
+    folder, name = os.path.split(target)
+    return tempfile.mkstemp(prefix=f".{name[:100]}.", dir=folder or ".")
+
+
+def _mode(target: str, private: bool) -> int | None:
+    """The mode that the file gets; None for a device, pipe or socket, which is no file to replace."""
+    try:
+        there = os.lstat(target)
+        if stat.S_ISLNK(there.st_mode):
+            # /dev/stdout and the like: what they lead to is already open, and named by nobody else.
+            there = os.stat(target)
+            if stat.S_ISREG(there.st_mode) or stat.S_ISDIR(there.st_mode):
+                raise OSError(errno.ELOOP, "it is a link, and links are not written through", target)
+    except FileNotFoundError:
+        if os.path.islink(target):
+            raise OSError(errno.ELOOP, "it is a link, and links are not written through", target) from None
+        return 0o600 if private else 0o666 & ~_umask()
+    if stat.S_ISDIR(there.st_mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), target)
+    if not stat.S_ISREG(there.st_mode):
+        return None
+    return 0o600 if private else stat.S_IMODE(there.st_mode) & 0o777
+
+
+def _umask() -> int:
+    with open("/proc/self/status") as file:  # os.umask() would change it for other threads meanwhile
+        for line in file:
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return 0o077

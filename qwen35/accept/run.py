@@ -1,0 +1,175 @@
+"""The acceptance run: its items in order, each standing on those before it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from amdxdna.errors import DeviceLost, XdnaError
+from qwen35.accept import answers, kernels, ways
+from qwen35.accept.item import Item, Verdict
+from qwen35.errors import explain
+
+if TYPE_CHECKING:
+    from qwen35.api import Qwen35
+    from qwen35.bundle import Bundle
+    from qwen35.model.text import TextModel
+
+__all__ = ["Acceptance"]
+
+Told = Callable[[str, int, int], None]
+
+
+class Acceptance:
+    """The run over one bundle and device: `for item in acceptance.items()`, then `close`.
+
+    Everything is single commands over copied weights unless an item is about something else. An item that
+    raises is a FAIL of its name, and the run goes on as far as it can: without a model there is nothing to go
+    on with, and a lost device ends it.
+    """
+
+    def __init__(
+        self, path: Path, device: str = "auto", *, hang: bool = False, max_ctx: int = 2048,
+        told: Told | None = None,
+    ) -> None:
+        """`hang`: also try a command that never ends. `told(what, done, total)` is told of long parts."""
+        self.path, self.device, self.hang, self.max_ctx, self.told = path, device, hang, max_ctx, told
+        self.chains = self.mapped = False
+        """What the run found fit to use."""
+        self.model: Qwen35 | None = None
+
+    def close(self) -> None:
+        """Gives the device back."""
+        model, self.model = self.model, None
+        if model is not None:
+            model.close()
+
+    def items(self) -> Iterator[Item]:
+        """Makes the items one by one. Raises KeyboardInterrupt only: an item's own failure is its verdict."""
+        parts: list[tuple[str, Callable[[], Iterator[Item]]]] = [
+            ("doctor", self._doctor), ("bundle", self._bundle), ("load", self._load),
+            ("driver", self._driver), ("kernels", self._kernels), ("chains", self._chains),
+            ("user-pointer", self._memory), ("contexts", self._contexts), ("hang", self._hang),
+            ("check", self._references), ("speed", self._speed), ("prompts", self._prompts),
+        ]
+        lost = ""
+        for name, part in parts:
+            if lost or (self.model is None and parts.index((name, part)) > 2):
+                yield Item(name, Verdict.SKIP, lost or "there is no model to try it with")
+                continue
+            began = time.perf_counter()
+            try:
+                for item in part():
+                    now = time.perf_counter()
+                    yield Item(item.name, item.verdict, item.text, item.values, now - began)
+                    began = time.perf_counter()
+            except Exception as error:
+                yield Item(name, Verdict.FAIL, explain(error), seconds=time.perf_counter() - began)
+                if isinstance(error, DeviceLost):
+                    lost = "the device was lost"
+
+    @property
+    def _bundle_open(self) -> Bundle:
+        from qwen35.bundle import Bundle
+
+        return Bundle.open(self.path)
+
+    def _doctor(self) -> Iterator[Item]:
+        from amdxdna.doctor import Status, examine
+
+        report = examine(self.device)
+        told = [f"{f.check}: {f.meaning}" for f in report.findings if f.status in (Status.WARN, Status.FAIL)]
+        verdict = Verdict.OK if report.ok else Verdict.FAIL
+        yield Item("doctor", verdict, "; ".join(told) or f"{len(report.findings)} checks, nothing is missing",
+                   {"checks": [finding.as_json() for finding in report.findings]})
+
+    def _bundle(self) -> Iterator[Item]:
+        from amdxdna.xclbin import Xclbin
+
+        bundle = self._bundle_open
+        for key, spec in bundle.xclbins.items():
+            xclbin = Xclbin.read(bundle.file(spec.file))
+            if len(xclbin.kernels) != 1:
+                xclbin.cu_index(spec.kernel)
+            yield Item(f"xclbin {key}", Verdict.OK, f"{len(xclbin.pdis)} PDI, "
+                       f"{xclbin.partition.column_width} columns, kernel {spec.kernel}",
+                       {"pdi_bytes": [len(pdi.data) for pdi in xclbin.pdis]})
+        files = {stream.insts for gemm in bundle.gemms.values() for stream in gemm.streams}
+        files |= {gemv.insts for gemv in bundle.gemvs.values()}
+        sizes = {file: len(bundle.insts(file)) for file in sorted(files)}
+        text = f"{len(sizes)} instruction streams, {sum(sizes.values()):,} bytes"
+        if bundle.warnings:
+            text += "; unusual: " + "; ".join(map(str, bundle.warnings))
+        yield Item("bundle", Verdict.OK, text, {"streams": sizes, "emulated": bundle.emulated,
+                                                "warnings": [str(error) for error in bundle.warnings]})
+
+    def _load(self) -> Iterator[Item]:
+        from qwen35.api import Qwen35
+
+        began = time.perf_counter()
+        self.model = Qwen35.load(self.path, self.max_ctx, self.device, cache_bytes=0, chains="off",
+                                 weights="copy")
+        yield Item("load", Verdict.OK, f"{time.perf_counter() - began:.2f} s: {self._text.weights.report}",
+                   {"weights_bytes": self._text.weights.nbytes})
+
+    @property
+    def _text(self) -> TextModel:
+        assert self.model is not None
+        model: TextModel = self.model.model  # type: ignore[assignment]
+        return model
+
+    def _driver(self) -> Iterator[Item]:
+        from amdxdna import query
+
+        device = self._text.device
+        profile = device.profile
+        firmware = ""
+        try:
+            found = query.firmware_version(device.client)
+            firmware = f", firmware {found.major}.{found.minor}.{found.patch}.{found.build}"
+        except XdnaError:
+            pass  # a driver that does not tell it
+        text = f"{profile.name} {profile.version} on Linux {profile.release}{firmware}; {profile.tdr}"
+        verdict = Verdict.NOTE if profile.careful else Verdict.OK
+        if profile.careful:
+            text += "; this package does not know it: the careful ways are used"
+        if not profile.singles_trusted:
+            text += "; a failed command may read as completed: use a newer driver"
+            verdict = Verdict.FAIL
+        yield Item("driver", verdict, text, profile.as_json())
+
+    def _kernels(self) -> Iterator[Item]:
+        yield from kernels.text_kernels(self._text)
+        yield from kernels.vision_kernels(self._text)
+
+    def _chains(self) -> Iterator[Item]:
+        item = ways.chains(self._text)
+        self.chains = item.verdict is Verdict.OK
+        yield item
+
+    def _memory(self) -> Iterator[Item]:
+        item = ways.user_memory(self._text)
+        self.mapped = item.verdict is Verdict.OK
+        yield item
+
+    def _contexts(self) -> Iterator[Item]:
+        yield ways.contexts(self._text)
+
+    def _hang(self) -> Iterator[Item]:
+        yield ways.hang(self._text) if self.hang else Item("hang", Verdict.SKIP, "not asked for (--hang)")
+
+    def _references(self) -> Iterator[Item]:
+        assert self.model is not None
+        yield from answers.references(self.model, self._text.bundle, self.told)
+
+    def _speed(self) -> Iterator[Item]:
+        assert self.model is not None
+        yield answers.speed(self.model)
+
+    def _prompts(self) -> Iterator[Item]:
+        assert self.model is not None
+        item = answers.prompts(self.model, self.chains)
+        self.chains = self.chains and item.verdict is Verdict.OK
+        yield item

@@ -1,0 +1,165 @@
+"""The acceptance run: what it says of a good device, and the verdict on each injected fault."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from qwen35.accept import Acceptance, Item, Verdict, accept_main
+from qwen35.accept import run as module
+from qwen35.accept.report import options, passed, summary
+from qwen35.api import DEFAULT_BUNDLE
+from tests.model_bundle import bundle_path
+
+EMU = "emu:threads=1,quiet,tdr=0.3"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer repetitions than for a person."""
+    monkeypatch.setattr("qwen35.accept.ways.TRIALS", 2)
+    monkeypatch.setattr("qwen35.accept.ways.RELOADS", 1)
+    monkeypatch.setattr("qwen35.accept.answers.PROMPTS", ("one", "two"))
+    monkeypatch.setattr("qwen35.accept.answers.NEW", 4)
+
+
+def go(spec: str = "", at: str = "", kind: str = "", value: int = 0, count: int = 1,
+       path: Path | None = None, **more) -> tuple[Acceptance, dict[str, Item]]:
+    """Runs over an emulated device; a fault is injected once the item `at` is over."""
+    run = Acceptance(path or bundle_path("tied"), f"{EMU},{spec}" if spec else EMU, max_ctx=400, **more)
+    found: dict[str, Item] = {}
+    for item in run.items():
+        found[item.name] = item
+        if item.name == at:
+            assert run.model is not None
+            faults = run.model.device.node.driver.npu.faults
+            faults.next(kind, value, count)
+    run.close()
+    return run, found
+
+
+def test_a_good_device(quick: None) -> None:
+    run, found = go(hang=True)
+    assert [name for name, item in found.items() if item.verdict is Verdict.FAIL] == []
+    for name in ("doctor", "xclbin gemm", "bundle", "load", "driver", "gemv lin", "gemm gu x1", "gemv head",
+                 "chains", "contexts", "hang", "check: tokenizer", "prompts"):
+        assert found[name].verdict is Verdict.OK, found[name].line
+    assert found["user-pointer"].verdict is Verdict.OFF and found["speed"].verdict is Verdict.NOTE
+    assert options(run) == {"QWEN35_CHAINS": "auto", "QWEN35_WEIGHTS": "copy"}
+    assert passed(list(found.values()))
+    assert "made no progress" in found["hang"].text
+    assert [len(ids) for ids in found["prompts"].values["ids"]] == [4, 4]
+
+
+FAULTS = {
+    # name: (emulator options), (fault injected after an item: kind, value, count), item, verdict, its words
+    "the device cannot be opened": ("open=*", None, "load", Verdict.FAIL, "may not open the node"),
+    "doctor's command hangs": ("hang=1", None, "doctor", Verdict.FAIL, "answer"),
+    "no context": ("refuse=2-", None, "load", Verdict.FAIL, "context"),
+    "a first command is refused": ("", ("driver", "fail", 0, 1), "gemv lin", Verdict.FAIL, "refused"),
+    "a kernel hangs": ("", ("gemv lin", "hang", 0, 1), "gemm lin x1", Verdict.FAIL, "no progress"),
+    "a bit of one result": ("", ("driver", "corrupt", 1, 1), "gemv lin", Verdict.FAIL, "two runs differ"),
+    "a bit of every result": (
+        "", ("gemv o", "corrupt", 1, 2), "gemm o x1", Verdict.FAIL, "differs from host"),
+    "a chain that fails": ("", ("gemv head", "chain_fail", 0, 1), "chains", Verdict.OFF, "refused"),
+    "a chain that hangs": ("", ("gemv head", "chain_hang", 0, 1), "chains", Verdict.OFF, "no progress"),
+    "a chain that lies about its end": (
+        "", ("gemv head", "chain_skip", 0, 1), "chains", Verdict.OFF, "differs from single commands"),
+    "a wrong bit of a chain": (
+        "", ("gemv head", "chain_corrupt", 9, 1), "chains", Verdict.OFF, "differs from single commands"),
+    "a chain that fails in an answer": (
+        "", ("speed", "chain_fail", 0, 1), "prompts", Verdict.FAIL, "a chain failed"),
+    "a chain's end that means nothing": (
+        "driver=6.18.5", None, "chains", Verdict.OFF, "cannot be trusted"),
+    "a driver whose failures read as success": (
+        "driver=oot-2025-06", None, "driver", Verdict.FAIL, "may read as completed"),
+    "user memory the driver does not keep": (
+        "driver=oot-legacy", None, "user-pointer", Verdict.OFF, "not known to keep"),
+    "a wrong token after a reload": (
+        "", ("user-pointer", "corrupt", 1, 1), "contexts", Verdict.FAIL, "logits differ"),
+    "a context that is refused after a reload": (
+        "", ("user-pointer", "refuse", 0x2000001, 9), "contexts", Verdict.FAIL, "refused"),
+    "a command that fails in an answer": ("", ("speed", "fail", 0, 1), "prompts", Verdict.FAIL, "refused"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_verdict_on_a_fault(quick: None, name: str) -> None:
+    spec, fault, item, verdict, words = FAULTS[name]
+    at, kind, value, count = fault or ("", "", 0, 1)
+    run, found = go(spec, at, kind, value, count)
+    assert found[item].verdict is verdict and words in found[item].text, found[item].line
+    others = {n for n, i in found.items() if i.verdict is Verdict.FAIL} - {item}
+    if verdict is Verdict.OFF:
+        assert not others
+    if item == "load":
+        assert all(i.verdict is Verdict.SKIP for n, i in found.items()
+                   if n in ("kernels", "chains", "contexts", "prompts"))
+    lines = summary(run, list(found.values()), True)
+    assert lines[0].startswith("FAIL" if verdict is Verdict.FAIL or others else "PASS")
+    if item in ("chains", "load") or "chain" in name:
+        assert options(run)["QWEN35_CHAINS"] == "off"
+
+
+def test_a_byte_of_the_weights(quick: None, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(DEFAULT_BUNDLE, tmp_path / "b"))
+    with open(folder / "tensors.bin", "r+b") as file:
+        file.seek(100_000)
+        byte = file.read(1)[0]
+        file.seek(100_000)
+        file.write(bytes([byte ^ 1]))
+    _, found = go(path=folder)
+    assert found["check: checksums"].verdict is Verdict.FAIL
+
+
+def test_user_memory_that_a_driver_keeps(quick: None) -> None:
+    run, found = go("driver=oot-2026-08")
+    assert found["user-pointer"].verdict is Verdict.OK, found["user-pointer"].line
+    assert options(run)["QWEN35_WEIGHTS"] == "auto"
+
+
+def test_the_command_and_its_report(
+    quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("USER", "penelope")
+    home = tmp_path / "home" / "penelope"
+    home.mkdir(parents=True)
+    folder = Path(shutil.copytree(bundle_path("tied"), home / "bundle"))
+    words = [str(folder), "--device", EMU, "--out", str(tmp_path / "r.json"), "--quiet"]
+    assert accept_main(words) == 0
+    out = capsys.readouterr().out
+    assert out.splitlines()[-4].startswith("PASS: ") and "use: QWEN35_CHAINS=auto" in out
+    text = (tmp_path / "r.json").read_text()
+    found = json.loads(text)
+    assert found["passed"] and found["finished"] and "penelope" not in text
+    assert {item["item"] for item in found["items"]} >= {"driver", "chains", "prompts"}
+    assert found["options"] == {"QWEN35_CHAINS": "auto", "QWEN35_WEIGHTS": "copy"}
+
+
+def test_ctrl_c_keeps_what_was_found(
+    quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+    close = module.Acceptance.close
+
+    def interrupted(self):
+        yield Item("x", Verdict.OK, "")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.Acceptance, "_chains", interrupted)
+    monkeypatch.setattr(module.Acceptance, "close", lambda self: (closed.append(1), close(self)))
+    words = [str(bundle_path("tied")), "--device", EMU, "--out", str(tmp_path / "r.json"), "-q"]
+    assert accept_main(words) == 130
+    found = json.loads((tmp_path / "r.json").read_text())
+    assert not found["finished"] and not found["passed"] and closed
+    assert found["items"][-1]["item"] == "x" and any(i["item"] == "gemv head" for i in found["items"])
+    assert "INCOMPLETE" in capsys.readouterr().out
+
+
+def test_a_report_that_cannot_be_written(tmp_path: Path) -> None:
+    from qwen35.cli import main
+
+    assert main(["accept", str(bundle_path("tied")), "--out", str(tmp_path / "no" / "r.json")]) == 2
