@@ -98,6 +98,25 @@ class DriverProfile:
         """Whether a process can have more than one heap BO."""
         return self.heap_max > 64 * MIB
 
+    def rows(self) -> list[tuple[str, str]]:
+        """What to expect, as (what, how it is) for a reader."""
+        pointers = {
+            "none": "none: data is copied", "rw": "writable memory only", "ro": "read-only mappings too",
+            "unsafe": "read-only mappings too, but not kept in step with the memory manager"}
+        chains = "a failed one can read as completed; a failure is found all the same"
+        return [
+            ("driver is", self.name + ("; careful defaults are used" if self.careful else "")),
+            ("hung commands", f"end after {self.tdr_seconds:g} s" if self.tdr_seconds is not None
+             else "may never end by themselves"),
+            ("chains", "their state can be trusted" if self.chains_trusted else chains),
+            ("single commands", "their state can be trusted" if self.singles_trusted
+             else "go as chains of one, whose failure shows"),
+            ("user pointers", pointers[self.user_pointers]),
+            ("device heap", f"up to {self.heap_max // MIB} MiB"),
+            ("child processes", "cost every context, which is made again" if self.loses_contexts
+             else "cost nothing"),
+        ]
+
     def as_json(self) -> dict[str, Any]:
         """The profile as values of JSON's types."""
         return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -53,6 +53,12 @@ def unbound(*lines: str, release: str = "7.3.4-test") -> Build:
     return build
 
 
+def legacy(fake: FakeMachine) -> FakeMachine:
+    """The module is AMD's legacy out-of-tree one."""
+    fake.file("sys/module/amdxdna/taint", "OE\n")
+    return fake.file("sys/module/amdxdna/parameters/timeout_in_sec", "2\n")
+
+
 def started(*lines: str) -> Build:
     """The driver started well, and these messages came after."""
 
@@ -220,6 +226,43 @@ STATES = [
         "firmware",
         "speaks another protocol",
         "linux-firmware",
+    ),
+    State(
+        "firmware older than AMD's legacy driver takes",
+        lambda f: (
+            unbound(ERR + "aie2_check_protocol: Firmware 5.0 below minimum 6.12", FAILED + "-22")(f),
+            legacy(f).firmware("npu.dev.sbin", version="1.0.0.63"),
+        ),
+        "firmware",
+        "npu.dev.sbin (1.0.0.63) speaks protocol 5.0",
+        "linux-firmware",
+    ),
+    State(
+        "AMD's legacy driver without its own firmware file",
+        lambda f: (
+            unbound(
+                "amdxdna 0000:c5:00.1: Direct firmware load for amdnpu/17f0_10/npu.dev.sbin failed with "
+                "error -2",
+                ERR + "aie2_init: failed to request_firmware amdnpu/17f0_10/npu.dev.sbin, ret -2",
+                FAILED + "-2",
+            )(f),
+            legacy(f),
+        ),
+        "firmware",
+        "loads npu.dev.sbin and no other",
+        "AMD's driver package",
+    ),
+    State(
+        "no PASID for a driver that needs it",
+        unbound(
+            ERR + "aie2_init: Enable PASID failed, ret -19",
+            ERR + "amdxdna_probe: Hardware init failed, ret -19",
+            FAILED + "-19",
+            release="6.18.15",
+        ),
+        "iommu",
+        "gives the NPU no PASID, without which this driver does not start",
+        "Linux 7.2 or newer",
     ),
     State(
         "firmware of another NPU",

@@ -42,6 +42,19 @@ def test_info(capsys):
     assert found["firmware"].count(".") == 3
 
 
+@pytest.mark.parametrize(
+    ("driver", "contexts", "heap", "tdr"),
+    [("7.3", "0 of 16 in use", 512, "2 s"), ("oot-legacy", "0 of 32 in use", 64, "6 s")],
+)
+def test_info_of_other_drivers(driver, contexts, heap, tdr, capsys):
+    words = ("info", "--device", f"emu:quiet,driver={driver}")
+    status, out = run(capsys, *words)
+    assert status == 0
+    assert contexts in out and f"up to {heap} MiB" in out and f"end after {tdr}" in out
+    _, found = document(capsys, *words)
+    assert found["profile"]["heap_max"] == heap << 20 and not found["profile"]["careful"]
+
+
 def test_info_on_a_screen(capsys):
     status, out = run(capsys, "info", "--device", "emu:quiet")
     rows = dict(line.split("  ", 1) for line in out.splitlines() if not line.startswith(" "))

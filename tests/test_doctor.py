@@ -89,6 +89,24 @@ def test_driver_minors(minor, status, missing, fake):
 
 
 @pytest.mark.parametrize(
+    ("driver", "status", "says"),
+    [
+        ("7.3", "ok", ("Linux's driver", "end after 2 s", "up to 512 MiB")),
+        ("6.18.5", "warn", ("Linux 6.18's driver", "after 60 s", "can read as completed", "up to 64 MiB")),
+        ("oot-legacy", "ok", ("AMD's legacy out-of-tree driver of 2026", "end after 6 s")),
+        ("oot-2025-06", "warn", ("before September 2025", "go as chains of one")),
+    ],
+)
+def test_what_is_known_of_the_driver(driver, status, says, fake):
+    emu(f"driver={driver}")(fake)
+    report = examine("auto", fake.machine())
+    found = report["driver"]
+    assert found.status.value == status and report.ok
+    assert all(part in found.meaning for part in says), found.meaning
+    assert found.facts["profile"]["version"] == found.facts["version"]
+
+
+@pytest.mark.parametrize(
     ("forced", "options", "says"),
     [
         (False, "address=pasid", "PASID"),
@@ -153,7 +171,7 @@ def test_process_ids_of_the_host_are_not_looked_up_in_a_container(fake):
 
 def test_other_users_contexts_are_counted_though_not_listed(fake, monkeypatch):
     emu("slots=4,held_slots=3")(fake)
-    monkeypatch.setattr("amdxdna.device.Device.contexts", lambda self: ())
+    monkeypatch.setattr("amdxdna.query.contexts", lambda client: ())
     found = examine("auto", fake.machine())["contexts"]
     assert "3 of 4 in use (not listed: 3)" in found.meaning
 

@@ -66,8 +66,12 @@ def contexts_main(argv: list[str]) -> int:
 def gather(device: Device, lenient: bool = False, machine: Machine | None = None) -> dict[str, Any]:
     """The document's fields. `machine`: where processes' names are looked up; None: this one."""
     answers = Answers(lenient=lenient)
-    found = answers.ask("contexts", device.contexts) or ()
-    resources = answers.ask("limit", device.resources)
+    from amdxdna.query import context_use
+
+    use = answers.ask("contexts", lambda: context_use(device.client))
+    found = use.listed if use is not None else ()
+    if use is not None and use.limit is None:
+        answers.ask("limit", device.resources)  # for the reason why it is not told
     names = process_names(found, device.emulated, machine)
     memory: dict[int, int | None] = {}
     for pid in {context.pid for context in found if context.pid > 0}:
@@ -78,8 +82,8 @@ def gather(device: Device, lenient: bool = False, machine: Machine | None = None
     if found and all(context.health is None for context in found):
         answers.unavailable["health"] = "this driver does not tell where a context stands (0.9 and newer do)"
     return {
-        "limit": None if resources is None else resources.npu_task_max,
-        "taken": None if resources is None else resources.npu_task_curr,
+        "limit": None if use is None else use.limit,
+        "taken": None if use is None or use.limit is None else use.taken,
         "contexts": [
             _entry(c, names.get(c.pid), memory.get(c.pid), "heap" not in answers.unavailable) for c in found
         ],

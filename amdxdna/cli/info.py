@@ -1,9 +1,10 @@
 """`amdxdna info`: driver, firmware, device and array.
 
 JSON: ``amdxdna.info`` version 1: ``path``, ``emulated``, ``kernel``, ``npu`` (PCI function or null),
-``driver`` (``name``, ``version`` "0.10"), ``firmware`` "1.1.2.64", ``array``, ``clocks`` [{name, mhz}],
-``power_mode``, ``address_mode`` "pasid"|"iova", ``resources``, ``contexts_open``, ``preemption``, and
-``unavailable``: for each field that is null, why.
+``driver`` (``name``, ``version`` "0.10"), ``profile`` (what is known of the driver: the fields of
+:class:`amdxdna.profile.DriverProfile`, and ``rows`` for a reader), ``firmware`` "1.1.2.64", ``array``,
+``clocks`` [{name, mhz}], ``power_mode``, ``address_mode`` "pasid"|"iova", ``resources``, ``contexts_open``,
+``contexts_limit`` (null: not told), ``preemption``, and ``unavailable``: for each field that is null, why.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def gather(device: Device, lenient: bool = False) -> dict[str, Any]:
     clocks = answers.ask("clocks", lambda: query.clocks(client))
     mode = answers.ask("power_mode", lambda: device.power_mode)
     preemption = answers.ask("preemption", lambda: query.preemption(client))
-    contexts = answers.ask("contexts_open", device.contexts)
+    use = answers.ask("contexts_open", lambda: query.context_use(client))
     from amdxdna.doctor import Machine
 
     return {
@@ -51,13 +52,15 @@ def gather(device: Device, lenient: bool = False) -> dict[str, Any]:
         "kernel": Machine().release,
         "npu": None if device.emulated else _npu(device.path, answers),
         "driver": {"name": device.version.name, "version": str(device.version)},
+        "profile": {**device.profile.as_json(), "rows": [list(row) for row in device.profile.rows()]},
         "firmware": None if firmware is None else str(firmware),
         "array": plain(answers.ask("array", device.metadata)),
         "clocks": None if clocks is None else [plain(clock) for clock in clocks],
         "power_mode": None if mode is None else mode.name.lower(),
         "address_mode": answers.ask("address_mode", lambda: address_mode(device)),
         "resources": plain(answers.ask("resources", device.resources)),
-        "contexts_open": None if contexts is None else len(contexts),
+        "contexts_open": None if use is None else use.taken,
+        "contexts_limit": None if use is None else use.limit,
         "preemption": None if preemption is None else {"forced": preemption[0], "at_frames": preemption[1]},
         "unavailable": answers.unavailable,
     }
@@ -114,6 +117,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(
         ("driver", f"{facts['driver']['name']} {facts['driver']['version']}, Linux {facts['kernel']}")
     )
+    rows += [(f"  {what}", how) for what, how in facts["profile"]["rows"]]
     rows.append(("firmware", text("firmware", str(facts["firmware"]))))
     rows += _array(facts["array"]) if facts["array"] else [("array", text("array", ""))]
     rows.append(
@@ -135,7 +139,8 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(
         (
             "contexts",
-            text("resources", f"{resources.get('npu_task_curr')} of {resources.get('npu_task_max')} in use"),
+            text("contexts_open", f"{facts['contexts_open']} in use") if facts["contexts_limit"] is None
+            else f"{facts['contexts_open']} of {facts['contexts_limit']} in use",
         )
     )
     rows.append(

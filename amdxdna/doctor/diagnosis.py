@@ -43,7 +43,8 @@ _PATTERNS: tuple[tuple[Trouble, str], ...] = (
     (
         Trouble.PROTOCOL,
         r"[Ii]ncompatible firmware protocol|Firmware minor version smaller|"
-        r"[Uu]nsupported firmware protocol|firmware protocol .*not supported",
+        r"[Uu]nsupported firmware protocol|firmware protocol .*not supported|"
+        r"Firmware \d+\.\d+ below minimum",  # AMD's legacy out-of-tree driver (aie2_pci.c)
     ),
     # A time-out of the security processor is trouble with power, not with the file.
     (Trouble.POWER, r"failed to validate fw, ret -(110|62)\b|PSP is not ready"),
@@ -61,7 +62,7 @@ _COMPILED = tuple((trouble, re.compile(pattern)) for trouble, pattern in _PATTER
 _FAILED = re.compile(r"prob(e|ing).*failed with error")
 _READY = re.compile(r"Initialized amdxdna_accel_driver")
 _ORDER = {trouble: index for index, trouble in enumerate(Trouble)}
-_PROTOCOL = re.compile(r"major (\d+)\D+minor (\d+)")
+_PROTOCOL = re.compile(r"major (\d+)\D+minor (\d+)|Firmware (\d+)\.(\d+) below")
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Diagnosis:
     def protocol(self) -> tuple[int, int] | None:
         """The protocol the firmware speaks, where the driver refused it and said so."""
         match = _PROTOCOL.search(self.line(Trouble.PROTOCOL))
-        return (int(match[1]), int(match[2])) if match else None
+        return (int(match[1] or match[3]), int(match[2] or match[4])) if match else None
 
 
 def diagnose(lines: Sequence[str], unreadable: str = "") -> Diagnosis:

@@ -165,14 +165,31 @@ class Machine:
         """Whether the amdxdna driver is in the kernel."""
         return (self.sys / "bus" / "pci" / "drivers" / "amdxdna").exists()
 
+    @property
+    def legacy_driver(self) -> bool:
+        """Whether the amdxdna driver is AMD's out-of-tree one of before 2026 (folder src/driver)."""
+        parameter = self.sys / "module" / "amdxdna" / "parameters" / "timeout_in_sec"
+        return "O" in self.text("sys/module/amdxdna/taint") and parameter.exists()
+
+    def firmware_names(self) -> tuple[str, ...]:
+        """The files that the driver asks for, one after the other.
+
+        Those of aie2_pci.c; out of tree npu.dev.sbin comes first, and in the legacy driver it is the only one
+        (fw_path of npu4_regs.c in github.com/amd/xdna-driver).
+        """
+        if self.legacy_driver:
+            return ("npu.dev.sbin",)
+        own = "O" not in self.text("sys/module/amdxdna/taint")
+        return ("npu_7.sbin", "npu.sbin") if own else ("npu.dev.sbin", "npu_7.sbin", "npu.sbin")
+
     def firmware_files(self, model: Model) -> list[Path]:
-        """The firmware files of `model`, in the order in which the kernel looks for them."""
+        """The firmware files of `model` that the driver takes, in the order in which they are looked for."""
         own = self.text("sys/module/firmware_class/parameters/path").strip("/")
         folders = [own] if own else []
         folders += [folder.format(release=self.release) for folder in _FIRMWARE_FOLDERS]
         found = []
         for part in model.folders:
-            for name in ("npu_7.sbin", "npu.sbin"):
+            for name in self.firmware_names():
                 for folder in folders:
                     for ending in ("", ".zst", ".xz"):
                         path = self.root / folder / "amdnpu" / part / (name + ending)

@@ -6,7 +6,8 @@ from collections import Counter
 
 from amdxdna.doctor.case import Case
 from amdxdna.doctor.finding import Finding, Status
-from amdxdna.errors import Unsupported, XdnaError
+from amdxdna.errors import XdnaError
+from amdxdna.query import context_use
 
 _NEARLY = 0.75
 
@@ -17,15 +18,10 @@ def contexts(case: Case) -> Finding:
     if device is None:
         return case.not_open("contexts")
     try:
-        found = device.contexts()
-        try:
-            resources = device.resources()
-            limit: int | None = resources.npu_task_max
-            taken = max(len(found), resources.npu_task_curr)
-        except Unsupported:
-            limit, taken = None, len(found)
+        use = context_use(device.client)
     except XdnaError as error:
         return Finding("contexts", Status.FAIL, f"the driver does not tell: {error.meaning}", (error.remedy,))
+    found, taken, limit = use.listed, use.taken, use.limit
     holders = Counter(context.pid for context in found)
     facts = {"limit": limit, "taken": taken, "holders": {str(pid): count for pid, count in holders.items()}}
     who = ", ".join(f"{_name(case, pid)}: {count}" for pid, count in holders.most_common())
@@ -40,7 +36,8 @@ def contexts(case: Case) -> Finding:
         return Finding(
             "contexts",
             Status.FAIL,
-            f"all hardware contexts are taken: {text}. A new one fails with CREATE_HWCTX EINVAL",
+            f"all hardware contexts are taken: {text}. A new one fails with CREATE_HWCTX "
+            f"{'ENOENT' if device.profile.context_limit else 'EINVAL'}",
             (
                 f"{end}, or stop the NPU services (flm, lemonade)",
                 "`python -m amdxdna contexts --watch` shows them",

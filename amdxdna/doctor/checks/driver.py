@@ -49,11 +49,22 @@ def driver(case: Case) -> Finding:
             else f"{kernel}; no driver to ask",
             facts=facts,
         )
-    version = device.version
-    facts |= {"version": str(version), "name": version.name}
-    text = f"interface {version} on {kernel}"
+    version, profile = device.version, device.profile
+    facts |= {"version": str(version), "name": version.name, "profile": profile.as_json()}
+    (_, name), *rows = profile.rows()
+    text = f"interface {version} on {kernel} ({name}; " \
+        + "; ".join(f"{what}: {how}" for what, how in rows) + ")"
+    if profile.in_tree is False and not profile.singles_trusted:
+        return Finding(
+            "driver",
+            Status.WARN,
+            text,
+            ("Commands work, at some cost in speed. Use a newer build of AMD's driver (June 2025 on), or the "
+             "kernel's own",),
+            facts=facts,
+        )
     if version.major > 0:
-        return Finding("driver", Status.OK, f"{text} (AMD's out-of-tree driver)", facts=facts)
+        return Finding("driver", Status.OK, text, facts=facts)
     missing = [what for minor, what in FEATURES.items() if minor > version.minor]
     facts["missing"] = missing
     if not missing:

@@ -56,6 +56,18 @@ def firmware(case: Case) -> Finding:
         )
     if npu.driver:
         return Finding("firmware", Status.SKIP, f"{npu.driver} has the NPU", facts=facts)
+    if not files and npu.model.folders and machine.legacy_driver:
+        return Finding(
+            "firmware",
+            Status.FAIL,
+            "the NPU's firmware is missing: AMD's legacy out-of-tree driver loads npu.dev.sbin and no other, "
+            f"and there is none in /lib/firmware/{wanted}",
+            (
+                "Install the firmware of AMD's driver package, of the driver's own release, then reboot",
+                "Or remove that package and use the kernel's own driver, which takes linux-firmware's files",
+            ),
+            facts=facts,
+        )
     if not files and npu.model.folders:
         return Finding(
             "firmware",
@@ -116,7 +128,7 @@ def _protocol(case: Case, files: list[Path], facts: dict[str, object]) -> Findin
         f"driver and firmware do not understand each other: {', '.join(map(_version, files))} speaks "
         f"{named}, which the driver of Linux {case.machine.release} does not"
     )
-    if case.machine.kernel < _NEW_DRIVER:
+    if "below minimum" not in case.diagnosis.line(Trouble.PROTOCOL) and case.machine.kernel < _NEW_DRIVER:
         return Finding(
             "firmware",
             Status.FAIL,
@@ -147,7 +159,7 @@ def too_new(case: Case, files: list[Path]) -> bool:
 
 def _guess(case: Case, files: list[Path], facts: dict[str, object]) -> Finding:
     """The start failed and the log does not tell why: only a version that cannot fit is blamed."""
-    if too_new(case, files):
+    if case.diagnosis.first is not Trouble.NO_PASID and too_new(case, files):
         return _protocol(case, files, facts)
     names = ", ".join(map(_version, files))
     return Finding(

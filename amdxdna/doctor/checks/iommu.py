@@ -38,6 +38,8 @@ def iommu(case: Case) -> Finding:
             )
         if (line := found.line(Trouble.NO_IOMMU)) or not facts["units"]:
             return _off(case, facts, line)
+        if line := found.line(Trouble.NO_PASID):
+            return _needs_pasid(case, facts, line)
     if case.device is not None:
         return _mode(case, facts)
     error = case.error
@@ -80,6 +82,23 @@ def _off(case: Case, facts: dict[str, object], line: str) -> Finding:
         Status.FAIL,
         f"{where}, so the NPU cannot reach a program's memory" + (f" ({line})" if line else ""),
         advice.iommu_off(case.machine),
+        facts=facts,
+    )
+
+
+def _needs_pasid(case: Case, facts: dict[str, object], line: str) -> Finding:
+    machine = case.machine
+    where = f"this virtual machine ({machine.virtual()}) gives the NPU" if machine.virtual() \
+        else "the IOMMU is on, but gives the NPU"
+    return Finding(
+        "iommu",
+        Status.FAIL,
+        f"{where} no PASID, without which this driver does not start ({line})",
+        (
+            "Use Linux 7.2 or newer with the kernel's own driver: it does without PASID (force_iova=1)",
+            "Update the machine's BIOS and look for IOMMU, ATS and ACS settings in its setup",
+            "Check the command line for pci=noats and iommu options",
+        ),
         facts=facts,
     )
 

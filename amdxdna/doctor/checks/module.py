@@ -20,6 +20,7 @@ _ELSEWHERE = {
     Trouble.NOT_ALIVE: "firmware",
     Trouble.NO_IOMMU: "iommu",
     Trouble.NO_DOMAIN: "iommu",
+    Trouble.NO_PASID: "iommu",
 }
 
 
