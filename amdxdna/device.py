@@ -177,9 +177,10 @@ class Device:
         buffer object, all page-aligned. No copy; the object is kept alive.
 
         The driver pins the pages. It takes anonymous memory, private writable file mappings and shared tmpfs
-        mappings; it refuses shared mappings of disk files, and (drivers before July 2026) everything
-        read-only: BadArgument. Pinned memory counts against the locked-memory limit: OutOfMemory. So try it,
-        and copy into an ordinary buffer where it fails.
+        mappings; it refuses shared mappings of disk files, and everything read-only unless it is AMD's
+        out-of-tree driver of March 2026 or newer (``profile.user_pointers``): BadArgument. Pinned memory
+        counts against the locked-memory limit: OutOfMemory. So try it, and copy into an ordinary buffer where
+        it fails.
         """
         if isinstance(source, int):
             if nbytes is None:
