@@ -25,7 +25,7 @@ from qwen35.turns import Turn
 if TYPE_CHECKING:
     from qwen35.bundle import Bundle
     from qwen35.model.text import TextModel
-    from qwen35.pictures import Pictures
+    from qwen35.pictures import Pictures, Seen
     from qwen35.structured import JsonGrammars
 
 __all__ = ["DEFAULT_BUNDLE", "Info", "Qwen35", "find_bundle"]
@@ -395,14 +395,23 @@ class Qwen35:
     ) -> Input:
         images = [piece.image for piece in pieces if isinstance(piece, ImageSlot)]
         if not images:
-            prompt: Prompt = encode(pieces, self.tokenizer, allow_special=allow_special)
+            prompt: Prompt = encode(
+                pieces, self.tokenizer, allow_special=allow_special, limit=self.model.max_ctx
+            )
             return Input(prompt.ids, prompt.borders)
         began = time.perf_counter()
-        seen = [self._pictures().look(image) for image in images]
+        seen: list[Seen] = []
+        for image in images:
+            seen.append(self._pictures().look(image))
+            if (tokens := sum(picture.tokens for picture in seen)) > self.model.max_ctx:
+                raise PromptTooLong(tokens, self.model.max_ctx, least=True)
         stats.vision_s += time.perf_counter() - began
         counts = [picture.tokens for picture in seen]
         stats.image_tokens = sum(counts)
-        prompt = encode(pieces, self.tokenizer, image_tokens=counts, allow_special=allow_special)
+        prompt = encode(
+            pieces, self.tokenizer, image_tokens=counts, allow_special=allow_special,
+            limit=self.model.max_ctx,
+        )
         keys = list(prompt.ids)
         for span in prompt.images:
             keys[span.start : span.start + span.count] = seen[span.index].keys()

@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amdxdna.files import read_regular
 from amdxdna.output import write_whole
 from qwen35.engine import Generation, OneReader
 from qwen35.errors import Cancelled, UsageError
@@ -349,11 +350,8 @@ class Conversation:
         """Replaces the conversation by a saved one. Raises UsageError for any other file."""
         path = Path(path)
         try:
-            with open(path, "rb") as file:
-                text = file.read(_LARGEST + 1)
-            if len(text) > _LARGEST:
-                raise UsageError(f"longer than {_LARGEST:,} bytes, which no conversation is", str(path))
-            data = json.loads(text.decode("utf-8"), parse_constant=_no_number)
+            text = read_regular(path, _LARGEST).decode("utf-8")
+            data = json.loads(text, parse_constant=_no_number)
             _written(data, str(path))
         except OSError as error:
             raise UsageError(f"cannot read the conversation: {error.strerror}", str(path)) from None

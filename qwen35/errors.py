@@ -74,16 +74,20 @@ class Cancelled(QwenError):
 
 
 class PromptTooLong(QwenError, ValueError):
-    """The prompt needs more tokens than the context holds; carries both numbers."""
+    """The prompt needs more tokens than the context holds; carries both numbers.
 
-    def __init__(self, tokens: int, limit: int, remedy: str = "") -> None:
+    `least`: it was not counted to its end, and is `tokens` long or longer.
+    """
+
+    def __init__(self, tokens: int, limit: int, remedy: str = "", least: bool = False) -> None:
         self.tokens = tokens
         self.limit = limit
+        self.least = least
         super().__init__(
-            f"the prompt is {tokens:,} tokens and the context holds {limit:,}",
+            f"the prompt is {'at least ' * least}{tokens:,} tokens and the context holds {limit:,}",
             remedy=remedy or "shorten the prompt or raise --max-ctx",
         )
-        self.args = (tokens, limit, remedy)
+        self.args = (tokens, limit, remedy, least)
 
 
 def explain(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amdxdna.files import read_regular
 from qwen35.errors import ModelError, UsageError
 from qwen35.schema import has_finite_document
 from qwen35.tokenizer import Tokenizer
@@ -29,10 +30,13 @@ __all__ = ["JsonConstraint", "JsonGrammars", "read_schema"]
 _SPACES: Any = {"whitespace_flexible": True, "whitespace_pattern": r"[ ]|\n([ ]{0,32}|\t{0,16})"}
 
 
+_MOST_BYTES = 16 << 20
+
+
 def read_schema(path: str | Path) -> Any:
     """The JSON schema in a file: an object, true or false. Raises UsageError for a file that is none."""
     try:
-        schema = json.loads(Path(path).read_text(encoding="utf-8-sig"), parse_constant=_no_number)
+        schema = json.loads(read_regular(path, _MOST_BYTES).decode("utf-8-sig"), parse_constant=_no_number)
     except OSError as error:
         raise UsageError(f"cannot read the schema: {error.strerror}", str(path)) from None
     except (ValueError, RecursionError) as error:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from reprlib import repr  # of anything, in a line
 from typing import Any
 
-from qwen35.errors import TemplateError, UsageError
+from qwen35.errors import PromptTooLong, TemplateError, UsageError
 from qwen35.tokenizer import Tokenizer
 from qwen35.toolcalls import parse_tool_calls
 
@@ -306,8 +306,11 @@ def encode(
     *,
     image_tokens: Sequence[int] = (),
     allow_special: bool = False,
+    limit: int | None = None,
 ) -> Prompt:
     """Token ids of `pieces`; image number i takes `image_tokens[i]` tokens.
+
+    A text that is far beyond `limit` tokens is not encoded to its end: PromptTooLong.
 
     With `allow_special` markers inside data become tokens too. Raises UsageError when the counts and the
     images do not match, or when the tokenizer has no image token.
@@ -319,8 +322,13 @@ def encode(
 
     def close() -> None:
         if text:
-            ids.extend(tokenizer.encode("".join(text)))
+            whole = "".join(text)
             text.clear()
+            if limit is not None:
+                more = tokenizer.least(whole, max(limit - len(ids), 0))
+                if more or len(ids) > 4 * limit:
+                    raise PromptTooLong(len(ids) + more, limit, least=True)
+            ids.extend(tokenizer.encode(whole))
 
     for piece in pieces:
         if isinstance(piece, Start):

@@ -7,13 +7,16 @@ added token becomes one only where the caller says so.
 
 from __future__ import annotations
 
+import bisect
 import codecs
 import json
 import re
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from amdxdna.files import read_regular
 from qwen35.errors import TokenizerError
 
 __all__ = ["TOKENIZER_LIMIT", "StreamDecoder", "Tokenizer", "byte_alphabet", "from_json"]
@@ -36,6 +39,8 @@ def byte_alphabet() -> dict[str, int]:
 
 
 _BYTES = byte_alphabet()
+_FIRST = 16
+"""Characters of text a token, for a first guess of what is too long (English: about 4.5)."""
 
 
 class Tokenizer:
@@ -48,17 +53,14 @@ class Tokenizer:
         """Reads `path`. Raises TokenizerError for a missing or malformed file."""
         self.path = Path(path)
         try:
-            with open(self.path, "rb") as file:
-                data = file.read(TOKENIZER_LIMIT + 1)
-            if len(data) > TOKENIZER_LIMIT:
-                raise TokenizerError(f"longer than {TOKENIZER_LIMIT:,} bytes", str(self.path))
-            text = data.decode("utf-8")
+            text = read_regular(self.path, TOKENIZER_LIMIT).decode("utf-8")
         except FileNotFoundError:
             raise TokenizerError(
                 "the bundle has no tokenizer", str(self.path), "copy the checkpoint's tokenizer.json there"
             ) from None
         except (OSError, UnicodeDecodeError) as error:
-            raise TokenizerError(f"cannot read the tokenizer: {error}", str(self.path)) from None
+            reason = getattr(error, "strerror", None) or error
+            raise TokenizerError(f"cannot read the tokenizer: {reason}", str(self.path)) from None
         added, bare = _split_added(text, self.path)
         self._tokenizer = _load(bare, self.path)
         #: Every added token, special or not, by its spelling.
@@ -133,6 +135,41 @@ class Tokenizer:
             else:
                 plain.append(token)
         return plain
+
+    def least(self, text: str, enough: int) -> int:
+        """A number of tokens that `text` certainly has, over `enough` where its beginning shows that; else 0.
+
+        It costs what encoding that beginning costs, so a text that is far too long need not be encoded; one
+        of more than `most_bytes` a token is not even begun. Words are split from left to right (by
+        tokenizer.json's pre-tokenizer, which looks one character ahead) and tokens never cross them: but for
+        its last two words, a beginning's tokens are the whole's.
+        """
+        size, most = _FIRST * max(enough, 1), self.most_bytes if len(text) > 1 << 20 else 0
+        if most and len(text) // most > enough:
+            return len(text) // most
+        while size < len(text):
+            try:
+                words = self._tokenizer.encode(text[:size], add_special_tokens=False).word_ids
+            except (TypeError, UnicodeEncodeError):
+                return 0  # encode tells
+            sure = bisect.bisect_left(words, words[-1] - 1) if words else 0
+            if sure > enough:
+                return sure
+            size *= 4
+        return 0
+
+    @cached_property
+    def most_bytes(self) -> int:
+        """Bytes of text that one token takes at most; 0 where the tokenizer may drop text.
+
+        NFC, which Qwen's tokenizers begin with, makes one byte of at most 3.5 (U+0390 of U+1FBE U+0344). The
+        longest token of Qwen3.5's vocabulary is 128 bytes (spaces).
+        """
+        vocabulary = self._tokenizer.get_vocab(with_added_tokens=False)
+        normalizer = type(self._tokenizer.normalizer).__name__
+        if normalizer not in ("NoneType", "NFC") or not vocabulary.keys() >= _BYTES.keys():
+            return 0
+        return (4 if normalizer == "NFC" else 1) * max(map(len, vocabulary))
 
     def token_bytes(self, token: int) -> bytes:
         """The bytes a token stands for; empty for ids without a spelling (the vocabulary's padding rows)."""

@@ -93,7 +93,7 @@ def test_missing_and_unreadable(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="no such file"):
         Manifest.read(tmp_path)
     (tmp_path / "manifest.txt").mkdir()
-    with pytest.raises(BundleError, match="cannot be read: not a regular file"):
+    with pytest.raises(BundleError, match="cannot be read: Is a directory"):
         Manifest.read(tmp_path)
     (tmp_path / "manifest.txt").rmdir()
     os.mkfifo(tmp_path / "manifest.txt")

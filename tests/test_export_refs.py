@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from qwen35.export.checkpoint import Checkpoint  # noqa: E402
 from qwen35.export.exporter import export_checkpoint  # noqa: E402
 from qwen35.export.plan import Options  # noqa: E402
 from qwen35.export.refs import TOP, Reference, Request, attach, record  # noqa: E402
+from qwen35.export.vision import MAX_PIXELS, MIN_PIXELS  # noqa: E402
+from qwen35.image.patches import Preprocessor  # noqa: E402
 from qwen35.train import vocabulary  # noqa: E402
 from qwen35.train.checkpoint import save_pretrained  # noqa: E402
 from qwen35.train.corpus import Corpus  # noqa: E402
@@ -119,3 +123,24 @@ def test_attach_keeps_the_bundle(checkpoint: Path, references: list[Reference], 
     assert again.manifest.params["sampling"].text == "greedy"
     assert sum(file.stat().st_size for file in out.rglob("*")) == pytest.approx(size, abs=256)
     assert again.verify() > 0
+
+
+def test_a_checkpoint_without_a_preprocessor_needs_no_network(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The picture is read as an export then reads it."""
+    copy = Path(shutil.copytree(checkpoint, tmp_path / "copy"))
+    (copy / "preprocessor_config.json").unlink()
+    asked: list[object] = []
+
+    def refuse(*where: object, **_: object) -> None:
+        asked.append(where)
+        raise OSError("no network")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    large = np.random.default_rng(0).integers(0, 256, (256, 256, 3), dtype=np.uint8)
+    (made,) = record(copy, [Request("look", "What is this?", picture=large, max_new=2)])
+    assert not asked
+    prepared = Preprocessor(8, 2, MIN_PIXELS, MAX_PIXELS)(large)
+    np.testing.assert_allclose(made.arrays["patches"], prepared.patches, atol=1e-6)

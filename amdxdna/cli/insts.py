@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli.common import CommandError, Parser, document, print_json
 from amdxdna.cli.screen import show, tell
+from amdxdna.files import read_regular, read_up_to
 
 if TYPE_CHECKING:
     from amdxdna.insts import Listing
@@ -45,12 +47,10 @@ def parser() -> Parser:
 def read_file(path: str, most: int) -> bytes:
     """A file's bytes. Raises CommandError for one that cannot be read or is over `most` bytes."""
     try:
-        if path == "-":
-            data = sys.stdin.buffer.read(most + 1)
-        else:
-            with open(path, "rb") as file:
-                data = file.read(most + 1)
+        data = read_up_to(sys.stdin.buffer, most) if path == "-" else read_regular(path, most)
     except OSError as failed:
+        if failed.errno == errno.EFBIG:
+            raise CommandError(f"{path} is over {most >> 20} MiB", "Give an instruction stream") from None
         raise CommandError(f"{path} cannot be read: {failed.strerror}") from None
     if len(data) > most:
         raise CommandError(f"{path} is over {most >> 20} MiB", "Give an instruction stream")

@@ -32,6 +32,7 @@ from amdxdna.cli.screen import show, size, wrap
 from amdxdna.doctor import Machine, examine
 from amdxdna.doctor.scrub import Scrubber, private_names, words_starting
 from amdxdna.errors import XdnaError
+from amdxdna.files import read_regular
 from amdxdna.output import write_whole
 
 if TYPE_CHECKING:
@@ -180,9 +181,13 @@ def _module(machine: Machine) -> dict[str, Any]:
     }
 
 
+_MOST_BYTES = 64 << 20
+"""More than a firmware image holds; a larger file is not hashed."""
+
+
 def _file(machine: Machine, path: Path) -> dict[str, Any]:
     try:
-        data = path.read_bytes()
+        data = read_regular(path, _MOST_BYTES)
     except OSError as error:
         return {"path": machine.shown(path), "error": error.strerror}
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from amdxdna.doctor.guard import GUARD_BYTES, guard, overrun
 from amdxdna.errors import BadArgument
+from amdxdna.files import read_regular
 from amdxdna.packet import MAX_BUFFERS
 
 if TYPE_CHECKING:
@@ -39,14 +41,16 @@ class Program:
         more than :data:`MOST_INSTRUCTIONS` bytes of instructions."""
         from amdxdna.xclbin import Xclbin
 
-        with open(insts, "rb") as file:
-            stream = file.read(MOST_INSTRUCTIONS + 1)
-        if len(stream) > MOST_INSTRUCTIONS:
+        try:
+            stream = read_regular(insts, MOST_INSTRUCTIONS)
+        except OSError as failed:
+            if failed.errno != errno.EFBIG:
+                raise
             raise BadArgument(
                 f"{insts} is over {MOST_INSTRUCTIONS >> 20} MiB, too much for an instruction stream",
                 call="--insts",
                 remedy="Give the kernel's instruction stream",
-            )
+            ) from None
         return cls(Xclbin.read(xclbin), stream, name, sizes(buffers))
 
     @contextlib.contextmanager

@@ -6,9 +6,9 @@ file, so a damaged or hostile file costs one :class:`~amdxdna.errors.BadXclbin`.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
-import stat
 import uuid as _uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from struct import Struct
 from typing import Any, NoReturn
 
 from amdxdna.errors import BadXclbin
+from amdxdna.files import read_regular
 from amdxdna.xclbin import layout
 
 MAX_FILE_BYTES = 1 << 30
@@ -141,16 +142,12 @@ class Xclbin:
 
 def _load(path: str) -> bytes:
     try:
-        with open(path, "rb", opener=lambda p, f: os.open(p, f | os.O_NONBLOCK)) as file:
-            facts = os.fstat(file.fileno())
-            if not stat.S_ISREG(facts.st_mode):
-                _bad(path, 0, "not a regular file")
-            if facts.st_size > MAX_FILE_BYTES:
-                _bad(path, 0, f"{facts.st_size} bytes, more than any xclbin ({MAX_FILE_BYTES})")
-            return file.read(MAX_FILE_BYTES + 1)
+        return read_regular(path, MAX_FILE_BYTES)
     except OSError as error:
-        if isinstance(error, BadXclbin):
-            raise
+        if error.errno == errno.EFBIG:
+            _bad(path, 0, f"{error.strerror}, more than any xclbin")
+        if error.errno == errno.EINVAL:
+            _bad(path, 0, str(error.strerror))
         raise BadXclbin(f"{path}: cannot be read", call="xclbin", errno=error.errno, path=path,
                         remedy="Check the path") from None
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from amdxdna.files import open_regular
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.manifest import Manifest, XclbinSpec
 from qwen35.bundle.specs import (
@@ -128,7 +129,7 @@ class Bundle:
                 raise BundleError(self.file(entry.file), 0, f"{size:,} bytes, exported as {entry.nbytes:,}",
                                   "copy or export the bundle again")
             digest = hashlib.sha256()
-            with open(self.file(entry.file), "rb", buffering=0) as file:
+            with open_regular(self.file(entry.file)) as file:
                 while block := file.read(8 << 20):
                     digest.update(block)
                     done += len(block)
@@ -171,5 +172,5 @@ class Bundle:
         return read_bytes(self.file(relative), limit)
 
     def _starts(self, relative: str, magic: bytes) -> bool:
-        with open(self.file(relative), "rb") as file:
+        with open_regular(self.file(relative)) as file:
             return file.read(len(magic)) == magic

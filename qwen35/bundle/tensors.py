@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from amdxdna.files import open_regular
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.text import parse_count, read_lines, shown
 
@@ -108,7 +109,7 @@ class Store:
         self.path = directory / BLOB
         self._entries = read_index(self.index_path, notes)
         try:
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 size = os.fstat(file.fileno()).st_size
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
         except FileNotFoundError:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import re
-import stat
 from pathlib import Path
 
+from amdxdna.files import read_regular
 from qwen35.bundle.errors import BundleError
 
 __all__ = ["any_path", "parse_count", "parse_real", "read_bytes", "read_lines", "relative_path", "shown"]
@@ -48,18 +49,13 @@ def read_lines(path: Path, limit: int) -> list[str]:
 def read_bytes(path: Path, limit: int) -> bytes:
     """The contents of a file of at most `limit` bytes. Raises BundleError; allocates what the file holds."""
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # a FIFO would block in open
-            raise BundleError(path, 0, "cannot be read: not a regular file")
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            data = file.read(size + 1) if size <= limit else b""
+        return read_regular(path, limit)
     except FileNotFoundError:
         raise BundleError(path, 0, "no such file", "is this a whole bundle directory?") from None
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise BundleError(path, 0, f"longer than {limit:,} bytes, which no bundle needs") from None
         raise BundleError(path, 0, f"cannot be read: {error.strerror}") from None
-    if max(size, len(data)) > limit:
-        raise BundleError(path, 0, f"longer than {limit:,} bytes, which no bundle needs")
-    return data
 
 
 def parse_count(text: str) -> int | None:

@@ -24,6 +24,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from amdxdna.files import open_regular
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.manifest import MANIFEST, VERSION
 from qwen35.bundle.tensors import BLOB, DTYPES, INDEX
@@ -113,7 +114,8 @@ class BundleWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(data, Path):
             try:
-                shutil.copyfile(data, path)
+                with open_regular(data) as source, open(path, "wb") as copy:
+                    shutil.copyfileobj(source, copy, 1 << 20)
             except FileNotFoundError:
                 raise BundleError(data, 0, "no such file") from None
             contents = path.read_bytes()

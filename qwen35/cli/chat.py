@@ -57,7 +57,7 @@ class Chat:
         """Reads until the end of the input; the exit status."""
         for image in self.images:
             self._check_image(image)
-        with LineReader(self.commands) as reader:
+        with LineReader(self.commands, self.options.max_ctx) as reader:
             if reader.terminal and not self.options.quiet:
                 thinking = "on" if self.thinking else "off"
                 how = self._sampling(bool(self.images)).describe()
@@ -69,6 +69,10 @@ class Chat:
                     if not reader.terminal:
                         return 130
                     notice("Ctrl-D or /exit ends the conversation")
+                    continue
+                except UsageError as error:
+                    self.failed = True
+                    report(error)
                     continue
                 if entry is None:
                     break
@@ -116,7 +120,7 @@ class Chat:
                 show(reply, self.options, progress.close)
             except PromptTooLong as error:
                 self.images = images
-                raise PromptTooLong(error.tokens, error.limit, _FULL) from None
+                raise PromptTooLong(error.tokens, error.limit, _FULL, error.least) from None
             except BaseException:
                 self.images = images  # the question left no trace: its pictures are still to be asked about
                 raise

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from qwen35.cli.entries import read_line
+
 __all__ = ["LineReader"]
 
 PROMPT, MORE = "> ", ". "
@@ -24,9 +26,10 @@ class LineReader:
     goes on in the next. From a pipe there is no prompt and no history.
     """
 
-    def __init__(self, commands: Iterable[str] = ()) -> None:
+    def __init__(self, commands: Iterable[str] = (), max_ctx: int = 8192) -> None:
+        """`max_ctx` bounds the lines of a pipe."""
         self.terminal = sys.stdin.isatty()
-        self._commands = sorted(commands)
+        self._commands, self._max_ctx = sorted(commands), max_ctx
         self._readline: Any = None
         self._history: Path | None = None
 
@@ -48,10 +51,12 @@ class LineReader:
                 self._history.chmod(0o600)
 
     def read(self) -> str | None:
-        """The next entry, or None at the end of the input. Raises KeyboardInterrupt for Ctrl-C."""
+        """The next entry, or None at the end of the input.
+
+        Raises KeyboardInterrupt for Ctrl-C, UsageError for a line that is too long; the next one can be read.
+        """
         if not self.terminal:
-            line = sys.stdin.buffer.readline()
-            return line.decode("utf-8", "replace").rstrip("\r\n") if line else None
+            return read_line(sys.stdin.buffer, self._max_ctx)
         lines: list[str] = []
         while True:
             try:

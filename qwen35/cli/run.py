@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from qwen35.cli.entries import read_line, read_prompt
 from qwen35.cli.output import Answer, Progress, notice, report
 from qwen35.cli.signals import Interrupt
 from qwen35.errors import UsageError
@@ -87,27 +88,12 @@ def _prompt(options: argparse.Namespace) -> str | None:
     if options.prompt is not None:
         text: str = options.prompt
     elif options.prompt_file is not None:
-        text = _read(options.prompt_file)
+        text = read_prompt(options.prompt_file, options.max_ctx)
     else:
         return None
     if not text.strip():
         raise UsageError("the prompt is empty", options.prompt_file or "--prompt")
     return text
-
-
-def _read(path: str) -> str:
-    where = "stdin" if path == "-" else path
-    try:
-        if path == "-":
-            data = sys.stdin.buffer.read()
-        else:
-            with open(path, "rb") as file:
-                data = file.read()
-        return data.decode("utf-8-sig")
-    except OSError as error:
-        raise UsageError(f"cannot read the prompt: {error.strerror}", where) from None
-    except UnicodeDecodeError as error:
-        raise UsageError(f"not UTF-8 at byte {error.start}", where, "convert the prompt first") from None
 
 
 def _introduce(model: Qwen35) -> None:
@@ -201,7 +187,15 @@ def _ask(model: Qwen35, options: argparse.Namespace, prompt: str) -> int:
 def _interactive(model: Qwen35, options: argparse.Namespace) -> int:
     """One prompt a line, each on its own; a prompt that fails is reported and the next one read."""
     status = 0
-    for line in _lines():
+    while True:
+        try:
+            line = read_line(sys.stdin.buffer, options.max_ctx)
+        except UsageError as error:
+            report(error)
+            status = 1
+            continue
+        if line is None:
+            return status
         if line.strip():
             try:
                 if (one := _ask(model, options, line)) == 130:
@@ -212,13 +206,6 @@ def _interactive(model: Qwen35, options: argparse.Namespace) -> int:
             except Exception as error:
                 report(error)
                 status = 1
-    return status
-
-
-def _lines() -> Iterator[str]:
-    """Lines of stdin as they come, without their ends; bytes that are not UTF-8 are replaced."""
-    for line in iter(sys.stdin.buffer.readline, b""):
-        yield line.decode("utf-8", "replace").rstrip("\r\n")
 
 
 def _report_timing(model: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from amdxdna.files import read_regular
 from qwen35.bundle.text import relative_path
 from qwen35.errors import ModelError
 from qwen35.export.errors import CheckpointError
@@ -99,11 +100,7 @@ def _shown(value: object) -> str:
 def read_json(path: Path, limit: int = _JSON_LIMIT) -> Section:
     """A JSON object from a file of at most `limit` bytes. Raises CheckpointError."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(limit + 1)
-        if len(data) > limit:
-            raise CheckpointError(path, f"longer than {limit:,} bytes")
-        table = json.loads(data.decode("utf-8"))
+        table = json.loads(read_regular(path, limit).decode("utf-8"))
     except FileNotFoundError:
         raise CheckpointError(path, "no such file", "give the checkpoint's directory") from None
     except OSError as error:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
+from amdxdna.files import read_regular
 from qwen35.bundle.bundle import Bundle
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.writer import BundleWriter
@@ -34,7 +35,7 @@ from qwen35.export.vision import (
 from qwen35.export.vocabulary import tokenizer_json
 from qwen35.formats import FormatError
 from qwen35.model.config import ModelConfig
-from qwen35.tokenizer import from_json
+from qwen35.tokenizer import TOKENIZER_LIMIT, from_json
 
 __all__ = ["export_checkpoint", "export_random"]
 
@@ -77,7 +78,14 @@ def export_checkpoint(
         check_items(kernels, (item for _, items in parts for item in items), config.gemv_format)
     origin = f"checkpoint {checkpoint.path.resolve().name}"
     job = _Job(origin, config, options.vision_chunk, parts, kernels)
-    return _write(job, Path(out), checkpoint.tokenizer_path.read_bytes(), force=force, quiet=quiet)
+    return _write(job, Path(out), _tokenizer(checkpoint.tokenizer_path), force=force, quiet=quiet)
+
+
+def _tokenizer(path: Path) -> bytes:
+    try:
+        return read_regular(path, TOKENIZER_LIMIT)
+    except OSError as error:
+        raise TokenizerError(f"cannot be read: {error.strerror}", str(path)) from None
 
 
 def export_random(
@@ -91,13 +99,7 @@ def export_random(
     options.check()
     config = plan_random(size, options)
     config = replace(config, vision=plan_random_vision(size, options, config))
-    if tokenizer is None:
-        text = tokenizer_json(config.vocab).encode()
-    else:
-        try:
-            text = tokenizer.read_bytes()
-        except OSError as error:
-            raise TokenizerError(f"cannot be read: {error.strerror}", str(tokenizer)) from None
+    text = tokenizer_json(config.vocab).encode() if tokenizer is None else _tokenizer(tokenizer)
     parts = _parts(config, RandomText(config, seed))
     if config.vision is not None:
         parts.append((RandomVision(config.vision, seed), list(vision_layout(config.vision))))

@@ -17,12 +17,15 @@ from numpy.typing import NDArray
 
 from qwen35.bundle import Bundle
 from qwen35.bundle.writer import BundleWriter
+from qwen35.export.vision import MAX_PIXELS, MIN_PIXELS
 from qwen35.template import render, to_text
 
 __all__ = ["TOP", "Reference", "Request", "attach", "record"]
 
 TOP = 16
 """Logits kept of each step."""
+_HERE: dict[str, Any] = {"local_files_only": True}
+"""For transformers' readers, which look on the network for a file that the directory lacks."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,9 @@ def record(checkpoint: Path, requests: Iterable[Request]) -> list[Reference]:
     from transformers import AutoConfig, Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration
 
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-    text_only = AutoConfig.from_pretrained(checkpoint).model_type == "qwen3_5_text"
+    text_only = AutoConfig.from_pretrained(checkpoint, **_HERE).model_type == "qwen3_5_text"
     kind = Qwen3_5ForCausalLM if text_only else Qwen3_5ForConditionalGeneration
-    model: Any = kind.from_pretrained(checkpoint, dtype=torch.float32)
+    model: Any = kind.from_pretrained(checkpoint, dtype=torch.float32, **_HERE)
     stop = model.generation_config.eos_token_id
     found = []
     with torch.no_grad():
@@ -95,11 +98,9 @@ def _inputs(
     count = 0
     if request.picture is not None:
         from PIL import Image
-        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-        made = Qwen2VLImageProcessorPil.from_pretrained(checkpoint)(
-            images=[Image.fromarray(request.picture)], return_tensors="pt"
-        )
+        processor = _processor(checkpoint, model.config.vision_config)
+        made = processor(images=[Image.fromarray(request.picture)], return_tensors="pt")
         pixels, grid = made["pixel_values"].float(), made["image_grid_thw"]
         merge = model.config.vision_config.spatial_merge_size
         patch = model.config.vision_config.patch_size
@@ -118,6 +119,19 @@ def _inputs(
     if count:
         extra["mm_token_type_ids"] = (ids == model.config.image_token_id).int()
     return arrays, {"input_ids": ids, "attention_mask": torch.ones_like(ids), **extra}
+
+
+def _processor(checkpoint: Path, vision: Any) -> Any:
+    """The checkpoint's, or, where it has none, one with what an export takes then (plan_vision)."""
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    if (checkpoint / "preprocessor_config.json").is_file():
+        return Qwen2VLImageProcessorPil.from_pretrained(checkpoint, **_HERE)
+    return Qwen2VLImageProcessorPil(
+        patch_size=vision.patch_size, merge_size=vision.spatial_merge_size,
+        temporal_patch_size=vision.temporal_patch_size, image_mean=[0.5] * 3, image_std=[0.5] * 3,
+        size={"shortest_edge": MIN_PIXELS, "longest_edge": MAX_PIXELS},
+    )
 
 
 def attach(bundle: Path, references: Sequence[Reference], params: Mapping[str, object]) -> Path:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from amdxdna.files import open_regular, read_up_to
 from qwen35.export.errors import CheckpointError
 
 __all__ = ["Entry", "SafeTensors"]
@@ -50,7 +51,7 @@ class SafeTensors:
         """Raises CheckpointError for a file that is missing or no well-formed safetensors file."""
         self.path = Path(path)
         try:
-            with open(self.path, "rb") as file:
+            with open_regular(self.path) as file:
                 size = os.fstat(file.fileno()).st_size
                 head = file.read(8)
                 if len(head) < 8:
@@ -61,7 +62,7 @@ class SafeTensors:
                         self.path, f"a header of {length:,} bytes does not fit the {size:,} of the file",
                         "is the download complete?",
                     )
-                self.entries = self._parse(file.read(length), 8 + length, size)
+                self.entries = self._parse(read_up_to(file, length - 1, length - 1), 8 + length, size)
                 self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except FileNotFoundError:
             raise CheckpointError(self.path, "no such file", "is the download complete?") from None

@@ -42,8 +42,8 @@ __all__ = [
     "w8_stream",
 ]
 
-_MIN_PIXELS = 65536
-_MAX_PIXELS = 16777216
+MIN_PIXELS = 65536
+MAX_PIXELS = 16777216
 
 
 def plan_vision(checkpoint: Checkpoint, options: Options) -> VisionConfig | None:
@@ -60,7 +60,7 @@ def plan_vision(checkpoint: Checkpoint, options: Options) -> VisionConfig | None
         raise section.fail("temporal_patch_size", "and in_channels must be 2 and 3")
     if section.table.get("hidden_act", "gelu_pytorch_tanh") != "gelu_pytorch_tanh":
         raise section.fail("hidden_act", f"is {section.table['hidden_act']!r:.40}, not gelu_pytorch_tanh")
-    lowest, highest = _MIN_PIXELS, _MAX_PIXELS
+    lowest, highest = MIN_PIXELS, MAX_PIXELS
     preprocessor = checkpoint.path / "preprocessor_config.json"
     if preprocessor.is_file():
         size = read_json(preprocessor).section("size")
@@ -93,8 +93,8 @@ def plan_random_vision(size: str, options: Options, text: ModelConfig) -> Vision
     return VisionConfig(
         D=D, I=inner, depth=depth, heads=heads, patch=patch, merge=2, out=text.D, pos_side=48,
         rope_theta=10000.0, image_token=first + 12, vision_start=first + 9, vision_end=first + 10,
-        min_pixels=_MIN_PIXELS, max_pixels=max(options.max_pixels, _MIN_PIXELS), weights=options.vision,
-        max_patches=max_patches(max(options.max_pixels, _MIN_PIXELS), patch, 2, options.vision_chunk),
+        min_pixels=MIN_PIXELS, max_pixels=max(options.max_pixels, MIN_PIXELS), weights=options.vision,
+        max_patches=max_patches(max(options.max_pixels, MIN_PIXELS), patch, 2, options.vision_chunk),
     )
 
 

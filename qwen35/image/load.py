@@ -7,6 +7,7 @@ orientation is applied and transparency is laid over white.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import warnings
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from amdxdna.files import open_regular
 from qwen35.errors import ImageError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
@@ -69,7 +71,8 @@ def _from_file(path: str) -> Rgb:
         from PIL import Image
     except ImportError as error:
         raise ImageError("pictures need the pillow package", remedy="install pillow") from error
-    with _reading(path), open(path, "rb") as file, Image.open(file, formats=FORMATS) as image:
+    with _reading(path), open_regular(path) as raw, io.BufferedReader(raw) as file, \
+            Image.open(file, formats=FORMATS) as image:
         _check_size(image.width, image.height, path)
         return _decode(image, path)
 

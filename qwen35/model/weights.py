@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from amdxdna.files import open_regular
 from qwen35.bundle.errors import BundleError
 
 from .._host import ffi, lib
@@ -166,7 +167,7 @@ def _read(
     views: dict[Buffer, memoryview] = {}
     done = 0
     try:
-        with open(store.path, "rb", buffering=0) as file, \
+        with open_regular(store.path) as file, \
                 ThreadPoolExecutor(threads or min(len(os.sched_getaffinity(0)), 8)) as pool:
 
             def piece(job: tuple[Buffer, int, int]) -> int:

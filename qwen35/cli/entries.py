@@ -1,0 +1,63 @@
+"""Prompts from files, pipes and stdin, read no further than a prompt can be long."""
+
+from __future__ import annotations
+
+import sys
+from typing import BinaryIO
+
+from amdxdna.files import read_up_to
+from qwen35.errors import UsageError
+
+__all__ = ["TOKEN_BYTES", "most_bytes", "read_line", "read_prompt"]
+
+TOKEN_BYTES = 512
+"""Tokenizer.most_bytes of Qwen3.5's vocabulary; prompts are read before a bundle's is."""
+
+
+def most_bytes(max_ctx: int) -> int:
+    """Bytes beyond which no text fits a context of `max_ctx` tokens."""
+    return max_ctx * TOKEN_BYTES
+
+
+def read_prompt(path: str, max_ctx: int) -> str:
+    """The text of a file, a pipe (`<(command)`) or, for -, stdin. Raises UsageError.
+
+    What is longer than any prompt is refused after that many bytes, however much would follow.
+    """
+    where, most = "stdin" if path == "-" else path, most_bytes(max_ctx)
+    try:
+        if path == "-":
+            data = read_up_to(sys.stdin.buffer, most)
+        else:
+            with open(path, "rb") as file:
+                data = read_up_to(file, most)
+    except OSError as error:
+        raise UsageError(f"cannot read the prompt: {error.strerror}", where) from None
+    if len(data) > most:
+        raise _too_long(max_ctx, where)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(f"not UTF-8 at byte {error.start}", where, "convert the prompt first") from None
+
+
+def read_line(file: BinaryIO, max_ctx: int) -> str | None:
+    """The next line without its end, None at the end of the input; bytes that are not UTF-8 are replaced.
+
+    Raises UsageError for a line longer than any prompt; what is left of it is skipped.
+    """
+    most = most_bytes(max_ctx)
+    line = file.readline(most + 2)  # with a line end of two bytes
+    text = line.rstrip(b"\r\n")
+    if len(text) > most:
+        while line and not line.endswith(b"\n"):
+            line = file.readline(1 << 20)
+        raise _too_long(max_ctx, "a line of stdin")
+    return text.decode("utf-8", "replace") if line else None
+
+
+def _too_long(max_ctx: int, where: str) -> UsageError:
+    return UsageError(
+        f"the prompt is over {most_bytes(max_ctx):,} bytes, and {max_ctx:,} tokens of context cannot hold "
+        f"more (a token is {TOKEN_BYTES} bytes at most)", where, "shorten the prompt or raise --max-ctx",
+    )
