@@ -51,14 +51,20 @@ class Kernel:
     def __repr__(self) -> str:
         return f"<Kernel {self.name} of {self.shared.xclbin.path}>"
 
-    def start(self, *buffers: Buffer, flush: bool = True) -> Run:
+    def start(self, *buffers: Buffer, flush: bool = True, outputs: Sequence[Buffer] = ()) -> Run:
         """Submits a run over `buffers`, in the order of the kernel's arguments, and returns at once.
 
         With `flush` every buffer that is not clean is written back first (see :class:`Buffer`); without, the
-        caller has done so. Blocks while four runs are in flight in the xclbin's context, and while a context
-        is made when the pool has to. Raises BadArgument for more than ten buffers or a buffer of another
-        device, Closed for a closed one, and what making a context raises.
+        caller has done so. `outputs` are made readable for the host by the run's wait. Blocks while four runs
+        are in flight in the xclbin's context, and while a context is made when the pool has to. Raises
+        BadArgument for more than ten buffers, a buffer of another device or what is none, Closed for a closed
+        one, and what making a context raises.
         """
+        run = self._start(buffers, flush)
+        run.outputs = outputs
+        return run
+
+    def _start(self, buffers: tuple[Buffer, ...], flush: bool) -> Run:
         shared = self.shared
         if shared.as_lists:
             return shared.pool.chain([(self, buffers)], flush=flush)
@@ -79,7 +85,7 @@ class Kernel:
     def run(self, *buffers: Buffer, flush: bool = True, outputs: Sequence[Buffer] = (),
             timeout: float | None = None) -> Run:
         """Starts a run and waits for it: :meth:`start`, then :meth:`Run.wait`."""
-        return self.start(*buffers, flush=flush).wait(timeout, outputs)
+        return self._start(buffers, flush).wait(timeout, outputs)
 
     def prepare(self, buffers: Sequence[Buffer], flush: bool) -> tuple[set[int], list[int]]:
         """Checks and flushes `buffers`; returns (BO handles of the run, addresses). Internal."""
@@ -92,6 +98,9 @@ class Kernel:
         handles = {self._handle}
         addresses = []
         for buffer in buffers:
+            if not isinstance(buffer, Buffer):
+                raise BadArgument(f"{self.name}: a {type(buffer).__name__} is no buffer", call="start",
+                                  remedy="Use device.alloc and copy it in, or device.wrap for its own memory")
             if buffer.client is not client or not buffer.handle:
                 self._refuse(buffer)
             handles.add(buffer.handle)

@@ -16,6 +16,7 @@ from typing import Protocol
 from amdxdna import sysfs
 from amdxdna._native import lib
 from amdxdna.errors import BadArgument, Closed, NoDevice, from_errno
+from amdxdna.kmsg import KERNEL_LOG, as_text, records
 
 PROT_READ_WRITE = 0x1 | 0x2
 MAP_SHARED = 0x01
@@ -51,6 +52,7 @@ class Node(Protocol):
         """What a file of the machine says about the driver, without the space around it, by its path below
         the root: ``"sys/module/amdxdna/version"``, ``"proc/sys/kernel/osrelease"``.
 
+        ``"dev/kmsg"`` gives what the driver said lately, "SECONDS TEXT" a line, in seconds since the boot.
         Empty when this process may not read it, None when there is none. Works on a closed node too.
         """
 
@@ -135,6 +137,8 @@ class KernelNode:
     def text(self, path: str) -> str | None:
         top, _, rest = path.partition("/")
         try:
+            if path == KERNEL_LOG:
+                return as_text(records(Path("/", path)), sysfs.DRIVER)
             return (self._sys / rest if top == "sys" else Path("/", path)).read_text(errors="replace").strip()
         except (FileNotFoundError, NotADirectoryError):
             return None

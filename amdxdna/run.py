@@ -18,6 +18,7 @@ from amdxdna.errors import (
     WaitTimeout,
     XdnaError,
 )
+from amdxdna.kmsg import KERNEL_LOG, last_said
 from amdxdna.packet import Health, State
 
 if TYPE_CHECKING:
@@ -153,9 +154,11 @@ class Run:
     several at once too.
     """
 
-    __slots__ = ("__weakref__", "_command", "_context", "_error", "_sequence", "_state")
+    __slots__ = ("__weakref__", "_command", "_context", "_error", "_sequence", "_state", "outputs")
 
     def __init__(self, context: HwContext, command: Command) -> None:
+        self.outputs: Sequence[Buffer] = ()
+        """Buffers that every wait makes readable for the host."""
         self._context = context
         self._sequence: int = command.exec.seq
         self._state: int = State.NEW
@@ -182,8 +185,9 @@ class Run:
         Without one it waits as long as commands of this open get over, and then for ``Device.wait_seconds``
         more, plus a second for each giga operation that the context's kernels declare.
 
-        Buffers in `outputs` are then made readable for the host (:meth:`Buffer.from_device`); nothing else is
-        touched. Ctrl-C works while it blocks and leaves the Run waitable.
+        Buffers in `outputs`, and those given to the start, are then made readable for the host
+        (:meth:`Buffer.from_device`); nothing else is touched. Ctrl-C works while it blocks and leaves the Run
+        waitable.
 
         Raises WaitTimeout when `timeout` passes (the command runs on and can be waited for again),
         CommandInFlight when that limit does,
@@ -201,6 +205,8 @@ class Run:
         if self._error is not None:
             raise self._error
         for buffer in outputs:
+            buffer.from_device()
+        for buffer in self.outputs:
             buffer.from_device()
         return self
 
@@ -255,6 +261,10 @@ def _deadline(seconds: float) -> int:
     return min(time.monotonic_ns() + int(max(seconds, 0.0) * 1e9), FOREVER)
 
 
+_JUST_NOW = 2.0
+"""Seconds within which a line of the kernel log is taken for this command's."""
+
+
 def failure(command: Command, client: Client) -> CommandFailed:
     """What the words of a command that is over, and not completed, mean."""
     state = command.state or 0
@@ -288,9 +298,10 @@ def failure(command: Command, client: Client) -> CommandFailed:
             f"the command was dropped{where}, since its context was reset or destroyed", call="EXEC_CMD",
             state=state, index=index, remedy="Start it again")
     name = state.name if isinstance(state, State) else str(state)
+    said = last_said(client.node.text(KERNEL_LOG), _JUST_NOW)
     return CommandFailed(
-        f"the firmware refused the command or failed in it{where} (state {name})", call="EXEC_CMD",
-        state=state, index=index,
+        f"the firmware refused the command or failed in it{where} (state {name})"
+        + (f"; the driver says: {said}" if said else ""), call="EXEC_CMD", state=state, index=index,
         remedy="Check that the instruction stream belongs to this xclbin and that the buffers are large "
                "enough; the device's last asynchronous error may say more")
 

@@ -144,7 +144,9 @@ def test_a_buffer_outside_memory_fails_and_nothing_is_written() -> None:
     rig = Rig()
     ffi.memmove(rig.memory.buffers, b"y" * 64, 64)
     assert rig.run(copy_slot(rig, 64, 0, BUFFERS, 0x10)).status == Status.INVALID_BUFFER
-    assert "no memory of this context at 0x10, 64 bytes" in rig.lines[-1]
+    assert "argument 1: no 64 bytes of this context's memory at 0x10" in rig.lines[-1]
+    assert rig.run(copy_slot(rig, 64, 0, BUFFERS, 0)).status == Status.INVALID_BUFFER
+    assert "argument 1 is missing: address 0x0 where 64 bytes are needed" in rig.lines[-1]
 
 
 def test_compiled_aie_code_is_refused_with_a_line_that_says_so() -> None:

@@ -382,3 +382,14 @@ def test_command_without_a_file(tmp_path: Any, capsys: pytest.CaptureFixture[str
 
 def test_ops_table_is_complete() -> None:
     assert set(txn.NAMES) == set(txn._DECODERS)
+
+
+def test_operations_are_numbered_and_one_can_be_marked(tmp_path, capsys):
+    path = tmp_path / "s.bin"
+    path.write_bytes(stream.program([stream.Copy(64 * (n + 1), 0) for n in range(20)]))
+    assert main(["insts", str(path), "--at", "11", "--around", "2"]) == 0
+    rows = [row for row in capsys.readouterr().out.splitlines() if "COPY" in row]
+    assert [row.split()[0 if row[0] != ">" else 1] for row in rows] == ["9", "10", "11", "12", "13"]
+    assert [row[0] for row in rows] == [" ", " ", ">", " ", " "]
+    assert main(["insts", str(path), "--at", "20"]) == 1
+    assert "there is no operation 20" in capsys.readouterr().err

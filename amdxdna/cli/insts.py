@@ -40,6 +40,10 @@ def parser() -> Parser:
     """The options of `insts`."""
     p = Parser("insts", description=_DESCRIPTION, epilog=_EPILOG)
     p.add_argument("file", metavar="FILE", help="the stream; - reads stdin")
+    p.add_argument("--at", metavar="N", type=int,
+                   help="mark operation N, where a hang stopped, and show what is around it")
+    p.add_argument("--around", metavar="N", type=int, default=8,
+                   help="with --at: operations shown on each side (default %(default)s)")
     p.add_json()
     return p
 
@@ -65,11 +69,14 @@ def insts_main(argv: list[str]) -> int:
     from amdxdna.insts import disassemble
 
     listings = disassemble(data)
+    if given.at is not None and not any(0 <= given.at < len(listing.ops) for listing in listings):
+        most = max((len(listing.ops) for listing in listings), default=0)
+        raise CommandError(f"there is no operation {given.at}", f"The stream has {most}, counted from 0")
     if given.json:
         print_json(document("insts", file=given.file, streams=[_stream(listing) for listing in listings]))
     else:
         for listing in listings:
-            show(_text(listing))
+            show(_text(listing, given.at, max(given.around, 0)))
     problems = [problem for listing in listings for problem in listing.problems]
     for problem in problems:
         tell([f"amdxdna: insts: {given.file}: {problem}"])
@@ -82,13 +89,16 @@ def _stream(listing: Listing) -> dict[str, Any]:
             "ops": listing.ops}
 
 
-def _text(listing: Listing) -> list[str]:
+def _text(listing: Listing, marked: int | None = None, around: int = 0) -> list[str]:
     what = {"txn": "AIE transaction", "emu": "emulator stream", "unknown": "unknown format"}[listing.format]
     head = ", ".join(f"{name} {value}" for name, value in listing.header.items() if value is not None)
     lines = [f"{what}{f' in {listing.section}' if listing.section else ''}, {listing.size} bytes"
              + (f": {head}" if head else "")]
-    for op in listing.ops:
-        lines += _op(op)
+    for number, op in enumerate(listing.ops):
+        if marked is None or abs(number - marked) <= around:
+            first, *rest = _op(op)
+            mark = ">" if number == marked else " "
+            lines += [f"{mark}{number:>5} {first}", *(f"       {row}" for row in rest)]
     if listing.arguments:
         lines.append(f"patches arguments {', '.join(map(str, listing.arguments))}")
     return lines

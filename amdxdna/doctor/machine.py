@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amdxdna.doctor.models import Model, model_of
+from amdxdna.kmsg import records
 from amdxdna.sysfs import AMD, NPU_IDS
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
 
 UNLIMITED = (1 << 64) - 1
-_KMSG_LIMIT = 1 << 20
 _CONTAINER_FILES = {".dockerenv": "docker", "run/.containerenv": "podman"}
 _CGROUP = re.compile(r"\b(docker|lxc|kubepods|containerd|libpod|podman)\b")
 _FIRMWARE_FOLDERS = (
@@ -200,7 +200,7 @@ class Machine:
     def kernel_log(self) -> tuple[list[str], str]:
         """(the kernel's messages about the NPU and refused modules, why they cannot be read)."""
         try:
-            lines = self._kmsg(self.dev / "kmsg")
+            lines = [text for _, text in records(self.dev / "kmsg")]
         except PermissionError:
             return [], "reading the kernel log needs root (kernel.dmesg_restrict)"
         except OSError as error:
@@ -216,27 +216,6 @@ class Machine:
             )
         )
         return [line for line in lines if wanted.search(line)], ""
-
-    def _kmsg(self, path: Path) -> list[str]:
-        # A read of /dev/kmsg gives one record; of a copy of it, in a file, many.
-        lines: list[str] = []
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            size = 0
-            while size < _KMSG_LIMIT:
-                try:
-                    data = os.read(fd, 8192)
-                except BlockingIOError:
-                    break
-                except BrokenPipeError:  # records were overwritten meanwhile
-                    continue
-                if not data:
-                    break
-                size += len(data)
-                lines += data.decode(errors="replace").splitlines()
-        finally:
-            os.close(fd)
-        return [line.partition(";")[2] or line for line in lines if line and not line.startswith(" ")]
 
     def container(self) -> str:
         """The kind of container this is, or empty on a host."""

@@ -23,6 +23,7 @@ from amdxdna.emu.driver.memory import PAGE, page_align
 from amdxdna.emu.driver.store import error
 from amdxdna.emu.options import EmuOptions
 from amdxdna.errors import Closed, from_errno
+from amdxdna.kmsg import KERNEL_LOG
 from amdxdna.signals import uninterrupted
 
 _devices: dict[tuple[int, EmuOptions], tuple[EmuDriver, int]] = {}
@@ -197,6 +198,8 @@ class EmuNode:
 
     def text(self, path: str) -> str | None:
         """See :meth:`amdxdna.node.Node.text`: the machine and module that the options say it is."""
+        if path == KERNEL_LOG:
+            return self.driver.kernel_log()
         return self.driver.kind.text(path, self.client.privileged)
 
     def close(self) -> None:

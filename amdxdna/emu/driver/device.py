@@ -61,6 +61,7 @@ class EmuDriver:
         self.idle_wait = min(2.0, self.kind.tdr) if self.kind.tdr else 2.0
         self.messages: deque[str] = deque(maxlen=256)
         """What a kernel log would show."""
+        self._records: deque[tuple[float, str]] = deque(maxlen=32)
         self._told: set[str] = set()
         self._watching = False
         self._stopped = False
@@ -99,10 +100,15 @@ class EmuDriver:
     def log(self, line: str) -> None:
         """Keeps a line of the driver's log; on stderr the first time, unless the device is quiet."""
         self.messages.append(line)
+        self._records.append((time.monotonic(), line))
         if not self.options.quiet and line not in self._told and len(self._told) < 50:
             self._told.add(line)
             with contextlib.suppress(OSError, ValueError, AttributeError):
                 print(f"amdxdna.emu: {printable(line)}", file=sys.stderr)
+
+    def kernel_log(self) -> str:
+        """The newest lines as :meth:`amdxdna.node.Node.text` gives a kernel's."""
+        return "\n".join(f"{when:.6f} {line}" for when, line in self._records.copy())
 
     def set_default_clock(self, context: hwctx.Hwctx, columns: int) -> None:
         """A new context's QoS raises or sets the default clock level."""

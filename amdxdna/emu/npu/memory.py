@@ -9,9 +9,18 @@ class BadAddress(Exception):
     """The context cannot reach these bytes."""
 
     def __init__(self, address: int, size: int) -> None:
-        super().__init__(f"no memory of this context at {address:#x}, {size} bytes")
+        super().__init__(address, size)
         self.address = address
         self.size = size
+        self.argument: int | None = None
+        """Which of a command's buffers it is, from 0."""
+
+    def __str__(self) -> str:
+        if self.argument is None:
+            return f"no memory of this context at {self.address:#x}, {self.size} bytes"
+        if not self.address:
+            return f"argument {self.argument} is missing: address 0x0 where {self.size} bytes are needed"
+        return f"argument {self.argument}: no {self.size} bytes of this context's memory at {self.address:#x}"
 
 
 class Memory(Protocol):

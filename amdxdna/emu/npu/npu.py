@@ -335,8 +335,15 @@ class Npu:
         return result.status
 
     def operands(self, context: Context, slot: Slot) -> list[kernels.Operand]:
-        """What resolves each buffer of a command."""
-        return [partial(self.resolve, context, buffer) for buffer in slot.buffers()]
+        """What resolves each buffer of a command. Raises BadAddress, which names the argument."""
+        return [partial(self._operand, context, index, buffer) for index, buffer in enumerate(slot.buffers())]
+
+    def _operand(self, context: Context, index: int, address: int, size: int) -> int:
+        try:
+            return self.resolve(context, address, size)
+        except BadAddress as error:
+            error.argument = index
+            raise
 
     def _load(self, context: Context, cu: Cu) -> int | None:
         """Reads a CU's PDI; its family, None when it is not one that can run here."""

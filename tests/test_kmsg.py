@@ -1,0 +1,63 @@
+"""The kernel log, and what a failed command takes from it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amdxdna import Device, Xclbin
+from amdxdna.emu import xclbins
+from amdxdna.emu.kernels import stream
+from amdxdna.errors import BadArgument, CommandFailed
+from amdxdna.kmsg import as_text, last_said, records
+from amdxdna.xclbin.writer import PdiSpec, build
+
+
+def test_records_of_a_copy(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    path.write_bytes(b"6,1,2500000,-;first\n SUBSYSTEM=x\n3,2,3000001,c;amdxdna: second; third\nno record\n"
+                     b"4,3,99999999999999999999999,-;late \xff\n")
+    found = records(path)
+    assert found[:3] == [(2.5, "first"), (3.000001, "amdxdna: second; third"), (0.0, "no record")]
+    assert found[3][1] == "late \ufffd"
+    assert as_text(found, "amdxdna") == "3.000001 amdxdna: second; third"
+
+
+def test_only_what_was_said_just_now_counts() -> None:
+    now = time.clock_gettime(time.CLOCK_MONOTONIC)
+    assert last_said(f"{now - 9:.6f} old\n{now:.6f} context 1: bad", 2.0) == "context 1: bad"
+    assert last_said(f"{now - 9:.6f} old", 2.0) == ""
+    assert [last_said(text, 2.0) for text in (None, "", "x y", "nonsense")] == ["", "", "", ""]
+
+
+def test_a_failed_command_says_what_is_known(open_emu: Any) -> None:
+    device = open_emu()
+    kernel = device.pool.kernel(Xclbin.read(xclbins.xclbin_bytes("copy")), stream.copy(4096, addend=1))
+    buffer = device.alloc(4096)
+    with pytest.raises(CommandFailed, match="argument 1 is missing"):
+        kernel.run(buffer)
+    compiled = device.pool.kernel(Xclbin.read(build([PdiSpec(b"compiled code" * 8)])), stream.copy(4096))
+    with pytest.raises(CommandFailed, match="not made for the emulated NPU: compiled AIE code is not"):
+        compiled.run(buffer, buffer)
+
+
+def test_arrays_are_no_buffers(open_emu: Any) -> None:
+    device = open_emu()
+    kernel = device.pool.kernel(Xclbin.read(xclbins.xclbin_bytes("copy")), stream.copy(64, addend=1))
+    with pytest.raises(BadArgument, match=r"a ndarray is no buffer.*device\.alloc.*device\.wrap"):
+        kernel.run(np.zeros(16, np.int32), device.alloc(64))
+
+
+def test_outputs_of_a_start_are_readable_after_its_wait(open_emu: Any) -> None:
+    device: Device = open_emu()
+    kernel = device.pool.kernel(Xclbin.read(xclbins.xclbin_bytes("copy")), stream.copy(4096, addend=1))
+    source, target = device.alloc(4096), device.alloc(4096)
+    source.view("i4")[:] = range(1024)
+    run = kernel.start(source, target, outputs=[target])
+    assert list(run.outputs) == [target]
+    run.wait()
+    assert list(target.view("i4")[:3]) == [1, 2, 3]
