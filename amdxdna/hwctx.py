@@ -88,6 +88,8 @@ class HwContext:
         """The driver no longer knows it: some drop every context when a child process ends (see
         ``DriverProfile.loses_contexts``)."""
         self.hung = False
+        self.unended = False
+        """Set by close() where a command was not over even then: its buffers must not be used again."""
         """A wait for one of its commands was given up: nothing is waited for before it is destroyed."""
         self._dated = not client.profile.tells_timeouts
         self._good = False
@@ -315,6 +317,7 @@ class HwContext:
             for command, keep in list(self._pending.items()):
                 if command.state is None:
                     # Still not over: what the NPU may write to stays, until the driver ends with the node.
+                    self.unended = True
                     self.client.leaked.append(keep)
                     command.state = State.ABORT
             if usable:

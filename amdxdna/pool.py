@@ -92,13 +92,14 @@ class SharedContext:
     def settle(self) -> bool:
         """Waits until nothing is in flight; a context that stays busy is destroyed, which ends its commands.
 
-        False where the driver could not destroy it: a command may still use its buffers.
+        False where the driver could not destroy it, or its commands did not end with it: they may still use
+        their buffers.
         """
         context = self.context
         if context is None:
             return True
         try:
-            if context.drain():
+            if not context.hung and context.drain():
                 return True
         except XdnaError:
             pass  # the driver knows it no more
@@ -111,7 +112,7 @@ class SharedContext:
             pass  # a context or device that is gone has nothing in flight
         except XdnaError:
             return False
-        return True
+        return not context.unended
 
     def lost(self) -> bool:
         """After a refused submit: whether the driver has dropped the context, so that a new one will do."""

@@ -112,7 +112,7 @@ def hang(model: TextModel) -> Item:
     kernel = model.device.pool.kernel(Xclbin.read(xclbin_bytes("copy")), stream.hang())
     began = time.perf_counter()
     try:
-        kernel.start().wait(model.npu.options.wait)
+        kernel.start().wait()
         return Item("hang", Verdict.FAIL, "a command that never ends was reported as over")
     except DeviceLost:
         raise

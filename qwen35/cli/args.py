@@ -133,7 +133,7 @@ def build() -> Parser:
     run.add_argument("--weights", choices=["auto", "copy", "map"], default=None,
                      help="copied into the device's buffers, or mapped for it (default auto: as proved)")
     run.add_argument("--wait", type=float, default=None, metavar="SECONDS",
-                     help="how long a command may take, 10 or more (default 10; long kernels get more)")
+                     help="how long to wait for a command that makes no progress, 10 or more (default 10)")
 
     tell = parser.add_argument_group("what to report")
     tell.add_argument("--stats", choices=["text", "json", "none"], default="text",

@@ -43,7 +43,7 @@ class Dispatch:
     readable for the host. Runs through one Dispatch must not overlap.
     """
 
-    __slots__ = ("_calls", "_limit", "_model", "_pool", "_results")
+    __slots__ = ("_calls", "_model", "_pool", "_results")
 
     def __init__(
         self, model: NpuModel, pool: ContextPool, calls: Sequence[tuple[Kernel, Operands]], read: bool = True
@@ -51,7 +51,6 @@ class Dispatch:
         self._model, self._pool = model, pool
         self._calls = [list(calls[at:at + _CHAIN]) for at in range(0, len(calls), _CHAIN)]
         self._results = [operands[2] for _, operands in calls] if read else []
-        self._limit = model.options.limit(sum(kernel.ops for kernel, _ in calls))
 
     @property
     def runs(self) -> int:
@@ -63,7 +62,7 @@ class Dispatch:
         groups = self._calls
         if len(groups) == 1 and len(groups[0]) == 1:
             kernel, operands = groups[0][0]
-            kernel.start(*operands).wait(self._limit, self._results)
+            kernel.start(*operands).wait(None, self._results)
         elif not self._model.chains:
             self.run_singly()
         else:
@@ -85,8 +84,8 @@ class Dispatch:
 
     def _wait(self, runs: list[Run]) -> None:
         for run in runs[:-1]:
-            run.wait(self._limit)
-        runs[-1].wait(self._limit, self._results)
+            run.wait()
+        runs[-1].wait(None, self._results)
 
 
 @dataclass(frozen=True)
@@ -120,6 +119,8 @@ class NpuModel:
         self.chains = self.options.chains != "off"
         """Whether groups of runs go as command chains; qwen35.model.trial decides it at load."""
         self.chains_why = {"on": "as asked", "off": "as asked", "auto": "not tried"}[self.options.chains]
+        if self.options.wait is not None:
+            device.wait_seconds = self.options.wait
         self._pool = device.pool
         self._xclbins: dict[str, Xclbin] = {}
         self._kernels: dict[tuple[str, int], Kernel] = {}

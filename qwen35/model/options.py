@@ -19,9 +19,7 @@ __all__ = ["CHAINS", "WAIT", "WEIGHTS", "Options"]
 CHAINS = ("auto", "on", "off")
 WEIGHTS = ("auto", "copy", "map")
 WAIT = 10.0
-"""Seconds a command is waited for at least; the reference runtime waits as long."""
-SLOWEST = 1e9
-"""Operations a second that any device here reaches: a long kernel is given this much more time."""
+"""Seconds that the wait for a command can be set to, at the least; the reference runtime waits as long."""
 
 _VARIABLES = {"chains": "QWEN35_CHAINS", "weights": "QWEN35_WEIGHTS", "wait": "QWEN35_WAIT"}
 
@@ -31,23 +29,19 @@ class Options:
     """`chains`: command chains for groups of runs (auto: when proved at load; on; off).
 
     `weights`: auto (user-pointer buffers where the driver takes them and they are proved, else copies), copy,
-    or map (raises where that is refused). `wait`: seconds a command may take, at least `WAIT`, and a second
-    more for every `SLOWEST` operations of it.
+    or map (raises where that is refused). `wait`: seconds without progress after which the wait for a command
+    ends, `WAIT` or more; long kernels get more (Device.wait_seconds); None leaves the device's own limit.
     """
 
     chains: str = "auto"
     weights: str = "auto"
-    wait: float = WAIT
+    wait: float | None = None
 
     def __post_init__(self) -> None:
         _choose("chains", self.chains, CHAINS)
         _choose("weights", self.weights, WEIGHTS)
-        if not (math.isfinite(self.wait) and self.wait >= WAIT):
+        if self.wait is not None and not (math.isfinite(self.wait) and self.wait >= WAIT):
             raise _wrong("wait", f"{self.wait:g}", f"it is a number of seconds from {WAIT:g} on")
-
-    def limit(self, ops: int) -> float:
-        """Seconds that a run of `ops` operations may take."""
-        return self.wait + ops / SLOWEST
 
     @classmethod
     def of(
@@ -68,7 +62,8 @@ class Options:
 
     def line(self) -> str:
         """For a person, on one line."""
-        return f"chains {self.chains}, weights {self.weights}, wait {self.wait:g} s"
+        wait = "as the device's" if self.wait is None else f"{self.wait:g} s"
+        return f"chains {self.chains}, weights {self.weights}, wait {wait}"
 
 
 def _seconds(text: str) -> float:

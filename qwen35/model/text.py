@@ -145,7 +145,7 @@ class TextModel:
         return [
             f"chains {'on' if npu.chains else 'off'}: {npu.chains_why}",
             f"weights {weights.way}: {weights.why}",
-            f"waits end after {npu.options.wait:g} s and a second for every 10^9 operations of a run",
+            f"waits end after {self.device.wait_seconds:g} s without progress, and later for long kernels",
         ]
 
     def __enter__(self) -> TextModel:
