@@ -20,7 +20,7 @@ from qwen35.bench.figures import SHAPE, Figure, Printer, median, ratios
 from qwen35.bench.null import NullNode, bare_seconds
 from qwen35.bench.pairs import speed_figures
 from qwen35.bench.peers import Peer, missing
-from qwen35.bench.text import Subject, cold_figures, drop, host_figures, profile_lines, warm
+from qwen35.bench.text import Subject, chain_figures, cold_figures, drop, host_figures, profile_lines, warm
 from qwen35.bundle import Bundle
 from qwen35.errors import ModelError, UsageError
 from tests import model_bundle
@@ -194,6 +194,14 @@ def test_host_figures_have_both_devices(subject):
                      ("ioctls_token", None)]
 
 
+def test_chains_are_held_against_single_commands(subject):
+    out = Printer(True, io.StringIO())
+    chain_figures(subject, out, 64, 1, 2)
+    assert [(f.name, f.where["device"]) for f in out.figures] == [("chains", "null"), ("chains", "real")]
+    assert all(f.value > 0 and f.where["singly_ms"] > 0 for f in out.figures)
+    assert subject.model.npu.chains  # as before
+
+
 def test_a_profile_names_every_stage_of_a_token_and_a_prompt(subject):
     text = "\n".join(profile_lines(subject, 20, 64, 2))
     for stage in ("gemv.lin", "gemv.att", "gemv.head", "gemm.gu", "host.deltanet", "host.attention"):
@@ -224,10 +232,11 @@ class Echo:
 def test_peers_are_asked_in_turns_and_compared(subject):
     out, peer = Printer(True, io.StringIO()), Echo()
     speed_figures(subject, out, [peer], [9], [16, 32], 16, 2, 3)
-    assert peer.asked == [{"prompt": 9, "new": 0}] * 3 + [{"prompt": 16, "new": 2}] * 3
+    assert peer.asked == [{"prompt": 9, "new": 0}] * 6 + [{"prompt": 16, "new": 2}] * 3
     found = {(f.name, f.where.get("context")): f for f in out.figures}
     assert found["prompt_ratio", None].value > 1
     assert found["prompt_ratio", None].where["pairs"] == 3
+    assert found["prompt_filled_ratio", None].value > 1
     assert found["decode_ratio", 16].value > 1  # tokens a second: ours over theirs
     assert found["decode_peer", 16].value == pytest.approx(1e-9)
     assert ("decode_ratio", 32) not in found
@@ -241,7 +250,7 @@ def test_peers_are_asked_in_turns_and_compared(subject):
 def test_without_a_peer_there_are_only_our_own_figures(subject):
     out = Printer(True, io.StringIO())
     speed_figures(subject, out, [], [9], [16], 16, 1, 1)
-    assert [f.name for f in out.figures] == ["prompt", "decode", "decode_bandwidth"]
+    assert [f.name for f in out.figures] == ["prompt", "prompt_filled", "decode", "decode_bandwidth"]
     assert 0 < out.figures[-1].value < 2
 
 

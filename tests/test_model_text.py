@@ -428,3 +428,12 @@ def test_bfp6s_weights(tmp_path):
         got = run(text, ids, 30)
     assert np.abs(got - npu).max() < 6 * 2.0**-8 * np.abs(npu).max()
     assert np.abs(got - exact).max() < 1.5 * np.abs(npu - exact).max() + 2.0**-8 * np.abs(npu).max()
+
+
+def test_the_rows_that_fill_a_chunk_change_nothing():
+    ids = tokens("grouped", 21)
+    with model("grouped") as text:
+        want = text.prefill(ids)
+        text.reset()
+        text._prompt.padding = 0x3F80
+        assert np.array_equal(text.prefill(ids), want)

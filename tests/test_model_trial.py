@@ -19,6 +19,12 @@ IDS = tokens("tied", 24)
 QUIET = "emu:threads=1,quiet,tdr=0.2"
 
 
+@pytest.fixture(autouse=True)
+def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else runs decides nothing."""
+    monkeypatch.setattr("qwen35.model.trial._GRACE", 60.0)
+
+
 def load(options: str = "", notes: list[str] | None = None, **ways) -> TextModel:
     device = Device.open(f"{QUIET},{options}" if options else QUIET)
     bundle = Bundle.open(bundle_path("tied"))

@@ -168,6 +168,7 @@ def _model(options: argparse.Namespace, bundle: Bundle, out: Printer, parts: Seq
         if "host" in parts:
             out.title("Host: commands complete at once")
             text.host_figures(subject, out, HOST_CONTEXT, PROMPTS[-1], tokens, repeats)
+            text.chain_figures(subject, out, COMPARED, tokens, 2 * repeats + 1)
         if "text" in parts:
             out.title("Prompts and tokens")
             with _peers(options, bundle, threads, ("llama", "transformers")) as peers:

@@ -20,6 +20,9 @@ the meaning of a key does not change.
 `dispatch`           packet, flushes, submit and wait on the null device, over two bare ioctls
 `emulated_dispatch`  the same on the emulated driver, without kernels
 `ioctls_token`       ioctls of a token, `dispatches` its kernel runs (a chain is one)
+`chains`             a token with command chains over one of single commands, in turns
+`prompt_filled`      `prompt` with something in the rows that fill its last chunk: the emulated NPU
+                     skips rows of zeros, hardware computes them
 `prompt`             seconds of a prompt of `tokens` tokens; `decode`: tokens a second at `context`
 `decode_bandwidth`   weight bytes a second of a token over the bandwidth measured beside it
 `decode_ratio_limit` the ratio to a peer that tokens at all of that bandwidth would have

@@ -39,6 +39,11 @@ def speed_figures(subject: Subject, out: Printer, peers: Sequence[Peer], prompts
             peers, repeats, partial(subject.prompt, length), {"prompt": length, "new": 0}, "prompt")
         out.add("prompt", median(chain.from_iterable(ours)), "s", tokens=length)
         _compare(out, "prompt", "s", length, "tokens", peers, ours, theirs)
+        if length % subject.model.config.chunk:
+            ours, theirs = _turns(peers, repeats, partial(subject.prompt, length, True),
+                                  {"prompt": length, "new": 0}, "prompt")
+            out.add("prompt_filled", median(chain.from_iterable(ours)), "s", tokens=length)
+            _compare(out, "prompt_filled", "s", length, "tokens", peers, ours, theirs)
     seconds = {}
     for context in contexts:
         others = peers if context == compared else ()

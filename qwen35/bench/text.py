@@ -22,6 +22,7 @@ from qwen35.model.text import TextModel
 
 __all__ = [
     "Subject",
+    "chain_figures",
     "cold_figures",
     "drop",
     "host_figures",
@@ -32,6 +33,8 @@ __all__ = [
 ]
 
 _WARM = 3
+_ONE = 0x3F80
+"""1.0 in bf16."""
 
 
 class Subject:
@@ -81,9 +84,14 @@ class Subject:
         """Whether there is a mode without kernels."""
         return self.node.emulated
 
-    def prompt(self, tokens: int) -> float:
-        """Seconds of a prompt of that many tokens, up to its first logits."""
+    def prompt(self, tokens: int, filled: bool = False) -> float:
+        """Seconds of a prompt of that many tokens, up to its first logits.
+
+        With `filled` the rows behind it, up to a whole chunk, hold something: the emulated NPU skips rows of
+        zeros, hardware computes them.
+        """
         self.model.reset()
+        self.model._prompt.padding = _ONE if filled else 0
         began = time.perf_counter()
         self.model.prefill(self._ids[:tokens])
         return time.perf_counter() - began
@@ -187,6 +195,26 @@ def host_figures(subject: Subject, out: Printer, context: int, prompt: int, coun
             out.add("emulated_dispatch", _best(layer.output.run, 1000, 9) * 1e6, "us")
     calls, dispatches = subject.ioctls()
     out.add("ioctls_token", calls, "ioctls", "at most 2 a dispatch", dispatches=dispatches)
+
+
+def chain_figures(subject: Subject, out: Printer, context: int, count: int, repeats: int) -> None:
+    """A token with command chains over one of single commands, in turns; and what they save of the host."""
+    npu = subject.model.npu
+    before = npu.chains
+    try:
+        for mode in ("null", "real"):
+            pairs = []
+            with subject.mode(mode):
+                for _ in range(repeats):
+                    seconds = []
+                    for npu.chains in (True, False):
+                        seconds.append(subject.token(context, count))
+                    pairs.append(seconds)
+            singly = median(pair[1] for pair in pairs)
+            out.add("chains", median(on / off for on, off in pairs), "x", context=context, device=mode,
+                    pairs=repeats, singly_ms=round(singly * 1e3, 3), of="a token of single commands")
+    finally:
+        npu.chains = before
 
 
 def memory_figures(bundle: Bundle, device: str, out: Printer, context: int) -> None:

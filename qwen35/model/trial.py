@@ -26,7 +26,7 @@ __all__ = ["try_chains", "try_mapped"]
 
 _ROUNDS, _MOST = 2, 8
 """How often each way runs; the more, where one seems slower."""
-_SLOWER, _GRACE = 1.5, 2e-3
+_SLOWER, _GRACE = 1.5, 5e-3
 """What is tried may take this many times the known way's time, and so many seconds: other work disturbs."""
 _POISON = 0x7FC1
 """Before each run every element of a result is this NaN, which no kernel makes: what did not run shows."""
