@@ -72,7 +72,8 @@ class Case:
     def diagnosis(self) -> Diagnosis:
         """What the kernel log says went wrong."""
         lines, unreadable = self.machine.kernel_log()
-        return diagnose(lines, unreadable)
+        others = [npu.address for npu in self.npus if npu is not self.npu]
+        return diagnose([line for line in lines if not any(each in line for each in others)], unreadable)
 
     @property
     def device(self) -> Device | None:

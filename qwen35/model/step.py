@@ -100,7 +100,7 @@ class Step:
         for layer in layers:
             size = config.D * 2
             parts = [
-                (hidden.sub(j * size, size), w, slices[j][0]) for j, w in enumerate(layer.w_down)
+                (self._part(hidden, j * size, size), w, slices[j][0]) for j, w in enumerate(layer.w_down)
             ]
             self._plans.append(_Plan(
                 layer, f"gemv.{layer.kind}", npu.dispatch(layer.kind, 0, [(row, layer.w_in, wide_out)]),
@@ -116,7 +116,8 @@ class Step:
         self._final = _RowNorm(final, x, down_views, row_pointer, ffi.NULL)
         size = config.head_rows * 2
         self._npu = npu
-        self._head_operands = [(row, head(j), logits.sub(j * size, size)) for j in range(config.n_head)]
+        self._head_operands = [(row, head(j), self._part(logits, j * size, size))
+                               for j in range(config.n_head)]
         self._head = npu.dispatch("head", 0, self._head_operands)
 
     def run(self, past: int, side: int) -> F32:
@@ -150,6 +151,12 @@ class Step:
         head = Group("gemv head", self._npu.dispatch("head", 0, parts), [self._row],
                      [self._logits_buffer.sub(0, len(parts) * size)])
         return [group for group in (down, head) if group.dispatch.runs > 1]
+
+    def _part(self, buffer: Buffer, at: int, size: int) -> Buffer:
+        """A part of a buffer, given back with it: the memory is there until both are."""
+        part = buffer.sub(at, size)
+        self._buffers.append(part)
+        return part
 
     def close(self) -> None:
         """Gives the device buffers back. Idempotent."""

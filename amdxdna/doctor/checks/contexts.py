@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from typing import TYPE_CHECKING
 
 from amdxdna.doctor.case import Case
 from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.trial import make_context
 from amdxdna.errors import XdnaError
 from amdxdna.query import context_use
+
+if TYPE_CHECKING:
+    from amdxdna.device import Device
 
 _NEARLY = 0.75
 
@@ -29,9 +35,17 @@ def contexts(case: Case) -> Finding:
     if unseen > 0:
         who += f"{', ' if who else ''}not listed: {unseen}"
     total = f"{taken} of {limit}" if limit is not None else f"{taken} of an unknown number"
+    if limit is not None and taken > limit:
+        total = f"{taken}, more than the {limit} that the driver counts on,"
     text = f"{total} in use" + (f" ({who})" if who else "")
     if limit is not None and taken >= limit:
-        pids = " ".join(str(pid) for pid in holders if pid > 0)
+        if _gives_another(device):
+            return Finding(
+                "contexts", Status.OK, f"{text}, and the device gives another", facts=facts | {"more": True}
+            )
+        # The driver's process ids are the host's: in a container they name other processes, or none.
+        told = case.emulated or not case.machine.container()
+        pids = " ".join(str(pid) for pid in holders if pid > 0 and pid != os.getpid() and told)
         end = "End the programs that hold them" + (f" (`kill {pids}`)" if pids else "")
         return Finding(
             "contexts",
@@ -53,6 +67,15 @@ def contexts(case: Case) -> Finding:
             facts=facts,
         )
     return Finding("contexts", Status.OK, text, facts=facts)
+
+
+def _gives_another(device: Device) -> bool:
+    """Whether a context can be made though as many are taken as the driver counts on: it is no hard limit."""
+    try:
+        make_context(device)
+    except XdnaError:
+        return False
+    return True
 
 
 def _name(case: Case, pid: int) -> str:
