@@ -63,6 +63,8 @@ class Client:
         self.closed = False
         self.references = 1
         self.device_bytes = 0
+        self.pdi_places: dict[int, bytes] = {}
+        """Address -> digest of the PDI that was last there, the oldest first (:mod:`amdxdna.pdis`)."""
         self.host_addresses = False
         """Whether some BO has shown that packets carry host addresses (PASID mode)."""
         self.wait_half_ns = 0

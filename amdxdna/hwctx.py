@@ -17,11 +17,12 @@ from typing import Any
 from amdxdna import ioctl, packet, query
 from amdxdna._native import ffi, lib
 from amdxdna.abandoned import RESETS, abandon, collect_contexts, held, hold
-from amdxdna.buffer import Buffer, allocate
+from amdxdna.buffer import Buffer
 from amdxdna.client import Client
 from amdxdna.errors import BadArgument, ContextRefused, NoFreeContext, OutOfHeap, XdnaError, closed
 from amdxdna.heap import GRANULE
 from amdxdna.packet import State
+from amdxdna.pdis import load_pdis
 from amdxdna.reaper import PATIENCE, Finalizer, reap
 from amdxdna.run import NOT_SUBMITTED, Command, Run
 from amdxdna.signals import interruptible, section, uninterrupted
@@ -47,16 +48,6 @@ class QoS:
     latency: int = 0
     frame_exec_time: int = 0
     priority: int = 0
-
-
-def load_pdis(client: Client, xclbin: Xclbin) -> tuple[Buffer, ...]:
-    """The PDIs of `xclbin` in DEV buffers. Raises OutOfHeap."""
-    buffers = []
-    for pdi in xclbin.pdis:
-        buffer = allocate(client, len(pdi.data), "dev")
-        buffer.write(pdi.data)
-        buffers.append(buffer)
-    return tuple(buffers)
 
 
 class HwContext:

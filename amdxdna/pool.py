@@ -17,8 +17,9 @@ from amdxdna.client import Client
 from amdxdna.errors import BadArgument, DeviceLost, NoFreeContext, XdnaError, closed
 from amdxdna.eviction import MEMORY, Eviction
 from amdxdna.heap import Heap
-from amdxdna.hwctx import HwContext, QoS, load_pdis
+from amdxdna.hwctx import HwContext, QoS
 from amdxdna.kernel import Kernel
+from amdxdna.pdis import load_pdis
 from amdxdna.reaper import PATIENCE
 from amdxdna.run import Run
 from amdxdna.signals import SLICE, acquire, interruptible, let_in, section
