@@ -66,7 +66,7 @@ class Kernel:
 
     def _start(self, buffers: tuple[Buffer, ...], flush: bool) -> Run:
         shared = self.shared
-        if shared.as_lists:
+        if len(buffers) > shared.most_buffers:
             return shared.pool.chain([(self, buffers)], flush=flush)
         handles, addresses = self.prepare(buffers, flush)
         attempts = 0

@@ -28,8 +28,8 @@ RUN_INSTRUCTIONS = 3
 """First argument word of a DPU kernel: run an instruction stream."""
 
 # The words of START_CU before the buffers: opcode, 0, instruction address, instruction bytes.
-_FIXED_WORDS = 5
-MAX_BUFFERS = (MAX_ARGUMENT_WORDS - _FIXED_WORDS) // 2
+FIXED_WORDS = 5
+MAX_BUFFERS = (MAX_ARGUMENT_WORDS - FIXED_WORDS) // 2
 # A kernel has five buffer arguments (bo0 to bo4); those not given are 0.
 _MIN_BUFFERS = 5
 _TYPE_CU = 3
@@ -43,7 +43,7 @@ _CHAIN_LIST_BYTES = 4096
 _COPIED_WORDS = 19
 
 START_CU_STRUCTS = tuple(
-    Struct(f"<IIIIQI{count}Q{max(0, 4 * (_COPIED_WORDS - _FIXED_WORDS) - 8 * count)}x")
+    Struct(f"<IIIIQI{count}Q{max(0, 4 * (_COPIED_WORDS - FIXED_WORDS) - 8 * count)}x")
     for count in range(MAX_BUFFERS + 1))
 """By number of buffers: header, CU mask, 3, 0, instruction address, instruction bytes, buffer addresses, and
 zeros to the end of what any driver copies."""
@@ -76,7 +76,7 @@ def header(opcode: int, payload_words: int, state: int = State.NEW, kind: int = 
     return state | payload_words << 12 | opcode << 23 | kind << 28
 
 
-START_CU_WORDS = tuple(_FIXED_WORDS + 2 * max(count, _MIN_BUFFERS) for count in range(MAX_BUFFERS + 1))
+START_CU_WORDS = tuple(FIXED_WORDS + 2 * max(count, _MIN_BUFFERS) for count in range(MAX_BUFFERS + 1))
 """Argument words of a START_CU packet, by number of buffers."""
 
 START_CU_HEADERS = tuple(header(START_CU, 1 + words, kind=_TYPE_CU) for words in START_CU_WORDS)
@@ -110,7 +110,7 @@ def start_npu(cu: int, instructions: int, instruction_bytes: int, buffers: Seque
     _check(cu, instructions, instruction_bytes, buffers)
     count = len(properties)
     return Struct(f"<IIQII{count}IIIQI{len(buffers)}Q").pack(
-        header(START_NPU, 5 + count + _FIXED_WORDS + 2 * len(buffers), kind=_TYPE_CU), 1 << cu, instructions,
+        header(START_NPU, 5 + count + FIXED_WORDS + 2 * len(buffers), kind=_TYPE_CU), 1 << cu, instructions,
         instruction_bytes, count, *properties, RUN_INSTRUCTIONS, 0, 0, 0, *buffers)
 
 

@@ -70,8 +70,8 @@ class SharedContext:
         self.kernels = 0
         self.pdis: tuple[Buffer, ...] = ()
         self.loading = False
-        self.as_lists = not pool.singles_trusted
-        """Single commands are sent as chains of one, whose failure shows on every driver."""
+        self.most_buffers = pool.most_buffers
+        """A single command with more buffers is sent as a chain of one."""
 
     def ready(self) -> HwContext:
         """A context that works; made when there is none. The lock is held."""
@@ -165,7 +165,7 @@ class ContextPool:
         self._loads = self._swaps = self._recoveries = 0
         self._closed = False
         self._strangers = 0
-        self.singles_trusted = client.profile.singles_trusted
+        self.most_buffers = client.profile.single_buffers
         client.pools.add(self)
 
     @property

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from amdxdna.packet import FIXED_WORDS, MAX_BUFFERS
+
 if TYPE_CHECKING:
     from amdxdna.client import DrmVersion
     from amdxdna.node import Node
@@ -92,6 +94,16 @@ class DriverProfile:
         if self.tdr_seconds is not None:
             return f"ends a hung command after {self.tdr_seconds:g} s"
         return "may never end a hung command"
+
+    @property
+    def single_buffers(self) -> int:
+        """The buffers that a single command may have; one with more (-1: any) has to go as a list of one.
+
+        Lists are copied as they are, and the failure of a list shows on every driver.
+        """
+        if not self.singles_trusted:
+            return -1
+        return MAX_BUFFERS if self.packet_words is None else (self.packet_words - FIXED_WORDS) // 2
 
     @property
     def heap_grows(self) -> bool:

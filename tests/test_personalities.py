@@ -218,15 +218,22 @@ def test_read_only_memory_is_taken_or_refused_for_what_it_is(driver, tmp_path):
         assert "locked-memory" not in str(caught.value)
 
 
-@pytest.mark.parametrize("driver", ["6.18", "7.3"])
-def test_what_is_behind_a_packets_count_is_not_an_earlier_packets(driver):
-    """Seven buffers, then two through the same command buffer: a driver that copies nineteen words sees
-    nothing of the seven."""
+@pytest.mark.parametrize("driver", ["6.14", "6.18", "7.3", "oot-2025-06"])
+def test_the_firmware_gets_every_buffer_of_a_packet_and_nothing_of_an_earlier_one(driver, monkeypatch):
+    """Linux 6.18 copies nineteen argument words of a single command: more would be lost, and fewer would be
+    followed by what an earlier packet left."""
     with opened(f"driver={driver}") as device:
+        npu = device.node.driver.npu
+        seen, submit = [], npu.submit
+
+        def look(context, slots, done):
+            seen.append(slots[-1].buffers())
+            return submit(context, slots, done)
+
+        monkeypatch.setattr(npu, "submit", look)
         kernel = adder(device, 64, 1)
-        many = [device.alloc(64) for _ in range(7)]
-        a, b = many[:2]
-        kernel.start(*many).wait(5)
-        words = kernel.shared.context.take()
-        kernel.fill(words, [a.address, b.address])
-        assert words.words[:21].tolist()[11:] == [0] * 10
+        buffers = [device.alloc(64) for _ in range(10)]
+        for count in (7, 10, 8, 2, 5):
+            kernel.start(*buffers[:count]).wait()
+            given = [address for address in seen[-1] if address]
+            assert given == [buffer.address for buffer in buffers[:count]]

@@ -54,7 +54,13 @@ class Personality:
     context_limit: int = 0
     """Virtual contexts of the device, behind which CREATE_HWCTX is ENOENT; 0: the firmware's slots count."""
     packet_words: int = 0
-    """Argument words of a single packet that the driver copies whatever its count; 0: just the count."""
+    """Argument words of a single START_CU packet that the driver copies, whatever its count; 0: the count."""
+    refuses_unconfigured: bool = False
+    """A command before CONFIG_HWCTX is EINVAL; else the firmware refuses it."""
+    all_power_modes: bool = True
+    """Else LOW and MEDIUM are EOPNOTSUPP (aie2_pm_set_mode)."""
+    checks_sync: bool = True
+    """SYNC_BO from the BO's end on is EINVAL."""
 
     @property
     def level(self) -> int:
@@ -93,7 +99,8 @@ _OLD_PARAMETERS = {"aie2_max_col": ("128", False), "force_cmdlist": ("N", False)
 _LINUX_6_18 = Personality(
     release="6.18.15", minor=1, parameters=_OLD_PARAMETERS, tdr=60.0, lists_singles=False,
     fills_payload=False, hung="abort", heap_max=64 * MIB, heap_grows=False,
-    refused_pointer="ENOMEM", flush_destroys=True, packet_words=19)
+    refused_pointer="ENOMEM", flush_destroys=True, packet_words=19, refuses_unconfigured=True,
+    all_power_modes=False, checks_sync=False)
 # oot 856409ca. The report of a hung chain is in its first member, as in tree.
 _OOT_2026_08 = Personality(release="6.18.12", minor=16, out_of_tree=True, user_pointers="ro",
                            refused_pointer="ENOMEM")

@@ -75,8 +75,6 @@ def test_binding(name: str, clean: Driver) -> None:
 @pytest.mark.parametrize("position", [None, 0, 1], ids=["single", "first", "second"])
 def test_no_failure_is_read_as_success(position: int | None, clean: Driver) -> None:
     """Each firmware status, alone and in a chain: an error, which never names a member that did not fail."""
-    if clean.older:
-        pytest.xfail("the binding believes the state of a chain")
     answer = call(clean, "tests.vm.failures_side:statuses", positions=[position])
     assert "error" not in answer.value, answer.value["error"]
     ended = answer.value["result"]
@@ -88,8 +86,6 @@ def test_no_failure_is_read_as_success(position: int | None, clean: Driver) -> N
 
 def test_subprocesses(clean: Driver) -> None:
     """Contexts survive subprocess.run, a shell and a fork, or are replaced."""
-    if clean.older:
-        pytest.xfail("the binding does not replace a lost context")
     answer = call(clean, "tests.vm.failures_side:subprocesses")
     assert "error" not in answer.value, answer.value["error"]
     guest.check_log(answer.log)

@@ -156,7 +156,8 @@ def sync_bo(client: Client, args: Any) -> None:
     bo = client.handles.get(args.handle)
     if bo is None:
         raise error(errno.ENOENT)
-    if bo.kind != DEV and (args.offset >= bo.size or args.offset + args.size >> 64):
+    beyond = args.offset >= bo.size or args.offset + args.size >> 64
+    if beyond and bo.kind != DEV and client.device.kind.checks_sync:
         raise error(errno.EINVAL)
     if args.direction == lib.SYNC_DIRECT_FROM_DEVICE and bo.assigned not in client.contexts:
         raise error(errno.EINVAL)

@@ -36,8 +36,11 @@ class DeviceHeap:
         memory = self._client.memory
         kind = self._client.device.kind
         with memory.lock:
-            if self.chunks and not kind.heap_grows:
-                raise error(errno.EBUSY)
+            if not kind.heap_grows:
+                if size > kind.heap_max:
+                    raise error(errno.EINVAL)
+                if self.chunks:
+                    raise error(errno.EBUSY)
             if self.size + size > kind.heap_max:
                 raise error(errno.ENOSPC)
             chunk = memory.create(self._client, DEV_HEAP, size)

@@ -99,6 +99,8 @@ def submit(client: Client, args: Any) -> None:
                     _wait_for_room(hwctx)
             if hwctx.closing:
                 raise error(errno.EINVAL)
+            if hwctx.cus is None and hwctx.device.kind.refuses_unconfigured:
+                raise error(errno.EINVAL)
             if len(set(handles)) != count:
                 raise error(errno.EALREADY)
             _start(hwctx, job, args)

@@ -61,17 +61,17 @@ def is_chain(bo: Bo) -> bool:
     return opcode(header(bo)) == Opcode.CHAIN
 
 
-def parse(bo: Bo, lookup: Callable[[int], Bo | None], least: int = 0) -> list[Slot]:
+def parse(bo: Bo, lookup: Callable[[int], Bo | None], fixed: int = 0) -> list[Slot]:
     """The slots of the packet in `bo`; `lookup` finds a chain's members by handle. Raises Rejected.
 
-    `least`: argument words of a single START_CU that are taken whatever its count says.
+    `fixed`: argument words of a single START_CU that are taken whatever its count says; 0: as many as that.
     """
     word = header(bo)
     if opcode(word) != Opcode.CHAIN:
         slot = _slot(bo, word, CHAIN_BUFFER)[0]
-        if least > len(slot.args) and slot.type == SlotType.START_CU:
+        if fixed and slot.type == SlotType.START_CU:
             at = 8 + 4 * (word >> 10 & 3)
-            slot.args = struct.unpack_from(f"<{least}I", bo.words(), at)
+            slot.args = struct.unpack_from(f"<{fixed}I", bo.words(), at)
         return [slot]
     count = word >> 12 & 0x7FF
     if not count or 4 + 4 * count > bo.size:

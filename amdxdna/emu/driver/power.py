@@ -32,6 +32,8 @@ def _power_mode(client: Client, address: int) -> None:
     mode, *pad = client.user.read(address, 8)
     if any(pad) or mode > lib.POWER_MODE_TURBO:
         raise error(errno.EINVAL)
+    if mode in (lib.POWER_MODE_LOW, lib.POWER_MODE_MEDIUM) and not device.kind.all_power_modes:
+        raise error(errno.EOPNOTSUPP)
     if mode == device.power_mode:
         return
     if mode == lib.POWER_MODE_TURBO and device.npu.contexts:
