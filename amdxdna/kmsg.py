@@ -9,6 +9,7 @@ KERNEL_LOG = "dev/kmsg"
 """The path by which :meth:`amdxdna.node.Node.text` gives the driver's lines."""
 _MOST_BYTES = 1 << 20
 _RECORD_BYTES = 8192
+_LINE_CHARACTERS = 2048  # a message has up to 1,024 bytes (PRINTKRB_RECORD_MAX, kernel/printk/internal.h)
 
 
 def records(path: str | os.PathLike[str]) -> list[tuple[float, str]]:
@@ -32,7 +33,7 @@ def records(path: str | os.PathLike[str]) -> list[tuple[float, str]]:
             if not data:
                 break
             size += len(data)
-            lines += data.decode(errors="replace").splitlines()
+            lines += [line[:_LINE_CHARACTERS] for line in data.decode(errors="replace").splitlines()]
     finally:
         os.close(fd)
     found = []

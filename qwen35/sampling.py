@@ -112,11 +112,11 @@ class Sampling:
             name, equals, value = word.partition("=")
             if not equals or name not in known:
                 names = ", ".join(known)
-                raise UsageError(f"{word!r} is no sampling value", "sampling", f"use greedy or {names}")
+                raise UsageError(f"{word!r:.80} is no sampling value", "sampling", f"use greedy or {names}")
             try:
                 values[name] = known[name](value)
             except ValueError:
-                raise UsageError(f"{word!r} is no number", "sampling") from None
+                raise UsageError(f"{word!r:.80} is no number", "sampling") from None
         return cls(**values)
 
 

@@ -11,7 +11,7 @@ import bisect
 import codecs
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,12 @@ from typing import Any
 from amdxdna.files import read_regular
 from qwen35.errors import TokenizerError
 
-__all__ = ["TOKENIZER_LIMIT", "StreamDecoder", "Tokenizer", "byte_alphabet", "from_json"]
+__all__ = ["TOKENIZER_LIMIT", "StreamDecoder", "Tokenizer", "byte_alphabet", "called", "from_json"]
 
 #: Bytes of a tokenizer.json that are read; Qwen3.5's has 13 to 20 million, by how it spells its characters.
 TOKENIZER_LIMIT = 32 << 20
 _MOST_TOKENS = 1 << 24
+_MOST_ADDED = 4 << 20  # characters of the list of added tokens; Qwen3.5's has 6,000
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -119,7 +120,9 @@ class Tokenizer:
         if not text:
             return []
         try:
-            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+            ids: list[int] = called(self._tokenizer.encode, text, add_special_tokens=False).ids
+        except LibraryError as error:
+            raise TokenizerError(f"the text cannot be encoded: {error!s:.300}", str(self.path)) from None
         except (TypeError, UnicodeEncodeError):
             raise TokenizerError(
                 "the text is not valid Unicode", "a lone surrogate", "decode it as UTF-8 first"
@@ -131,7 +134,7 @@ class Tokenizer:
         for token in ids:
             if token in self._shared:
                 for character in self._added_text[token]:
-                    plain += self._tokenizer.encode(character, add_special_tokens=False).ids
+                    plain += called(self._tokenizer.encode, character, add_special_tokens=False).ids
             else:
                 plain.append(token)
         return plain
@@ -233,7 +236,8 @@ def _split_added(text: str, path: Path) -> tuple[list[dict[str, Any]], str]:
     if match is None:
         return [], text
     try:
-        added, end = json.JSONDecoder().raw_decode(text, match.end())
+        added, end = json.JSONDecoder().raw_decode(text[match.end() : match.end() + _MOST_ADDED])
+        end += match.end()
     except (ValueError, RecursionError) as error:
         raise TokenizerError(f"the added tokens are malformed: {error}", str(path)) from None
     for entry in added:
@@ -257,18 +261,30 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
+class LibraryError(ValueError):
+    """The tokenizers library refuses its input or stops at it."""
+
+
+def called(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
+    """What a function of the library returns. Raises LibraryError where it panics or raises a bare Exception.
+
+    A file that the library reads may still stop it later: a normaliser that replaces nothing, a model without
+    the symbols that the pre-tokeniser gives.
+    """
+    try:
+        return function(*given, **options)
+    except BaseException as error:
+        # pyo3's PanicException is no Exception, and no module exports it.
+        if type(error) is Exception or type(error).__name__ == "PanicException":
+            raise LibraryError(f"the tokenizers library says: {error}") from None
+        raise
+
+
 def from_json(text: str) -> Any:
-    """The library's tokenizer of a tokenizer.json. Raises ValueError, whatever the library raises."""
+    """The library's tokenizer of a tokenizer.json. Raises ValueError where it cannot be one."""
     import tokenizers
 
-    try:
-        return tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises bare Exception
-        raise ValueError(str(error)) from None
-    except BaseException as error:
-        if type(error).__name__ != "PanicException":  # pyo3's, which no module exports
-            raise
-        raise ValueError(f"it stops the tokenizers library: {error}") from None
+    return called(tokenizers.Tokenizer.from_str, text)
 
 
 def _load(text: str, path: Path) -> Any:

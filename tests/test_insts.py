@@ -8,7 +8,6 @@ npu_address_patch_arg_plus_64bit); field positions of descriptors are aie-rt's r
 from __future__ import annotations
 
 import json
-import random
 import struct
 from typing import Any
 
@@ -224,28 +223,6 @@ def test_every_prefix_is_read_without_an_exception() -> None:
         assert shown == (length - 16 if listing.format == "txn" else length)
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_fuzz(seed: int) -> None:
-    """Random changes never raise, and ops never overlap or leave the stream."""
-    rng = random.Random(seed)
-    good = [b"".join(words(*part) for part in MLIR_AIE),
-            transaction(*[(0x81, 24, 0x1D004, 2, 0x40, 0), (0x01, 0x1D000, 20, 1, 2)], version=(1, 0)),
-            stream.program([stream.Copy(64, 1), stream.Delay(5), stream.Gemv(64, 128, 0, 0, 9216)])]
-    for _ in range(400):
-        data = bytearray(rng.choice(good))
-        for _ in range(rng.randrange(1, 6)):
-            data[rng.randrange(len(data))] = rng.choice((0, 1, 0x80, 0x81, 0xFF, rng.randrange(256)))
-        if rng.random() < 0.3:
-            del data[rng.randrange(len(data)):]
-        for listing in disassemble(bytes(data)):
-            at = 0
-            for op in listing.ops:
-                assert op["offset"] >= at
-                at = op["offset"] + op["bytes"]
-            assert at <= len(data)
-            json.dumps(listing.ops)
-
-
 # -- the emulator's own streams
 
 def test_emulator_stream() -> None:
@@ -332,12 +309,12 @@ def test_sections_that_lie_nowhere() -> None:
 
 def test_long_streams_take_linear_time_and_bounded_memory() -> None:
     """Megabytes of ops, of words behind them, of text: each within seconds, none multiplied in memory."""
-    ops = transaction(*[(5,)] * 300_000)
+    ops = transaction(*[(5,)] * 140_000)
     listing, = disassemble(ops + bytes(4 << 20))
-    assert len(listing.ops) == txn.MOST_OPS + 1 and "more than 262,144 ops" in listing.problems[0]
+    assert len(listing.ops) == txn.MOST_OPS + 1 and "more than 131,072 ops" in listing.problems[0]
     listing, = disassemble(transaction((5,)) + bytes(4 << 20))
     assert [op["op"] for op in listing.ops] == ["NOOP", "raw"]
-    hangs = struct.pack("<3I", stream.MAGIC, 1, 0xFFFFFFFF) + struct.pack("<I", 5 | 1 << 16) * 300_000
+    hangs = struct.pack("<3I", stream.MAGIC, 1, 0xFFFFFFFF) + struct.pack("<I", 5 | 1 << 16) * 140_000
     listing, = disassemble(hangs)
     assert len(listing.ops) == txn.MOST_OPS + 1
     listing, = disassemble(b"\n" * (8 << 20))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import struct
 import uuid
 
@@ -177,32 +176,6 @@ def test_every_truncation_is_refused_or_whole():
     for end in range(0, len(data), 7):
         with pytest.raises(BadXclbin):
             Xclbin.read(data[:end])
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_mutations_give_bad_xclbin_or_a_small_result(seed):
-    """Random bytes and random 32-bit extremes over the structural parts: no other exception, no blow-up."""
-    rng = random.Random(seed)
-    base = two_pdis()
-    extremes = [0, 1, 0x7F, 0xFF, 0x7FFFFFFF, 0xFFFFFFFF, 0x80000000, len(base), len(base) - 1]
-    refused = 0
-    for _ in range(1500):
-        data = bytearray(base)
-        for _ in range(rng.randint(1, 6)):
-            at = rng.randrange(len(data) - 4)
-            if rng.random() < 0.5:
-                data[at] = rng.randrange(256)
-            else:
-                struct.pack_into("<I", data, at & ~3, rng.choice(extremes))
-        try:
-            xclbin = Xclbin.read(bytes(data))
-        except BadXclbin as error:
-            assert error.offset >= 0 and error.meaning
-            refused += 1
-        else:
-            assert sum(len(p.data) for p in xclbin.pdis) <= 2 * len(base)
-            assert xclbin.cus and all(cu.pdi < len(xclbin.pdis) for cu in xclbin.cus)
-    assert refused > 100
 
 
 @pytest.mark.parametrize("arguments", [

@@ -30,7 +30,7 @@ Addresses, register values and raw words are hexadecimal strings. Ops that name 
 "tile" ([column, row]) and "register" (its name or null); BLOCKWRITE has "data" and, on a DMA's descriptors,
 "descriptors"; a WRITE that starts a DMA has "task"; DDR_PATCH has "argument" and "plus"; "raw" has "data"."""
 
-_MOST_BYTES = 16 << 20
+_MOST_BYTES = 8 << 20
 _ROW = 8
 _SHOWN = ("offset", "op", "bytes")
 _OWN_LINES = ("address", "tile", "register", "registers", "data", "descriptors", "task", "tail")

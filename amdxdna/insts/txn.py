@@ -16,7 +16,7 @@ from amdxdna.aie import registers
 
 HEADER = struct.Struct("<BBBBBB2xII")
 #: Ops that are listed of one stream. Whole models' streams have some ten thousand.
-MOST_OPS = 1 << 18
+MOST_OPS = 1 << 17
 VERSIONS = {(0, 1), (1, 0)}
 GENERATIONS = {3: "NPU1 (AIE2)", 4: "NPU2 (AIE2P)"}
 

@@ -85,6 +85,11 @@ def relative_path(text: str) -> str | None:
     if not text or "\0" in text or os.path.isabs(text) or "\\" in text:
         return None
     parts = [part for part in text.split("/") if part not in ("", ".")]
-    if not parts or ".." in parts or any(len(part.encode()) > 255 for part in parts):
+    if not parts or ".." in parts:
+        return None
+    try:
+        if any(len(part.encode()) > 255 for part in parts):
+            return None
+    except UnicodeEncodeError:  # half a character, which JSON can spell
         return None
     return "/".join(parts)

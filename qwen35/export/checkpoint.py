@@ -251,7 +251,7 @@ class Checkpoint:
             for name, file in files.items():
                 if name not in shards[file]:
                     raise CheckpointError(
-                        shards[file].path, f"tensor {name} is missing, the index puts it here",
+                        shards[file].path, f"tensor {name:.200} is missing, the index puts it here",
                         "is the download complete?",
                     )
             return list(shards.values())

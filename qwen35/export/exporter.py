@@ -35,7 +35,7 @@ from qwen35.export.vision import (
 from qwen35.export.vocabulary import tokenizer_json
 from qwen35.formats import FormatError
 from qwen35.model.config import ModelConfig
-from qwen35.tokenizer import TOKENIZER_LIMIT, from_json
+from qwen35.tokenizer import TOKENIZER_LIMIT, called, from_json
 
 __all__ = ["export_checkpoint", "export_random"]
 
@@ -171,7 +171,10 @@ def _token_cases(tokenizer: bytes) -> list[tuple[str, list[int]]]:
         loaded = from_json(tokenizer.decode("utf-8"))
     except ValueError as error:
         raise TokenizerError(f"cannot be loaded: {error}", "tokenizer.json") from None
-    return [(text, loaded.encode(text, add_special_tokens=False).ids) for text in _CASES]
+    try:
+        return [(text, called(loaded.encode, text, add_special_tokens=False).ids) for text in _CASES]
+    except ValueError as error:
+        raise TokenizerError(f"cannot encode: {error}", "tokenizer.json") from None
 
 
 def _require_space(directory: Path, total: int) -> None:

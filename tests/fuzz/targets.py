@@ -1,0 +1,38 @@
+"""The parsers: what starts each, what it may raise, and the inputs that once broke it.
+
+A target is a function of a scratch folder that gives a `Ready`; its name is what `--only` takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.fuzz import binaries, bundles, chats, machines
+from tests.fuzz.run import Ready
+
+TARGETS: dict[str, Callable[[Path], Ready]] = {
+    "manifest": bundles.manifest,
+    "tensors": bundles.tensors,
+    "bundle": bundles.bundle,
+    "config": bundles.config,
+    "index": bundles.index,
+    "safetensors": bundles.safetensors,
+    "tokenizer": bundles.tokenizer,
+    "xclbin": binaries.xclbin,
+    "pdi": binaries.pdi,
+    "insts": binaries.insts,
+    "elf": binaries.elf,
+    "stream": binaries.emulator_stream,
+    "packet": binaries.packet,
+    "records": binaries.records,
+    "messages": chats.messages,
+    "toolcalls": chats.toolcalls,
+    "thinking": chats.thinking,
+    "schema": chats.schema,
+    "conversation": chats.conversation,
+    "sampling": chats.sampling,
+    "emu-options": machines.options,
+    "kernel-log": machines.kernel_log,
+    "machine": machines.machine,
+}

@@ -1,0 +1,72 @@
+"""Every parser under its fuzzer for a short while: no crash, hang, foreign exception or boundless memory."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fuzz import mutate
+from tests.fuzz.run import Ready, run
+from tests.fuzz.targets import TARGETS
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_parser(name: str) -> None:
+    if name == "schema":
+        pytest.importorskip("llguidance")
+    result = run(name, TARGETS[name], seed=1, count=150)
+    assert result.faults == [] and result.inputs >= 150
+    assert result.refused < result.inputs
+
+
+def faulty(act: Any, one_line: bool = True) -> list[str]:
+    def start(folder: Path) -> Ready:
+        return Ready(act, lambda rng: rng.randrange(4), (ValueError,), one_line=one_line)
+
+    return run("faulty", start, seed=0, count=20).faults
+
+
+def test_the_harness_sees_faults() -> None:
+    import ctypes
+
+    def crash(given: int) -> None:
+        ctypes.string_at(0)
+
+    def foreign(given: int) -> None:
+        raise KeyError(given)
+
+    def large(given: int) -> None:
+        bytes(3 << 30)
+
+    calls: list[int] = []
+
+    def slow(given: int) -> None:
+        calls.append(given)
+        until = time.process_time() + 2.2
+        while len(calls) == 6 and time.process_time() < until:
+            pass
+
+    def ragged(given: int) -> None:
+        raise ValueError("two\nlines")
+
+    assert "the process ended (signal 11)" in faulty(crash)[0]
+    assert "KeyError" in faulty(foreign)[0]
+    assert "MemoryError" in faulty(large)[0]
+    assert "s of CPU time" in faulty(slow)[0]
+    assert "not one line" in faulty(ragged)[0] and faulty(ragged, one_line=False) == []
+    assert faulty(lambda given: None) == []
+
+
+def test_inputs_follow_from_their_seed() -> None:
+    whole = {"a": [1, {"b": "c"}], "d": None}
+    for make in (
+        lambda rng: mutate.text(rng, b"one two\nthree = four\n"),
+        lambda rng: mutate.binary(rng, bytes(range(99))),
+        lambda rng: mutate.json_text(rng, whole),
+    ):
+        assert [make(random.Random(i)) for i in range(50)] == [make(random.Random(i)) for i in range(50)]
+        assert len({make(random.Random(i)) for i in range(50)}) > 20
