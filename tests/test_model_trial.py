@@ -16,7 +16,7 @@ from qwen35.model.text import TextModel
 from tests.model_bundle import bundle_path, run, tokens
 
 IDS = tokens("tied", 24)
-QUIET = "emu:threads=1,quiet,tdr=0.2"
+QUIET = "emu:threads=1,quiet,tdr=1"
 
 
 @pytest.fixture(autouse=True)
