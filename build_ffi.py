@@ -3,6 +3,9 @@
 Run as a script it rebuilds them in place (`python build_ffi.py`); setuptools uses :class:`BuildExt`
 through pyproject.toml. Each extension is one entry of :data:`MODULES`. Functions that need more than baseline
 x86-64 carry their own `target` attribute and are chosen at run time, so no file needs special flags.
+
+AMDXDNA_SANITIZE=address,undefined builds them with gcc's sanitizers instead, below build/sanitized, for
+tests/test_sanitizers.py.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 # Py_LIMITED_API's lowest supported Python, 3.10, as in pyproject's bdist_wheel tag.
 LIMITED_API = "0x030A0000"
+SANITIZE = os.environ.get("AMDXDNA_SANITIZE", "")
+SANITIZED = ROOT / "build" / "sanitized"
 
 
 class Module(NamedTuple):
@@ -73,12 +78,17 @@ class BuildExt(build_ext):
             ext.extra_compile_args = ["-O3", "-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter",
                                       "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
             ext.extra_link_args = ["-pthread", "-Wl,-s"]
+            if SANITIZE:
+                ext.extra_compile_args += [f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all", "-O1", "-g",
+                                           "-fno-omit-frame-pointer"]
+                ext.extra_link_args = ["-pthread", f"-fsanitize={SANITIZE}"]
             ext.libraries = ["m"]
             ext.py_limited_api = True
 
 
 def build_in_place() -> None:
-    """Compiles every extension beside its package, for a checkout that is used without installing.
+    """Compiles every extension beside its package, for a checkout that is used without installing; with
+    AMDXDNA_SANITIZE below build/sanitized.
 
     Safe to call from several processes at once: a lock file serialises them.
     """
@@ -88,7 +98,9 @@ def build_in_place() -> None:
     (ROOT / "build").mkdir(exist_ok=True)
     lock = open(ROOT / "build" / "lock", "w")  # noqa: SIM115 -- held until exit
     fcntl.flock(lock, fcntl.LOCK_EX)
-    setup(script_args=["-q", "build_ext", "--inplace"])
+    where = (["--build-lib", str(SANITIZED), "--build-temp", str(ROOT / "build" / "sanitized-objects")]
+             if SANITIZE else ["--inplace"])
+    setup(script_args=["-q", "build_ext", *where])
 
 
 if __name__ == "__main__":

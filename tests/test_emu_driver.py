@@ -239,7 +239,7 @@ def test_iovas_come_from_the_top(ready: Open) -> None:
     chunk = driver(client).memory.by_offset[client.heap_bo.offset]
     assert chunk.iova % HEAP_CHUNK == 0
     client.close_bo(client.destination.handle)
-    client.node.munmap(client.destination.host, PAGE)
+    client.munmap(client.destination.host, PAGE)
     assert client.bo(PAGE).device == client.destination.device
 
 

@@ -72,10 +72,10 @@ def test_unmapped_memory_can_be_mapped_again(ready: Open) -> None:
     offset = client.info(handle).map_offset
     first = client.node.mmap(PAGE, offset)
     ffi.buffer(ffi.cast("char *", first), 4)[:] = b"data"
-    client.node.munmap(first, PAGE)
+    client.munmap(first, PAGE)
     second = client.node.mmap(PAGE, offset)
     assert bytes(ffi.buffer(ffi.cast("char *", second), 4)) == b"data"
-    client.node.munmap(second, PAGE)
+    client.munmap(second, PAGE)
 
 
 def test_a_mapping_is_cut_and_its_rest_still_counts(ready: Open) -> None:
@@ -84,13 +84,13 @@ def test_a_mapping_is_cut_and_its_rest_still_counts(ready: Open) -> None:
     bo.view()[:] = b"q" * (4 * PAGE)
     space = client.reserve(4 * PAGE)
     client.node.mmap(4 * PAGE, bo.offset, address=space)
-    client.node.munmap(space + PAGE, PAGE)
+    client.munmap(space + PAGE, PAGE)
     client.close_bo(bo.handle)
-    client.node.munmap(bo.host, 4 * PAGE)
+    client.munmap(bo.host, 4 * PAGE)
     assert bytes(ffi.buffer(ffi.cast("char *", space + 2 * PAGE), 4)) == b"qqqq"
-    client.node.munmap(space, PAGE)
+    client.munmap(space, PAGE)
     assert bytes(ffi.buffer(ffi.cast("char *", space + 3 * PAGE), 4)) == b"qqqq"
-    client.node.munmap(space + 2 * PAGE, 2 * PAGE)
+    client.munmap(space + 2 * PAGE, 2 * PAGE)
     memory = client.node.driver.memory  # type: ignore[attr-defined]
     assert bo.offset not in memory.by_offset
 
@@ -102,7 +102,7 @@ def test_pasid_addresses_follow_the_mapping() -> None:
     client.node.mmap(PAGE, client.info(handle).map_offset, address=space)
     assert client.info(handle).vaddr == space
     assert client.run(stream.copy(PAGE, 0), client.source.device, space) == kit.COMPLETED
-    client.node.munmap(space, PAGE)
+    client.munmap(space, PAGE)
     assert client.info(handle).vaddr == kit.INVALID
     assert client.run(stream.copy(PAGE, 0), client.source.device, space) == kit.ERROR
     client.close()
@@ -124,7 +124,7 @@ def test_munmap_waits_for_commands_that_list_the_bo_with_pasid() -> None:
     program = stream.program([stream.Delay(150_000), stream.Copy(PAGE, 1)])
     seq = client.start(program, client.source.device, client.destination.device,
                        arguments=(client.destination.handle,))
-    client.node.munmap(client.destination.host, PAGE)
+    client.munmap(client.destination.host, PAGE)
     assert kit.state(client.command) == kit.COMPLETED
     client.wait(client.syncobj, seq, 0)
     client.close()
@@ -200,7 +200,7 @@ def test_freed_memory_goes_back(ready: Open) -> None:
     bo = client.bo(size)
     bo.view()[:] = b"x" * size
     assert os.fstat(store).st_blocks - before >= size // 512
-    client.node.munmap(bo.host, size)
+    client.munmap(bo.host, size)
     client.close_bo(bo.handle)
     assert os.fstat(store).st_blocks - before < 64
 
@@ -257,7 +257,7 @@ def test_mapping_user_memory_gives_the_memory_itself_and_unmapping_keeps_it(read
     handle = user_bo(client, (host, PAGE))
     assert client.node.mmap(PAGE, client.info(handle).map_offset) == host
     assert client.info(handle).vaddr == host
-    client.node.munmap(host, PAGE)
+    client.munmap(host, PAGE)
     ffi.buffer(ffi.cast("char *", host), 4)[:] = b"mine"
     client.close_bo(handle)
     assert bytes(ffi.buffer(ffi.cast("char *", host), 4)) == b"mine"
@@ -397,7 +397,8 @@ def test_equal_options_are_one_device() -> None:
     assert other.driver is not first.driver
     first.close()
     first.close()
-    second.client.ioctl(lib.DRM_IOCTL_VERSION, int(ffi.cast("uintptr_t", ffi.new("struct drm_version *"))))
+    version = ffi.new("struct drm_version *")
+    second.client.ioctl(lib.DRM_IOCTL_VERSION, int(ffi.cast("uintptr_t", version)))
     second.close()
     third = EmuNode(EmuOptions(slots=3, quiet=True))
     assert third.driver is not first.driver

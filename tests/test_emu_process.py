@@ -47,7 +47,7 @@ def test_a_forked_child_may_not_use_the_parents_node(address: str) -> None:
                     assert "parent process" in str(refused)
                 else:
                     os._exit(2)
-            client.node.munmap(client.source.host, PAGE)
+            client.munmap(client.source.host, PAGE)
             client.node.close()
             status = 0
         finally:
@@ -137,7 +137,7 @@ def test_unmapping_and_closing_under_a_running_command_never_crashes() -> None:
             for bo in (source, target):
                 if turn % 3 == 1:
                     client.close_bo(bo.handle)
-                client.node.munmap(bo.host, size)
+                client.munmap(bo.host, size)
             client._mappings.clear()
             client.node.close()
         print("alive")

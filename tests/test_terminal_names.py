@@ -83,8 +83,9 @@ def test_process_names_on_a_terminal(named: None, open_emu: Any, monkeypatch: py
     ("selftest", "--device", "{}"), ("power", "--device", "{}"), ("sensors", "--device", "{}"),
     ("decode", "{}"), ("errors", "{}"), ("{}",), ("info", "{}"),
     ("emulate", "-O", "{}", "--", "/bin/true"), ("example", "{}")])
-def test_names_of_files_and_options(words: tuple[str, ...], tmp_path: Path,
+def test_names_of_files_and_options(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                     capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)  # where a trace goes that is not told where
     name = f"{tmp_path}/{EVIL}" if words[0] not in ("{}", "errors", "decode") else EVIL
     if words[0] in ("insts", "xclbin", "run"):
         Path(name).write_bytes(b"nothing of the kind")

@@ -190,11 +190,24 @@ class Client:
         self._mappings: list[tuple[int, int]] = []
 
     def close(self) -> None:
-        """Closes the node and removes this client's mappings."""
+        """Closes the node and removes this client's mappings, each page of them once: what is unmapped may be
+        somebody else's mapping the next moment."""
         self.node.close()
-        for address, length in self._mappings:
-            self.node.munmap(address, length)
+        done = 0
+        for address, length in sorted(self._mappings):
+            start, end = max(address, done), address + length
+            if start < end:
+                self.node.munmap(start, end - start)
+                done = end
         self._mappings = []
+
+    def munmap(self, address: int, length: int) -> None:
+        """Unmaps a range, which :meth:`close` leaves alone then."""
+        self.node.munmap(address, length)
+        end = address + length
+        ranges = [(start, start + size) for start, size in self._mappings]
+        left = [part for low, high in ranges for part in ((low, min(high, address)), (max(low, end), high))]
+        self._mappings = [(low, high - low) for low, high in left if low < high]
 
     def ioctl(self, request: int, value: Any) -> None:
         """One request on a cffi struct."""
