@@ -10,7 +10,7 @@ import contextlib
 import io
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,8 +20,12 @@ from amdxdna.files import open_regular
 from qwen35.errors import ImageError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
-MAX_PIXELS = 100_000_000
-"""Largest picture that is decoded, in pixels (a 300 MB RGB array); larger ones are refused unread."""
+MAX_PIXELS = 16_777_216
+"""Largest picture that is read: as many pixels as a Qwen3.5 checkpoint's processor lets through unshrunk
+(`longest_edge` of its preprocessor_config.json). Larger ones are refused by their header: whatever is read
+takes less than 300 MiB."""
+MAX_BYTES = 80_000_000
+"""Largest file: more than such a picture takes without compression, at four bytes a pixel."""
 MAX_RATIO = 200
 """Thinnest picture taken: the longer side over the shorter (transformers' Qwen2-VL smart_resize)."""
 
@@ -71,10 +75,14 @@ def _from_file(path: str) -> Rgb:
         from PIL import Image
     except ImportError as error:
         raise ImageError("pictures need the pillow package", remedy="install pillow") from error
-    with _reading(path), open_regular(path) as raw, io.BufferedReader(raw) as file, \
-            Image.open(file, formats=FORMATS) as image:
-        _check_size(image.width, image.height, path)
-        return _decode(image, path)
+    with _reading(path), open_regular(path) as raw, io.BufferedReader(raw) as file:
+        size = os.fstat(raw.fileno()).st_size
+        if size > MAX_BYTES:
+            raise ImageError(f"the file has {size:,} bytes; at most {MAX_BYTES:,} are read", path,
+                             "make it smaller")
+        with Image.open(file, formats=FORMATS) as image:
+            _check_size(image.width, image.height, path)
+            return _decode(image, path)
 
 
 @contextlib.contextmanager
@@ -121,15 +129,35 @@ def _check_size(width: int, height: int, where: str) -> None:
 
 
 def _decode(image: Any, where: str) -> Rgb:
-    from PIL import ImageOps
+    image.load()
+    turned = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
+    rgb = np.empty((image.height, image.width, 3), np.uint8)
+    rows = max(_STRIP // image.width, 1)
+    # In strips: a conversion of the whole would hold the picture several times.
+    for top in range(0, image.height, rows):
+        part = image.crop((0, top, image.width, min(top + rows, image.height)))
+        rgb[top:top + rows] = _rgb(part, image.info, where)
+    return rgb if turned is None else np.ascontiguousarray(turned(rgb))
 
-    image = ImageOps.exif_transpose(image)
-    mode = image.mode
+
+_STRIP = 1 << 18
+"""Pixels that are converted at a time."""
+_ORIENTATION = 0x0112
+_TURNS: dict[int, Callable[[Rgb], Rgb]] = {
+    2: lambda a: a[:, ::-1], 3: lambda a: a[::-1, ::-1], 4: lambda a: a[::-1],
+    5: lambda a: a.transpose(1, 0, 2), 6: lambda a: np.rot90(a, -1),
+    7: lambda a: a[::-1, ::-1].transpose(1, 0, 2), 8: lambda a: np.rot90(a)}
+"""What makes a picture of each EXIF orientation upright (Exif 2.3, table 6)."""
+
+
+def _rgb(part: Any, info: dict[Any, Any], where: str) -> Rgb:
+    """A strip of a picture as RGB bytes."""
+    mode = part.mode
     if mode in ("I", "F") or mode.startswith("I;16"):
-        return _from_array(_to_8_bits(np.asarray(image), where))
-    if "transparency" in image.info or mode in ("RGBA", "LA", "PA", "RGBa", "La"):
-        return _over_white(np.asarray(image.convert("RGBA")))
-    return np.ascontiguousarray(image.convert("RGB"))
+        return _from_array(_to_8_bits(np.asarray(part), where))
+    if "transparency" in info or mode in ("RGBA", "LA", "PA", "RGBa", "La"):
+        return _over_white(np.asarray(part.convert("RGBA")))
+    return np.asarray(part.convert("RGB"))
 
 
 def _to_8_bits(values: NDArray[Any], where: str) -> Rgb:
