@@ -73,6 +73,8 @@ class _Answer:
             finish = "cancel"
         except (GeneratorExit, KeyboardInterrupt):
             finish = "cancel"
+            for _ in self._show(self._splitter.flush()):
+                pass  # nobody reads on, and what waited for the next piece was said all the same
             raise
         finally:
             self.end(finish)

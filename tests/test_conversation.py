@@ -300,6 +300,27 @@ def test_a_second_block_of_reasoning_is_no_answer(tmp_path: Path) -> None:
     assert str(model.chat("x", thinking=True)) == "First.\nSecond."
 
 
+def test_text_that_waits_for_the_end_is_not_lost(tmp_path: Path) -> None:
+    """The reasoning names the marker, so only the end shows that what follows is the answer."""
+    model = fake(tmp_path, lambda q: "the <think> mark\n</think>\n\nAnswer, and more of it")
+    assert str(model.chat("x", thinking=True)) == "Answer, and more of it"
+    tokens = len(model.tokenizer.encode("the <think> mark\n</think>\n\nAnswer,", allow_special=True))
+    cut = model.chat("x", thinking=True, max_new=tokens).result()
+    assert cut.text == "Answer," and cut.finish == "length" and cut.reasoning == "the <think> mark"
+    asked: list[int] = []
+
+    def interrupted() -> bool:
+        asked.append(1)
+        if len(asked) > tokens:
+            raise KeyboardInterrupt
+        return False
+
+    reply = model.chat("x", thinking=True, cancel=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        reply.result()
+    assert reply.finish == "cancel" and "Answer,".startswith(reply.text) and len(reply.text) > 4
+
+
 def test_save_and_load(model: Qwen35, tmp_path: Path) -> None:
     talk = model.conversation("süß")
     talk.ask("eins 🐧").result()
