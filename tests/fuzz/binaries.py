@@ -13,7 +13,7 @@ from amdxdna import insts as instructions
 from amdxdna import pdi as images
 from amdxdna._native import ffi
 from amdxdna.cli import insts as listing
-from amdxdna.emu.kernels import stream
+from amdxdna.emu.kernels import families, stream
 from amdxdna.errors import BadXclbin
 from amdxdna.pdi import drawing, summary
 from amdxdna.trace import fields, packets
@@ -59,6 +59,12 @@ def pdi(folder: Path) -> Ready:
 
     originals = [build(design(), transformed=transformed) for transformed in (False, True)]
     return Ready(parse, partial(_edited, originals), (images.BadPdi,))
+
+
+def family(folder: Path) -> Ready:
+    """The mark by which the emulated NPU knows its own PDIs."""
+    originals = [families.pdi(one) for one in families.Family]
+    return Ready(families.family_of, partial(_edited, originals), (families.UnknownPdi,))
 
 
 def _disassembled(data: bytes) -> None:

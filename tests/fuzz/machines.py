@@ -9,7 +9,7 @@ from pathlib import Path
 
 from amdxdna import sysfs
 from amdxdna.cli import snapshot
-from amdxdna.doctor import diagnosis, events
+from amdxdna.doctor import diagnosis, events, program
 from amdxdna.doctor.scrub import Scrubber, private_names
 from amdxdna.emu.options import EmuOptions
 from amdxdna.errors import BadArgument
@@ -74,6 +74,23 @@ def options(folder: Path) -> Ready:
         _ = EmuOptions.parse(given[0], {"AMDXDNA_EMU": given[1]}).personality
 
     return Ready(parse, make, (BadArgument,), one_line=False)
+
+
+def numbers(folder: Path) -> Ready:
+    """Sizes of buffers on the command line."""
+    parts = ["1", "0", "4k", "16M", "1G", "1e9", " ", ",", "-1", "0x10", "9" * 30, "9" * 6000, *mutate.WORDS]
+
+    def parse(text: str) -> None:
+        size = program.byte_count(text)
+        assert size is None or size >= 0
+        assert all(one > 0 for one in program.sizes(text))
+
+    return Ready(
+        parse,
+        lambda rng: "".join(rng.choices(parts, k=rng.randrange(5))),
+        (BadArgument,),
+        one_line=False,
+    )
 
 
 def _log() -> list[str]:

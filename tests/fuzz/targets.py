@@ -21,6 +21,7 @@ TARGETS: dict[str, Callable[[Path], Ready]] = {
     "tokenizer": bundles.tokenizer,
     "xclbin": binaries.xclbin,
     "pdi": binaries.pdi,
+    "family": binaries.family,
     "insts": binaries.insts,
     "elf": binaries.elf,
     "stream": binaries.emulator_stream,
@@ -33,6 +34,7 @@ TARGETS: dict[str, Callable[[Path], Ready]] = {
     "conversation": chats.conversation,
     "sampling": chats.sampling,
     "emu-options": machines.options,
+    "numbers": machines.numbers,
     "kernel-log": machines.kernel_log,
     "machine": machines.machine,
 }
