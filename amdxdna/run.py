@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from amdxdna import ioctl, packet
@@ -159,7 +160,8 @@ class Run:
     def __init__(self, context: HwContext, command: Command) -> None:
         self.outputs: Sequence[Buffer] = ()
         """Buffers that every wait makes readable for the host."""
-        self._context = context
+        self._context: HwContext | None = context
+        """None once the command is over: who keeps a Run does not keep its context."""
         self._sequence: int = command.exec.seq
         self._state: int = State.NEW
         self._error: XdnaError | None = None
@@ -194,16 +196,18 @@ class Run:
         CommandFailed, CommandTimeout, CommandAborted or CommandRejected as the command ended; again at every
         further wait.
         """
-        if self._command is not None:
+        context = self._context
+        if self._command is not None and context is not None:
             if timeout is None:
-                limit = self._context.client.wait_half_ns
+                limit = context.client.wait_half_ns
                 if not self._over(time.monotonic_ns() + limit if limit else FOREVER):
                     self._wait_on()
             elif not self._over(_deadline(timeout)):
                 raise WaitTimeout(f"the command has not completed within {timeout} s",
                                   call="SYNCOBJ_TIMELINE_WAIT", remedy="Wait again: it is still running")
         if self._error is not None:
-            raise self._error
+            # A copy: its traceback holds the caller's frames, which the Run must not keep.
+            raise copy(self._error)
         for buffer in outputs:
             buffer.from_device()
         for buffer in self.outputs:
@@ -216,7 +220,7 @@ class Run:
         Raises CommandInFlight.
         """
         context, command = self._context, self._command
-        if command is None:
+        if command is None or context is None:
             return
         half = context.client.wait_half_ns * 1e-9 + context.qos.gops * (len(command.members) or 1)
         before = context.in_flight()
@@ -229,9 +233,9 @@ class Run:
 
     def _over(self, deadline: int) -> bool:
         command = self._command
-        if command is None:
-            return True
         context = self._context
+        if command is None or context is None:
+            return True
         if command.state is None and not command.over(context.client, self._sequence, deadline):
             return False
         with context.lock:
@@ -246,11 +250,12 @@ class Run:
                         self._error = failure(command, context.client)
                     context.finished(command)
                 self._command = None
+                self._context = None
         return True
 
     def __del__(self) -> None:
         command = getattr(self, "_command", None)
-        if command is not None:
+        if command is not None and self._context is not None:
             self._context.orphans.append((command, self._sequence))
 
 

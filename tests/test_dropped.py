@@ -16,7 +16,7 @@ from amdxdna import errors, packet
 from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
-from amdxdna.emu.kernels.stream import Copy, Delay
+from amdxdna.emu.kernels.stream import Copy, Delay, Fail
 from amdxdna.node import open_node
 from amdxdna.reaper import collect, reap
 from amdxdna.xclbin import Xclbin, writer
@@ -159,6 +159,49 @@ def test_runs_that_are_kept_hold_no_context(open_emu, no_cycles):
     reap()
     assert len(device.contexts()) == 1
     assert late.wait().done and all(run.done for run in runs)
+
+
+def test_a_finished_run_keeps_no_context(open_emu, no_cycles):
+    device = open_emu("slots=2")
+    runs = []
+    for _ in range(4):
+        context = device.context(copy_xclbin())
+        run, *_ = begin(device, context, 0)
+        runs.append(run.wait())
+    del context, run
+    reap()
+    assert device.contexts() == () and all(run.done and run.wait() is run for run in runs)
+
+
+@pytest.mark.parametrize("how", ["fails", "hangs", "rejected", "closed", "full"])
+def test_an_error_keeps_nothing(no_cycles, how):
+    """An exception's traceback holds the frames it came through; nothing here may hold the exception."""
+    node = ProxyNode(open_node("emu:quiet,threads=1,tdr=0.2,slots=1"))
+
+    def use() -> None:
+        device = Device.open(node)
+        pair = device.alloc(64), device.alloc(64)
+        kernel = {"fails": lambda: device.pool.kernel(copy_xclbin(), stream.program([Fail(0x3000002)])),
+                  "hangs": lambda: hanging(device)}.get(how, lambda: adder(device, 64, 1))()
+        with pytest.raises(errors.XdnaError):
+            if how == "rejected":
+                device.context(copy_xclbin()).run(bytes(64)).wait()
+            elif how == "closed":
+                kernel.close()
+                kernel.run(*pair)
+            elif how == "full":
+                context = device.context(copy_xclbin(1))
+                kernel.run(*pair)
+                del context
+            else:
+                run = kernel.start(*pair)
+                for _ in range(2):
+                    with pytest.raises(errors.CommandFailed):
+                        run.wait()
+                run.wait()
+
+    use()
+    until(lambda: node.closes)
 
 
 def test_a_kernel_that_shares_its_context_leaves_it(open_emu, no_cycles):
