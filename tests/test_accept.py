@@ -122,6 +122,36 @@ def test_user_memory_that_a_driver_keeps(quick: None) -> None:
     assert options(run)["QWEN35_WEIGHTS"] == "auto"
 
 
+def test_kernels_whose_weights_only_they_can_read(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a compiled bundle: the head is held against the host, the others' GEMM against their GEMV."""
+    from qwen35.accept.kernels import text_kernels
+    from qwen35.formats import bfp16
+
+    run = Acceptance(bundle_path("tied"), EMU, max_ctx=64)
+    items = run.items()
+    while next(items).name != "driver":
+        pass
+    assert run.model is not None
+    text = run.model.model
+    monkeypatch.setitem(vars(text.bundle), "emulated", False)
+    decode = bfp16.decode_rows
+
+    def other(stream, dim, rows, *, out=None):
+        """Layer streams in an order of the compiler's own: what the host makes of them is something else."""
+        found = decode(stream, dim, rows, out=out)
+        return found if stream.nbytes == text.bundle.tensors.info("head0").nbytes else -found
+
+    monkeypatch.setattr(bfp16, "decode_rows", other)
+    found = {item.name: item for item in text_kernels(text)}
+    assert [item.line for item in found.values() if item.verdict is not Verdict.OK] == []
+    assert "only its kernel knows" in found["gemv lin"].text and "from host" in found["gemv head"].text
+    assert "differs from the GEMV" in found["gemm gu x1"].text
+    text.device.node.driver.npu.faults.next("corrupt", 1, 2)
+    broken = {item.name: item for item in text_kernels(text)}
+    assert any(item.verdict is Verdict.FAIL for item in broken.values())
+    run.close()
+
+
 def test_the_command_and_its_report(
     quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

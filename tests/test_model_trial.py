@@ -149,6 +149,28 @@ def test_buffers_of_a_command_that_never_ended_are_not_used_again(
     assert np.array_equal(answers(text), wanted)
 
 
+def test_a_towers_buffers_are_left_alone_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    from amdxdna.pool import SharedContext
+    from qwen35.model.npu import NpuModel
+    from qwen35.vision.tower import VisionTower
+
+    bundle = Bundle.open(bundle_path("vision"))
+    config = bundle.config.vision
+    assert config is not None
+    patches = np.random.default_rng(0).standard_normal((16, config.patch_dim), np.float32)
+    with Device.open(QUIET) as device:
+        tower = VisionTower(bundle, NpuModel(bundle, device), config)
+        want = tower.encode(patches, (4, 4))
+        before = {buffer.address for buffer in tower._buffers.values()}
+        with monkeypatch.context() as patch, pytest.raises(CommandFailed):
+            patch.setattr(SharedContext, "settle", lambda shared: False)
+            device.node.driver.npu.faults.next("fail")
+            tower.encode(patches, (4, 4))
+        assert np.array_equal(tower.encode(patches, (4, 4)), want)
+        assert not before & {buffer.address for buffer in tower._buffers.values()}
+        tower.close()
+
+
 def test_a_context_that_cannot_be_destroyed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     text = load("tdr=0,hang=1-", chains="off")
     kernel = text.npu.kernel("o", 0)

@@ -32,8 +32,8 @@ __all__ = ["TOLERANCE", "text_kernels", "vision_kernels"]
 
 F32 = NDArray[np.float32]
 TOLERANCE = 0.05
-"""Of an element's difference, relative to the result's root mean square: bf16 results and block-float
-activations (8 bits of mantissa a block of 8) stay below; a wrong operand or stride does not."""
+"""Of an element's difference, relative to its size and the root mean square of its row: bf16 results and
+block-float activations (8 bits of mantissa a block of 8) stay below; a wrong operand or stride does not."""
 ROWS = 4
 """Rows of a GEMM's A that are not zero, at its beginning and at its end."""
 HEAD_ROWS = 2048
@@ -162,7 +162,7 @@ class _Kernel:
         worst = _difference(got, want)
         values["largest_difference"] = worst if np.isfinite(worst) else None
         rate = f"{values['gb_s']:.1f} GB/s" if "gb_s" in values else f"{values['gflop_s']:,.0f} GFLOP/s"
-        text = f"differs from {self.by} by {worst:.4f} of its root mean square, {values['ms']:.2f} ms, {rate}"
+        text = f"differs from {self.by} by {worst:.2%} at most, {values['ms']:.2f} ms, {rate}"
         if not same:
             return Item(name, Verdict.FAIL, f"two runs differ; {text}", values)
         return Item(name, Verdict.OK if worst < TOLERANCE else Verdict.FAIL, text, values)
@@ -207,10 +207,11 @@ def _poison(buffer: Buffer) -> None:
 
 
 def _difference(got: NDArray[np.float64], want: NDArray[np.float64]) -> float:
-    """The largest difference, over the wanted rows' root mean square; infinite for what is no number."""
+    """The largest difference, over the element's size and its row's root mean square together; infinite for
+    what is no number."""
     if got.shape != want.shape or not np.isfinite(got).all():
         return float("inf")
-    scale = np.sqrt((want**2).mean(axis=1, keepdims=True)) + 1e-30
+    scale = np.sqrt((want**2).mean(axis=1, keepdims=True)) + np.abs(want) + 1e-30
     return float((np.abs(got - want) / scale).max())
 
 

@@ -135,7 +135,7 @@ class Acceptance:
         verdict = Verdict.NOTE if profile.careful else Verdict.OK
         if profile.careful:
             text += "; this package does not know it: the careful ways are used"
-        if not profile.singles_trusted:
+        elif not profile.singles_trusted:
             text += "; a failed command may read as completed: use a newer driver"
             verdict = Verdict.FAIL
         yield Item("driver", verdict, text, profile.as_json())
