@@ -10,6 +10,7 @@ from amdxdna import profile
 from amdxdna.device import Device
 from amdxdna.emu.personality import PERSONALITIES
 from amdxdna.node import KernelNode
+from tests.emulation import emulate_python
 
 MIB = 1 << 20
 
@@ -100,3 +101,17 @@ def test_a_node_reads_its_machine(tmp_path: Path) -> None:
     finally:
         node.close()
     assert (found.in_tree, found.tdr_seconds) == (False, 6.0)
+
+
+@pytest.mark.parametrize("driver", ["7.3", "6.18.5", "oot-legacy"])
+def test_a_program_on_an_emulated_node_sees_that_drivers_module(driver: str) -> None:
+    program = ("from amdxdna.device import Device\n"
+               "with Device.open('auto') as device:\n"
+               "    assert not device.emulated\n"
+               "    p = device.profile\n"
+               "    print(p.name, p.in_tree, p.chains_trusted, p.tdr_seconds, p.context_limit, sep='|')\n")
+    ended = emulate_python(program, options=f"quiet,driver={driver}")
+    with Device.open(f"emu:quiet,privileged=1,driver={driver}") as device:
+        p = device.profile
+    assert ended.stdout.strip() == "|".join(map(str, (
+        p.name, p.in_tree, p.chains_trusted, p.tdr_seconds, p.context_limit))), ended.stderr

@@ -92,7 +92,7 @@ class Supervisor:
         # The program's opens and BOs are descriptors here; its own limit is what it was started with.
         resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
         try:
-            self._tree = Tree(self.node)
+            self._tree = Tree(self.node, self.driver.kind)
             self._files = Files(self._tree)
             self._watch = CloseWatch()
             self._stop = os.eventfd(0, os.EFD_CLOEXEC)

@@ -19,7 +19,9 @@ from amdxdna._native import lib
 from amdxdna.emu.driver.store import error
 from amdxdna.emu.npu import Npu
 from amdxdna.emu.pci.registers import CLASS_SIGNAL_PROCESSING, DEVICE_NPU2, REVISION_STRIX, VENDOR_AMD
+from amdxdna.emu.personality import PERSONALITIES, Personality
 from amdxdna.emu.seccomp import folders
+from amdxdna.profile import MODULE, RELEASE
 
 FUNCTION = "acce:c5:00.1"
 MAJOR = 261
@@ -36,9 +38,10 @@ class Tree:
     A node elsewhere than /dev/accel/accelN has no sysfs entries.
     """
 
-    def __init__(self, node: str) -> None:
-        """Raises OSError when the folder cannot be made."""
+    def __init__(self, node: str, kind: Personality | None = None) -> None:
+        """`kind`: the driver whose module and kernel are shown. Raises OSError without room for a folder."""
         self.node = os.path.normpath(node)
+        self._kind = kind or PERSONALITIES["7.3"]
         accel = _ACCEL.fullmatch(self.node)
         self.number = int(accel[1]) if accel else 0
         self.root, self._folder = folders.make()
@@ -56,6 +59,9 @@ class Tree:
                            "/sys/bus/pci/drivers/amdxdna", "/sys/module/amdxdna",
                            f"{PCI_DEVICES}/{FUNCTION}", f"/sys/dev/char/{MAJOR}:{self.number}")
             tokens = ["/fd/", "accel", "acce:", "amdxdna", f"/{MAJOR}:", PCI_DEVICES]
+            if self._kind.release != PERSONALITIES["7.3"].release:
+                self._roots += (f"/{RELEASE}",)
+                tokens.append(f"/{RELEASE}")
         self.tokens = b"".join(os.fsencode(token) + b"\0" for token in tokens) + b"\0"
         """For xdna_notice_next: what a path that concerns the device has in it."""
 
@@ -89,6 +95,11 @@ class Tree:
                                       "DEVTYPE=accel_minor")
         self._file("sys/module/amdxdna/initstate", "live")
         self._file("sys/module/amdxdna/refcnt", "1")
+        self._file(RELEASE, self._kind.release)
+        for part in ("taint", "version", *(f"parameters/{each}" for each in self._kind.parameters)):
+            shown = self._kind.text(f"{MODULE}/{part}", privileged=True)
+            if shown is not None:
+                self._file(f"{MODULE}/{part}", shown)
         for link, to in {
                 f"{accel}/device": _DEVICE, f"{accel}/subsystem": "sys/class/accel",
                 f"{_DEVICE}/driver": "sys/bus/pci/drivers/amdxdna", f"{_DEVICE}/subsystem": "sys/bus/pci",
