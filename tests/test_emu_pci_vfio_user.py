@@ -193,6 +193,18 @@ def test_interrupts(served: Served, client: Client) -> None:
     os.close(fd)
 
 
+def test_interrupts_into_anything(served: Served, client: Client) -> None:
+    """A vector's descriptor is the client's: one that cannot be written to, or would block, stops nothing."""
+    full, null = os.eventfd(0), os.open("/dev/null", os.O_RDONLY)
+    os.eventfd_write(full, (1 << 64) - 2)
+    for vector, fd in ((3, full), (4, null)):
+        client.ask(vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 2, vector, 1), [fd])
+        served.function.interrupts.raise_vector(vector)
+    assert os.eventfd_read(full) == (1 << 64) - 2
+    os.close(full)
+    os.close(null)
+
+
 @pytest.mark.parametrize(("command", "body", "expected"), [
     (vfio_user.DMA_READ, bytes(16), errno.EOPNOTSUPP),
     (99, b"", errno.EOPNOTSUPP),

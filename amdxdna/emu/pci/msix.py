@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import struct
 import threading
 
@@ -65,7 +67,13 @@ class Interrupts:
             return frozenset(self._pending)
 
     def _signal(self, fd: int) -> None:
-        os.write(fd, struct.pack("<Q", 1))
+        # The descriptor is the client's, and may be of anything: what cannot be written to tells it nothing,
+        # and an eventfd that would block has been signalled already.
+        with contextlib.suppress(OSError):
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+            if any(events & select.POLLOUT for _, events in poll.poll(0)):
+                os.write(fd, struct.pack("<Q", 1))
 
     def _close(self, vector: int) -> None:
         fd = self._fds.pop(vector, None)
