@@ -242,6 +242,21 @@ def test_a_mapping_of_what_is_not_there(address: int, size: int, offset: int, se
     assert (served.function.memory.ranges(), served.function.memory.windows) == ([], 0)
 
 
+@pytest.mark.parametrize(("address", "size"), [(0, PAGE - 64), (64, PAGE), (PAGE - 1, 1), (1 << 63, 1)])
+def test_unmapping_parts_of_pages(address: int, size: int, served: Served, client: Client) -> None:
+    """Refused, and the mapping stays whole; the client can leave, and the next one come."""
+    fd = sealed(PAGE)
+    client.ask(vfio_user.DMA_MAP, struct.pack("<IIQQQ", 32, 3, 0, 0, PAGE), [fd])
+    os.close(fd)
+    client.send(client.message(vfio_user.DMA_UNMAP, struct.pack("<IIQQ", 24, 0, address, size)))
+    assert client.reply()[1] == errno.EINVAL
+    assert served.function.memory.ranges() == [(0, PAGE)]
+    client.socket.close()
+    second = Client(served.server.path)
+    second.ask(vfio_user.GET_INFO, bytes(16))
+    second.socket.close()
+
+
 def test_memory_that_can_shrink(served: Served, client: Client) -> None:
     """A file that its owner may still cut off would end the server at the next access."""
     fd = os.memfd_create("ram", os.MFD_ALLOW_SEALING)

@@ -29,6 +29,13 @@ def call(driver: Driver, target: str, timeout: float = 120, **arguments: Any) ->
     return driver.machine.request("call", timeout=timeout, target=target, arguments=arguments)
 
 
+def skip_what_is_not_run(driver: Driver, name: str) -> None:
+    """Skips what the driver's column only notes."""
+    difference = driver.differences.get(name)
+    if difference is not None and difference.words is None:
+        pytest.skip(f"{driver.name}: {difference.does}")
+
+
 def settle(driver: Driver, name: str, answer: guest.Answer, warns: str | None = None) -> None:
     """Holds an answer against the driver's column."""
     if "skip" in answer.value:
@@ -55,9 +62,7 @@ def clean(driver: Driver) -> Iterator[Driver]:
 def test_conformance(name: str, driver: Driver) -> None:
     """A case of the suite, in a process of its own, on a freshly probed device."""
     case = kit.CASES[name]
-    difference = driver.differences.get(name)
-    if difference is not None and difference.words is None:
-        pytest.skip(f"{driver.name}: {difference.does}")
+    skip_what_is_not_run(driver, name)
     driver.probe(**case.options)
     answer = call(driver, "tests.vm.guest_side:run", case.seconds, name=name)
     settle(driver, name, answer, case.warns)
@@ -67,6 +72,7 @@ def test_conformance(name: str, driver: Driver) -> None:
 @pytest.mark.parametrize("name", TESTS)
 def test_binding(name: str, clean: Driver) -> None:
     """The binding and its context pool."""
+    skip_what_is_not_run(clean, f"binding.{name}")
     answer = call(clean, "tests.vm.binding_side:run", name=name, pasid=True,
                   reports=not clean.older)
     settle(clean, f"binding.{name}", answer)

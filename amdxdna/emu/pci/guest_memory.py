@@ -9,6 +9,7 @@ model's kernels read and write the guest's buffers in place.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -114,7 +115,9 @@ class GuestMemory:
             self.maps += 1
 
     def unmap(self, address: int, size: int) -> None:
-        """Takes away all mappings within [address, address + size)."""
+        """Takes away all mappings within [address, address + size). Raises OSError for no whole pages."""
+        if size % _PAGE or address % _PAGE:
+            raise OSError(errno.EINVAL, f"cannot unmap {size:#x} bytes at {address:#x}")
         with self._lock:
             for start, end in list(self._mapped):
                 low, high = max(start, address), min(end, address + size)
@@ -127,8 +130,10 @@ class GuestMemory:
     def clear(self) -> None:
         """Takes away every mapping."""
         with self._lock:
-            for start, end in list(self._mapped):
-                self._windows.clear(start, end - start)
+            for start, end in list(self._mapped) if self._users else ():
+                # Where there is no room for it a late access still finds the file, which cannot shrink.
+                with contextlib.suppress(OSError):
+                    self._windows.clear(start, end - start)
             self._mapped = AddressSet()
             self._tidy()
 
