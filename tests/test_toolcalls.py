@@ -174,6 +174,7 @@ ANY = {"type": "object", "properties": {"x": {"type": "string"}}}
         ({"$ref": "#/$defs/count"}, "5", 5),
         ({"anyOf": [{"$ref": "#/$defs/name"}, {"type": "null"}]}, "5", "5"),
         ({"$ref": "#/$defs/loop"}, "5", "5"),
+        ({"anyOf": [{"$ref": "#/$defs/loop"}, {"type": "integer"}]}, "5", 5),
         ({"$ref": "#/nowhere"}, "5", "5"),
         ({"$ref": "http://example.org"}, "[5]", [5]),
         ({"type": "int"}, "5", 5),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import shutil
@@ -158,7 +159,7 @@ def config(folder: Path) -> Ready:
     def make(rng: random.Random) -> bytes:
         if rng.random() < 0.5:
             return mutate.json_text(rng, original)
-        edited = mutate.tree(rng, original, lambda r: r.choice(_EDGES))
+        edited = mutate.tree(rng, original, lambda r: copy.deepcopy(r.choice(_EDGES)))
         return json.dumps(edited).encode()
 
     def edge(key: str, value: Any) -> bytes:

@@ -50,6 +50,8 @@ def messages(folder: Path) -> Ready:
         return [{"role": "user", "content": content}], more.get("tools")
 
     deep = mutate.nested(100_000)
+    circle: list[Any] = []
+    circle.append(circle)
     return Ready(
         parse,
         make,
@@ -62,6 +64,8 @@ def messages(folder: Path) -> Ready:
             lambda: one("\ud800"),
             lambda: one("x", tools=[{"a": float("nan")}]),
             lambda: one([deep]),
+            lambda: one(circle),
+            lambda: one("x", tools=[{"a": circle}]),
             lambda: one("x", tools=[{"a": deep}]),
             lambda: one("x", tools=[{"a": "\ud800"}]),
             lambda: one("<think>" * 200_000),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 #: CPU seconds and bytes that one input may take, and wall-clock seconds without progress that are a hang.
-SECONDS, BYTES, HANG = 2.0, 1 << 30, 120
+SECONDS, BYTES, HANG = 2.0, 1 << 30, 300
 
 
 @dataclass(frozen=True)
@@ -57,26 +57,24 @@ def input_of(ready: Ready, name: str, seed: int, index: int) -> Any:
 
 
 def _child(
-    name: str, start: Callable[[Path], Ready], seed: int, count: int, far: mmap.mmap, out: int
+    name: str, start: Callable[[Path], Ready], folder: str, seed: int, count: int, far: mmap.mmap, out: int
 ) -> None:
-    limit = min(count, 1 << 62)
-    with tempfile.TemporaryDirectory(dir=_scratch()) as folder:
-        ready = start(Path(folder))
-        result = Result(name)
-        for index in range(3):  # what is loaded once is no input's memory
-            _one(ready, name, seed, index, Result(name))
-        held = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
-        resource.setrlimit(resource.RLIMIT_AS, (held + BYTES, resource.RLIM_INFINITY))
-        began = time.monotonic()
-        for index in range(-len(ready.seeds), limit):
-            struct.pack_into("<q", far, 0, index)
-            struct.pack_into("<q", far, 8, struct.unpack_from("<q", far, 8)[0] + 1)
-            _one(ready, name, seed, index, result)
-            if len(result.faults) >= 10:
-                break
-        result.seconds = time.monotonic() - began
-        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        os.write(out, json.dumps(vars(result)).encode())
+    ready = start(Path(folder))
+    result = Result(name)
+    for index in range(3):  # what is loaded once is no input's memory
+        _one(ready, name, seed, index, Result(name))
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+    resource.setrlimit(resource.RLIMIT_AS, (held + BYTES, resource.RLIM_INFINITY))
+    began = time.monotonic()
+    for index in range(-len(ready.seeds), count):
+        struct.pack_into("<q", far, 0, index)
+        struct.pack_into("<q", far, 8, struct.unpack_from("<q", far, 8)[0] + 1)
+        _one(ready, name, seed, index, result)
+        if len(result.faults) >= 10:
+            break
+    result.seconds = time.monotonic() - began
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    os.write(out, json.dumps(vars(result)).encode())
 
 
 def _scratch() -> str | None:
@@ -109,6 +107,11 @@ def _one(ready: Ready, name: str, seed: int, index: int, result: Result) -> None
 
 def run(name: str, start: Callable[[Path], Ready], seed: int, count: int) -> Result:
     """Runs the seeds and `count` inputs of a target in a child process."""
+    with tempfile.TemporaryDirectory(dir=_scratch()) as folder:
+        return _run(name, start, folder, seed, count)
+
+
+def _run(name: str, start: Callable[[Path], Ready], folder: str, seed: int, count: int) -> Result:
     sys.stdout.flush()
     sys.stderr.flush()
     far = mmap.mmap(-1, 16)
@@ -118,7 +121,7 @@ def run(name: str, start: Callable[[Path], Ready], seed: int, count: int) -> Res
         status = 1
         try:
             os.close(ours)
-            _child(name, start, seed, count, far, theirs)
+            _child(name, start, folder, seed, count, far, theirs)
             status = 0
         except BaseException:
             traceback.print_exc()
