@@ -1,0 +1,153 @@
+"""Signals at every place of the binding where the interpreter looks for them: nothing leaks, all goes on."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from amdxdna.buffer import Buffer
+from amdxdna.device import Device
+from amdxdna.run import State
+from tests.binding import adder, copy_xclbin
+from tests.interrupting import SOAK, Ledger, everywhere, handlers, watchdog
+
+PLACES = max(12, SOAK // 20)
+"""Places of each operation, at most, that are tried."""
+
+
+class Rig:
+    """A device of two slots, kernels of three xclbins, and what each operation does with them."""
+
+    def __init__(self) -> None:
+        self.device = Device.open("emu:quiet,threads=1,slots=2")
+        self.kernels = [adder(self.device, 64, n + 1, variant=n) for n in range(3)]
+        self.a, self.b, self.c = (self.device.alloc(64) for _ in range(3))
+        self.a.view("u4")[:] = range(16)
+        self.turn = 0
+
+    def close(self) -> None:
+        self.device.close()
+
+    def run(self) -> None:
+        self.kernels[0].run(self.a, self.b)
+
+    def start(self) -> None:
+        runs = [self.kernels[0].start(self.a, self.b) for _ in range(6)]
+        for run in runs:
+            run.wait()
+
+    def dropped(self) -> None:
+        for _ in range(3):
+            self.kernels[0].start(self.a, self.b)
+        self.kernels[0].run(self.a, self.b)
+
+    def chain(self) -> None:
+        calls = [(self.kernels[0], (self.a, self.b)), (self.kernels[0], (self.b, self.c))]
+        self.device.pool.chain(calls).wait()
+
+    def evict(self) -> None:
+        for kernel in self.kernels:
+            kernel.run(self.a, self.b)
+
+    def alloc(self) -> None:
+        for kind in ("share", "cmd", "dev"):
+            self.device.alloc(5000, kind).close()
+
+    def drop(self) -> None:
+        for kind in ("share", "cmd", "dev"):
+            self.device.alloc(5000, kind).write(b"x" * 5000)
+
+    def sub(self) -> None:
+        whole = self.device.alloc(8192)
+        with whole.sub(4096) as part:
+            part.view()[:] = 1
+        whole.close()
+
+    def share(self) -> None:
+        whole = self.device.alloc(4096)
+        fd = -1
+        try:
+            fd = whole.export_fd()
+            self.device.import_fd(fd).close()
+            self.device.import_fd(fd, 4096).close()
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        whole.close()
+
+    def wrap(self) -> None:
+        self.device.wrap(mmap.mmap(-1, 8192)).close()
+
+    def context(self) -> None:
+        self.device.pool.unload()
+        self.device.context(copy_xclbin(7)).close()
+
+    def kernel(self) -> None:
+        kernel = adder(self.device, 64, 9, variant=9)
+        kernel.run(self.a, self.b)
+        kernel.close()
+
+    def unload(self) -> None:
+        self.device.pool.unload()
+        self.kernels[0].run(self.a, self.b)
+
+    def right(self) -> None:
+        """Runs of every kernel, whose results are those of the last."""
+        for n, kernel in enumerate(self.kernels):
+            self.b.view("u4")[:] = 0
+            assert kernel.run(self.a, self.b, outputs=[self.b], timeout=30).state is State.COMPLETED
+            assert self.b.view("u4").tolist() == list(range(n + 1, n + 17))
+
+
+OPERATIONS: list[Callable[[Rig], None]] = [
+    Rig.run, Rig.start, Rig.dropped, Rig.chain, Rig.evict, Rig.alloc, Rig.drop, Rig.sub, Rig.share, Rig.wrap,
+    Rig.context, Rig.kernel, Rig.unload,
+]
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with watchdog(120 + 2 * PLACES), handlers():
+        rig = Rig()
+        yield rig
+        rig.close()
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+def test_nothing_is_left_behind(rig: Rig, operation: Callable[[Rig], None]) -> None:
+    operation(rig)
+    rig.right()
+    ledger = Ledger(rig.device)
+    gc.collect()
+    before = ledger.read()
+
+    def check(where: str) -> None:
+        rig.right()
+        after = ledger.read()
+        if after != before:
+            gc.collect()
+            after = ledger.read()
+        assert after == before, where
+
+    assert everywhere(lambda: operation(rig), check, PLACES) > 0
+
+
+def test_a_device_is_closed(rig: Rig) -> None:
+    rig.right()
+    before = Ledger(rig.device).read()
+
+    def use() -> None:
+        with Device.open("emu:quiet,threads=1,slots=3") as device:
+            buffer: Buffer = device.alloc(64)
+            adder(device, 64, 1).run(buffer, buffer)
+
+    def check(where: str) -> None:
+        rig.right()
+        gc.collect()
+        assert Ledger(rig.device).read() == before, where
+
+    assert everywhere(use, check, PLACES) > 0
