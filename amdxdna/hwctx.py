@@ -7,6 +7,7 @@ import errno
 import os
 import threading
 import time
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,15 @@ DRAIN_SECONDS = 4.0
 """How long :meth:`HwContext.close` waits for commands: past the limit of 2 s of Linux 7.2 and newer."""
 
 HANDLE_LISTS = tuple(Struct(f"<{count}I") for count in range(packet.MAX_BUFFERS + 2))
+
+
+def _submitting() -> object:
+    """In place of the Run of a command that is being submitted."""
+    return _submitting
+
+
+def _nobody() -> None:
+    """In place of the Run of a command whose submit a handler's exception cut short."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +95,8 @@ class HwContext:
         self._dated = not client.profile.tells_timeouts
         self._good = False
         """Whether the last command that is over completed."""
-        self.orphans: deque[tuple[Command, int]] = deque()
-        """Commands, and their numbers, whose Runs were dropped before they were over. What is there twice, or
-        over by now and in use again, is known by its number."""
+        self._dropped: deque[object] = deque()
+        """Something for every Run that was dropped before it was over."""
         self._free: list[Command] = []
         self._pending: dict[Command, object] = {}
         self._own_pdis = pdis is None
@@ -152,7 +161,7 @@ class HwContext:
     def take(self) -> Command:
         """A command buffer that is not in use. Internal."""
         with self.lock:
-            if self.orphans:
+            if self._dropped:
                 self._collect()
             if self._free:
                 return self._free.pop()
@@ -177,18 +186,23 @@ class HwContext:
         command.state = None
         if self._dated:
             command.began = time.monotonic()
+        command.run = _submitting
         self._pending[command] = keep
         try:
             ioctl.call(self.client.node, "EXEC_CMD", command.exec_address)
-            return Run(self, command)
+            run = Run(self, command)
+            # C code, which no signal handler interrupts as it would a __del__.
+            command.run = weakref.ref(run, self._dropped.append)
+            return run
         except BaseException as error:
+            command.run = _nobody
             if isinstance(error, BadArgument) and error.errno == errno.EINVAL:
                 self.lost = self.broken = True
             if exec_.seq == NOT_SUBMITTED:
                 with self.lock:
                     self._recycle(command)
             else:
-                self.orphans.append((command, exec_.seq))
+                self._dropped.append(None)
             raise
 
     def run(self, words: bytes, buffers: Sequence[Buffer] = ()) -> Run:
@@ -229,21 +243,26 @@ class HwContext:
 
     def _collect(self) -> None:
         """Takes back the commands of dropped Runs that are over. The lock is held."""
-        for _ in range(len(self.orphans)):
-            command, sequence = self.orphans[0]
-            if command.exec.seq == sequence:
+        count = len(self._dropped)
+        left = False
+        for command in list(self._pending):
+            if command.run() is None:
                 if self.settle(command, 0):
                     self.finished(command)
                 else:
-                    self.orphans.append((command, sequence))
-            self.orphans.popleft()
+                    left = True
+        for _ in range(0 if left else count):
+            self._dropped.popleft()
 
     def settle(self, command: Command, deadline: int) -> bool:
         """Waits for a command for its context's sake, and notes its state for its Run. Internal."""
         if command.state is not None:
             return True
         sequence = command.exec.seq
-        if sequence == NOT_SUBMITTED or not interruptible(command.over, self.client, sequence, deadline):
+        if sequence == NOT_SUBMITTED:
+            return False
+        if not (interruptible(command.over, self.client, sequence, deadline) if deadline
+                else command.over(self.client, sequence, 0)):
             return False
         with self.lock:
             if command.state is None and command.exec.seq == sequence:

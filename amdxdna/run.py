@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +44,7 @@ class Command:
     """
 
     __slots__ = ("_handles", "_sync", "_waits", "began", "buffer", "exec", "exec_address", "handle_bytes",
-                 "members", "packet", "state", "words")
+                 "members", "packet", "run", "state", "words")
 
     def __init__(self, client: Client, hwctx: int, syncobj: int) -> None:
         self.buffer = allocate(client, packet.CMD_BYTES, "cmd")
@@ -53,6 +53,8 @@ class Command:
         self.state: int | None = None
         """The final ERT state, once the context has seen it."""
         self.members: Sequence[Command] = ()
+        self.run: Callable[[], object] = lambda: None
+        """Gives the Run of a command in flight, None when that is gone."""
         self.began = 0.0
         """When it was submitted (CLOCK_MONOTONIC, seconds), on drivers that do not tell a time-out."""
         self.exec = ffi.new("struct amdxdna_drm_exec_cmd *", {
@@ -166,7 +168,6 @@ class Run:
         self._state: int = State.NEW
         self._error: XdnaError | None = None
         self._command: Command | None = command
-        # The last: from here on the command is this object's.
 
     def __repr__(self) -> str:
         return f"<Run {'in flight' if self._command is not None else State(self._state).name}>"
@@ -252,11 +253,6 @@ class Run:
                 self._command = None
                 self._context = None
         return True
-
-    def __del__(self) -> None:
-        command = getattr(self, "_command", None)
-        if command is not None and self._context is not None:
-            self._context.orphans.append((command, self._sequence))
 
 
 def _deadline(seconds: float) -> int:

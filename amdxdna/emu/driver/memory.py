@@ -49,6 +49,8 @@ class DeviceMemory:
         self._retired: list[tuple[int, Bo]] = []
         self._idle = threading.Condition(self.lock)
         self._waiting = 0
+        self.computing: Callable[[], bool] = lambda: False
+        """Whether a command computes: waits for commands are not over meanwhile."""
 
     # -- BOs
 
@@ -158,46 +160,37 @@ class DeviceMemory:
                 self._idle.notify_all()
 
     def wait_idle(self, bos: Iterable[Bo], seconds: float) -> None:
-        """Waits until no job lists any of the BOs, or that long."""
-        end = time.monotonic() + seconds
+        """Waits until no job lists any of the BOs; see `_await` for `seconds`."""
         with self.lock:
-            self._waiting += 1
-            try:
-                while any(bo.busy for bo in bos) and time.monotonic() < end:
-                    self._idle.wait(min(end - time.monotonic(), 0.5))
-            finally:
-                self._waiting -= 1
+            self._await(lambda: any(bo.busy for bo in bos), seconds)
 
-    def wait_gone(self, bo: Bo, seconds: float, computing: Callable[[], bool]) -> None:
-        """Waits until a BO without handles is freed and no command holds a pointer into it.
-
-        At most `seconds`, which begin anew while `computing()`: what hangs writes nothing any more.
-        """
-        end = time.monotonic() + seconds
+    def wait_gone(self, bo: Bo, seconds: float) -> None:
+        """Waits until a BO without handles is freed and no command holds a pointer into it; see `_await`."""
         with self.lock:
-            self._waiting += 1
-            try:
-                while bo.refs or bo.busy or any(retired is bo for _, retired in self._retired):
-                    if computing():
-                        end = time.monotonic() + seconds
-                    left = end - time.monotonic()
-                    if left <= 0:
-                        return
-                    self._idle.wait(min(left, 0.5))
-            finally:
-                self._waiting -= 1
+            self._await(lambda: bool(bo.refs or bo.busy) or any(r is bo for _, r in self._retired), seconds)
 
     def quiet(self, seconds: float) -> bool:
-        """Waits until no command holds pointers, at most that long; True then. Holds the lock, which is let
-        go meanwhile."""
+        """Waits until no command holds pointers; true then. See `_await`. Holds the lock, which is let go
+        meanwhile."""
+        self._await(lambda: bool(self._active), seconds)
+        return not self._active
+
+    def _await(self, busy: Callable[[], bool], seconds: float) -> None:
+        """Waits while `busy()`, at most `seconds`, which begin anew while commands compute: kernels take
+        longer here than on an array, and what hangs writes nothing any more. Holds the lock, which is let go.
+        """
         end = time.monotonic() + seconds
         self._waiting += 1
         try:
-            while self._active and time.monotonic() < end:
-                self._idle.wait(min(end - time.monotonic(), 0.5))
+            while busy():
+                if self.computing():
+                    end = time.monotonic() + seconds
+                left = end - time.monotonic()
+                if left <= 0:
+                    return
+                self._idle.wait(min(left, 0.5))
         finally:
             self._waiting -= 1
-        return not self._active
 
     # -- the NPU's Memory
 

@@ -41,7 +41,9 @@ def finish(hwctx: Hwctx) -> None:
         jobs.make_room(hwctx)
     try:
         if hwctx.sequence:
-            hwctx.timeline.wait(hwctx.sequence - 1, hwctx.device.idle_wait)
+            device = hwctx.device
+            while not (hwctx.timeline.wait(hwctx.sequence - 1, device.idle_wait)) and device.npu.computing:
+                pass
     finally:
         with hwctx.lock:
             contexts.disconnect(hwctx)

@@ -6,6 +6,7 @@ Its worker executes them, or a thread that waits for them: see :mod:`amdxdna.emu
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import deque
@@ -59,7 +60,8 @@ class Cu:
 class Context:
     """State that the NPU keeps for one context. Belongs to :class:`~amdxdna.emu.npu.npu.Npu`."""
 
-    def __init__(self, number: int, start_column: int, columns: int, priority: int, pasid: int) -> None:
+    def __init__(self, number: int, start_column: int, columns: int, priority: int, pasid: int,
+                 clock: Callable[[], float] = time.monotonic) -> None:
         self.id = number
         self.start_column = start_column
         self.columns = columns
@@ -70,8 +72,9 @@ class Context:
         self.gone = threading.Event()
         """Set when the context is destroyed: whatever it waits for ends, and nothing is answered any more."""
         self.busy = False
-        self.waiting = False
-        """A command is in a wait (hang, delay, injected fault) rather than computing."""
+        self._clock = clock
+        self._wait = 0.0, 0.0
+        """When the last wait of a command (hang, delay, injected fault) began, and when it is over."""
         self.slot_index = 0
         self.stream: tuple[int, bytes] = (0, b"")
         """Device address and bytes of the stream being executed, for the health report."""
@@ -93,11 +96,23 @@ class Context:
 
     def wait(self, seconds: float | None) -> bool:
         """Waits that long (None: for ever); True as soon as the context is gone."""
-        self.waiting = True
+        now = self._clock()
+        self._wait = now, math.inf if seconds is None else now + seconds
         try:
             return self.gone.wait(seconds)
         finally:
-            self.waiting = False
+            self._wait = now, 0.0
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a command is in a wait rather than computing. A wait that is over counts as computing, also
+        when its thread has not got the processor since."""
+        return self._clock() < self._wait[1]
+
+    @property
+    def waiting_since(self) -> float:
+        """When the last wait of a command began."""
+        return self._wait[0]
 
     def enqueue(self, run: Chain, slots: list[Slot], done: Done) -> None:
         """Hands a chain to the worker, which is started by the first one. Callers are serialised."""

@@ -74,8 +74,10 @@ class Npu:
 
     def __init__(self, memory: Memory, *, slots: int = 16, columns: int = 8, threads: int = 0,
                  instant: bool = False, faults: Faults | None = None,
-                 log: Callable[[str], None] = lambda line: None) -> None:
+                 log: Callable[[str], None] = lambda line: None,
+                 clock: Callable[[], float] = time.monotonic) -> None:
         self.memory = memory
+        self.clock = clock
         self.slots = slots
         self.columns = columns
         self.threads = threads
@@ -104,6 +106,11 @@ class Npu:
         return any(not (c.idle or c.waiting) for c in list(self._contexts.values())) or any(
             c.busy and not c.waiting for c in list(self._leaving.values()))
 
+    @property
+    def waiting_since(self) -> float:
+        """When the command began its wait that was the last to begin; 0 when none waits."""
+        return max((c.waiting_since for c in list(self._contexts.values()) if c.waiting), default=0.0)
+
     def tile_info(self) -> TileInfo:
         """Shim row 0, memory row 1, four core rows from 2."""
         return TileInfo(COLUMN_BYTES, *self.AIE_VERSION, self.columns, 6, 4, 1, 1, 2, 1, 0, 2, 6, 2,
@@ -129,7 +136,7 @@ class Npu:
             number = 0
             while number in self._contexts or number in self._leaving:
                 number += 1
-            self._contexts[number] = Context(number, start_column, columns, priority, pasid)
+            self._contexts[number] = Context(number, start_column, columns, priority, pasid, self.clock)
         return Status.OK, number
 
     def destroy_context(self, context: int) -> int:
