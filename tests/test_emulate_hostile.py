@@ -23,6 +23,7 @@ ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become s
 ANSWERS = {
     "larger": ["inside 4"] + ["refused"] * 13,
     "grown": ["inside 4"] * 2 + ["refused"] * 6,
+    "moved": ["inside 4"] * 3 + ["refused", "works"],
     "forged": ["EBADF"] * 3 + ["EINVAL", "EBADF", "EINVAL", "EINVAL", "works", "destroyed 0"],
     "weaker": ["EINVAL", "EBADF", "imported"],
     "pointers": ["works"],

@@ -126,6 +126,27 @@ static void grown(void)
         printf("%s\n", refused((uintptr_t)more + at) ? "refused" : "went through");
 }
 
+/* The only mapping of a BO without a handle moves: the BO stays, and is freed once. */
+static void moved(void)
+{
+    struct bo bo = npu_share(npu.fd, PAGE, AMDXDNA_BO_SHARE);
+    char *space = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    npu_close_bo(npu.fd, bo.handle);
+    look(command.handle);
+    for (int i = 0; i < 3; i++) {
+        char *other = mmap(NULL, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        bo.host = mremap(bo.host, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, space);
+        CHECK(bo.host == space);
+        space = other;
+        look(command.handle);
+        printf("inside %d\n", copy((uintptr_t)bo.host, (uintptr_t)mine.host));
+    }
+    munmap(bo.host, PAGE);
+    look(command.handle);
+    printf("%s\n", refused((uintptr_t)bo.host) ? "refused" : "went through");
+    printf("%s\n", works());
+}
+
 /* Files that only look like dma-bufs. */
 static void forged(void)
 {
@@ -418,7 +439,7 @@ int main(int count, char **words)
     static const struct {
         const char *name;
         void (*run)(void);
-    } CASES[] = {{"larger", larger}, {"grown", grown}, {"forged", forged}, {"weaker", weaker},
+    } CASES[] = {{"larger", larger}, {"grown", grown}, {"moved", moved}, {"forged", forged}, {"weaker", weaker},
                  {"pointers", pointers}, {"tables", tables}, {"maps", maps}, {"wraps", wraps},
                  {"descriptors", descriptors}, {"forks", forks}};
     CHECK(count == 5);
