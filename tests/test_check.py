@@ -62,6 +62,62 @@ def test_a_good_bundle_passes(good: Path, capsys: pytest.CaptureFixture[str]) ->
         assert found[name] is True, out
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A right export whose logits are 64 times as large, and whose words come in pairs nearly alike."""
+    safetensors = pytest.importorskip("safetensors.torch")
+    pytest.importorskip("transformers")
+    folder = tmp_path_factory.mktemp("large")
+    write_checkpoint(folder / "hf", SHAPES["tied"], 5, rounded=True)
+    for file in (folder / "hf").glob("*.safetensors"):
+        tensors = safetensors.load_file(str(file))
+        for name, tensor in tensors.items():
+            if name.endswith("model.norm.weight"):  # which is added to 1
+                tensors[name] = ((tensor.float() + 1) * 64 - 1).to(tensor.dtype)
+            if name.endswith("embed_tokens.weight"):
+                noise = np.random.default_rng(3).normal(0, 0.01 * float(tensor.float().std()),
+                                                        tensor[1::2].shape)
+                tensor[1::2] = tensor[:-1:2] + tensor.new_tensor(noise)
+        safetensors.save_file(tensors, str(file), metadata={"format": "pt"})
+    bundle = folder / "bundle"
+    export_checkpoint(Checkpoint(folder / "hf"), bundle, Options(chunk=32, max_prompt=128), quiet=True)
+    attach(bundle, record(folder / "hf", [Request("text", "What is a penguin?", max_new=30)]), {})
+    return bundle
+
+
+def test_large_weights_pass_where_a_fixed_mark_fails_them(
+    large: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, _, out = run(large, capsys)
+    assert status == 0, out
+    monkeypatch.setattr("qwen35.check.proof.SHARE", 0.0)
+    status, _, out = run(large, capsys)
+    assert status == 1, out
+
+
+@pytest.mark.parametrize("flip", [0x04, 0x08])
+def test_planted_defects_fail_with_large_weights_too(
+    large: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flip: int
+) -> None:
+    def change(data: np.ndarray) -> None:
+        data[::9] ^= flip
+
+    bundle = Path(shutil.copytree(large, tmp_path / "bundle"))
+    patch_tensor(bundle, "l1.g.in", change)
+    status, found, out = run(bundle, capsys)
+    assert status == 1 and found["text steps"] is False, out
+
+
+def test_references_without_a_spread_are_judged_as_they_were(
+    bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = bundle / "tensors.txt"
+    lines = [line for line in index.read_text().splitlines() if ".spread " not in line]
+    index.write_text("\n".join(lines) + "\n")
+    _, found, out = run(bundle, capsys)
+    assert found["text steps"] is found["think steps"] is True, out
+
+
 def test_lines_for_a_person(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert check_main([str(good), "--device", "emu", "--max-ctx", "512"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -188,6 +244,16 @@ def test_reference_ids_that_cannot_be(
 
     patch_tensor(bundle, f"ref.text.{name}", change)
     with pytest.raises(BundleError, match=message):
+        check_main([str(bundle), "--device", "emu", "--quiet", "--max-ctx", "512"])
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
+def test_a_spread_that_is_none(bundle: Path, value: float) -> None:
+    def change(data: np.ndarray) -> None:
+        data[4:8] = np.frombuffer(np.float32(value).tobytes(), np.uint8)
+
+    patch_tensor(bundle, "ref.text.spread", change)
+    with pytest.raises(BundleError, match="one that is no spread"):
         check_main([str(bundle), "--device", "emu", "--quiet", "--max-ctx", "512"])
 
 

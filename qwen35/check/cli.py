@@ -21,7 +21,8 @@ def _parser() -> Parser:
         prog="qwen35 check",
         description="Proves a bundle against the references its exporter recorded. One line a figure, then "
         "PASS or FAIL; exit status 0 or 1.",
-        epilog="A step fails only where float32's two best tokens are 0.5 or more apart.",
+        epilog="A step fails only where float32's best token and the one chosen are further apart than bf16 "
+        "activations can move them: a quarter of the logits' spread, and 0.5 at least.",
     )
     parser.add_argument("bundle", nargs="?", metavar="BUNDLE", help="directory (default: as for a prompt)")
     parser.add_argument("--device", default="auto", metavar="D", help="as for a prompt (default auto)")

@@ -1,7 +1,8 @@
 """The checks themselves: checksums, tokenizer, template, picture, tower, every reference's steps, a free run.
 
-A step fails where the model's best token is not the reference's although the float32 reference's two largest
-logits are `MARGIN` or more apart: nearer than that, bf16 activations may decide either way.
+A step fails where the model's best token is not the float32 reference's, although the reference's logits of
+the two are further apart than bf16 activations can move them: `SHARE` of the spread (the standard deviation
+over the vocabulary) of the step's logits, and `MARGIN` at least.
 """
 
 from __future__ import annotations
@@ -25,10 +26,14 @@ if TYPE_CHECKING:
     from qwen35.bundle.specs import Reference
     from qwen35.pictures import Pictures, Seen
 
-__all__ = ["MARGIN", "checks"]
+__all__ = ["MARGIN", "SHARE", "checks"]
 
 MARGIN = 0.5
-"""Logits. The published bundles' own check draws the line here too."""
+"""Logits. The published bundles' own check draws the line here; for references that record no spread too."""
+SHARE = 0.25
+"""Of the spread. What bf16 activations cost grows with the logits, as weights scale both: measured 0.010 to
+0.016 of the spread (RMS a logit) over 4 layers, so about 0.05 over the 36 of the largest model; two logits
+are compared, over hundreds of steps. At a spread of 2, as language models have it, it is `MARGIN`."""
 COSINE = {"w8": 0.99, "bfp16x2": 0.998}
 PATCH_ERROR = 1e-6
 
@@ -89,6 +94,12 @@ class _Run:
         if not 0 <= int(ids.min()) <= int(ids.max()) < vocab:
             self._fail("top_ids", f"an id is outside the vocabulary of {vocab:,}")
         self.top_ids, self.top_logits = ids.reshape(steps, -1), logits.reshape(steps, -1)
+        self.marks = np.full(steps, MARGIN)
+        if f"ref.{reference.name}.spread" in bundle.tensors:
+            spread = self._tensor("spread")
+            if spread.size != steps or not (np.isfinite(spread) & (spread >= 0)).all():
+                self._fail("spread", f"{spread.size} values, or one that is no spread, for {steps} steps")
+            self.marks = np.maximum(MARGIN, SHARE * spread.astype(np.float64).ravel())
 
     def _tensor(self, name: str) -> NDArray[Any]:
         return self.bundle.tensors.get(f"ref.{self.reference.name}.{name}")
@@ -168,19 +179,26 @@ class _Run:
             if finite and int(np.argmax(logits)) == int(ids[0]):
                 agree += 1
             else:
-                margin = float(top[0] - top[1])
-                (far if margin >= MARGIN or not finite else near).append(margin)
+                margin = self._gap(step, int(np.argmax(logits)) if finite else -1)
+                (far if margin >= self.marks[step] or not finite else near).append(margin)
             if step + 1 < len(self.tokens):
                 logits = self.model.decode(token)
         flips = sorted(near + far, reverse=True)
         text = f"{agree} of {len(self.tokens)} steps choose float32's token"
         if flips:
             text += "; the others' margins: " + ", ".join(f"{m:.2f}" for m in flips[:8])
+            text += f"; from {float(self.marks.min()):.2f} on it is a fault"
         yield self._finding("steps", not far, text, steps=len(self.tokens), agree=agree, margins=flips)
         text = f"differ by {largest:.2f} at most over the top {self.top_ids.shape[1]}"
         if wild:
             text = f"NaN or infinity at {wild} of {len(self.tokens)} steps"
         yield self._finding("logits", False if wild else None, text, largest_difference=largest)
+
+    def _gap(self, step: int, token: int) -> float:
+        """How far the reference's logit of `token` lies below its best; at least that of one not recorded."""
+        at = np.flatnonzero(self.top_ids[step] == token)
+        top = self.top_logits[step]
+        return float(top[0] - top[at[0] if at.size else -1])
 
     def _free(self, given: Input) -> Finding:
         """The model's own greedy answer, up to where it leaves the reference's."""
@@ -188,8 +206,8 @@ class _Run:
         for step, token in enumerate(self.tokens):
             own = int(np.argmax(logits))
             if own != token:
-                margin = float(self.top_logits[step][0] - self.top_logits[step][1])
-                return self._finding("free run", margin < MARGIN,
+                margin = self._gap(step, own)
+                return self._finding("free run", margin < float(self.marks[step]),
                                      f"leaves the reference at step {step + 1} of {len(self.tokens)}, "
                                      f"margin {margin:.2f}", same=step, margin=margin)
             if step + 1 < len(self.tokens):

@@ -77,11 +77,13 @@ def record(checkpoint: Path, requests: Iterable[Request]) -> list[Reference]:
                 output_logits=True,
                 return_dict_in_generate=True,
             )
-            top = torch.stack([logits[0].float() for logits in out.logits]).topk(TOP)
+            whole = torch.stack([logits[0].float() for logits in out.logits])
+            top = whole.topk(TOP)
             arrays["ids"] = inputs["input_ids"][0].numpy().astype(np.int32)
             arrays["tokens"] = out.sequences[0, len(arrays["ids"]) :].numpy().astype(np.int32)
             arrays["top_ids"] = top.indices.numpy().astype(np.int32)
             arrays["top_logits"] = top.values.numpy().astype(np.float32)
+            arrays["spread"] = whole.std(dim=1, correction=0).numpy().astype(np.float32)
             found.append(Reference(request, arrays))
     return found
 
