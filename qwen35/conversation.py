@@ -387,9 +387,11 @@ def _written(data: Any, where: str) -> str:
         text = json.dumps(
             data, ensure_ascii=False, indent=1, allow_nan=False, default=lambda p: str(Path(p).resolve())
         )
-        text.encode()
+        size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:  # half a character is a ValueError, too
         raise UsageError(f"the conversation is not what a file can hold: {error!s:.200}", where) from None
+    if size >= _LARGEST:  # a newline comes after it
+        raise UsageError(f"the conversation takes {size:,} bytes, and a file at most {_LARGEST:,}", where)
     return text
 
 

@@ -344,6 +344,14 @@ def test_what_a_file_cannot_hold_is_not_saved(model: Qwen35, tmp_path: Path, con
     assert list(tmp_path.glob("*x.json*")) == []
 
 
+def test_what_could_not_be_loaded_is_not_saved(model: Qwen35, tmp_path: Path) -> None:
+    talk = model.conversation()
+    talk.messages = [{"role": "user", "content": "x" * (17 << 20)}]
+    with pytest.raises(UsageError, match="at most 16,777,216"):
+        talk.save(tmp_path / "x.json")
+    assert list(tmp_path.glob("*x.json*")) == []
+
+
 @pytest.mark.parametrize(
     "text",
     [
