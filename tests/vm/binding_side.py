@@ -77,7 +77,8 @@ def pool_swaps(device: Device) -> None:
             kernel.run(source, target, outputs=[target])
             assert (target.view("u4") == np.arange(16) + i).all()
     assert len(device.contexts()) == SLOTS
-    assert device.pool.swaps >= len(kernels)
+    # Two have to go in the first round, and two that are not there come back in the second.
+    assert 4 <= device.pool.swaps <= len(kernels) + 2
 
 
 def no_context_free(device: Device) -> None:
