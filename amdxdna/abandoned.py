@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -60,11 +62,15 @@ class Abandoned:
         self._pdis = tuple(pdis)
         self._lock = threading.Lock()
         self._done = False
+        never_ends = client.profile.tdr_seconds is None and client.wait_seconds > 0
+        self._until = time.monotonic() + client.wait_seconds if never_ends else math.inf
+        """When its commands are no longer waited for: some drivers never end a hung one."""
 
     def give_back(self, deadline: int) -> bool:
         """Destroys the context if its commands are over by `deadline`; true when there is nothing left to do.
 
-        Does not block otherwise: of two threads one is told to come again.
+        Of two threads one is told to come again. On a driver that never ends a hung command, the context of
+        one is destroyed under it after ``Client.wait_seconds``.
         """
         if not self._lock.acquire(blocking=False):
             return self._done
@@ -77,7 +83,9 @@ class Abandoned:
                 _held.pop(id(self._handles), None)
                 return True
             if self._handles and not self._over(deadline):
-                return False
+                if time.monotonic() < self._until:
+                    return False
+                self._cut()
             self._end()
             self._done = True
             _held.pop(id(self._handles), None)
@@ -98,13 +106,25 @@ class Abandoned:
                 command.state = command.ended(self._client)
         return True
 
-    def _end(self) -> None:
-        node = self._client.node
+    def _cut(self) -> None:
+        """Destroys the context under its commands, which ends them; takes the driver some two seconds."""
+        self._destroy()
+        if not self._over(time.monotonic_ns() + int(reaper.PATIENCE * 1e9)):
+            for command, kept in list(self._pending.items()):
+                if command.state is None:
+                    self._client.leaked.append(kept)
+                    command.state = State.NORESPONSE
+
+    def _destroy(self) -> None:
         while self._handles:
             request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": self._handles[-1]})
             with contextlib.suppress(XdnaError):  # it is gone already, or with its device
-                ioctl.call(node, "DESTROY_HWCTX", request)
+                ioctl.call(self._client.node, "DESTROY_HWCTX", request)
             self._handles.pop()
+
+    def _end(self) -> None:
+        node = self._client.node
+        self._destroy()
         for command in list(self._pending):
             leak = command.state in RESETS
             for each in (command, *command.members):

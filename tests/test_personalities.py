@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import subprocess
@@ -15,7 +16,9 @@ from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.personality import PERSONALITIES
 from amdxdna.packet import State
+from amdxdna.reaper import reap
 from tests.binding import adder, copy_xclbin, hanging, numbers
+from tests.conformance import kit
 
 DRIVERS = tuple(PERSONALITIES)
 STATUSES = (0x1000001, 0x1000002, 0x1000003, 0x1000004, 0x1000005, 0x1000006, 0x1000007, 0x1000008, 0x1000009,
@@ -102,6 +105,7 @@ def test_a_wait_ends_on_a_driver_that_never_ends_a_hung_command(driver):
                      "AMDXDNA_WAIT"):
             assert part in str(caught.value)
         # The driver lets go of its buffers when the pool gives the context up: the next start does that.
+        device.wait_seconds = 60
         c, d = numbers(device, 16), device.alloc(64)
         good.run(c, d, outputs=[d])
         np.testing.assert_array_equal(d.view("u4"), np.arange(1, 17, dtype="u4"))
@@ -109,10 +113,28 @@ def test_a_wait_ends_on_a_driver_that_never_ends_a_hung_command(driver):
         assert device.pool.stats.recoveries == 1
 
 
+@pytest.mark.parametrize("driver", ["6.18", "7.3"])
+def test_a_dropped_kernel_that_hangs_for_ever_costs_no_context(driver):
+    with opened(f"driver={driver},tdr=0,slots=1") as device:
+        device.wait_seconds = 0.2
+        hanging(device).start()
+
+        def gone() -> bool:
+            gc.collect()
+            reap()
+            return device.contexts() == ()
+
+        kit.until(gone, 30, "the context being given back")
+        device.wait_seconds = 60
+        a, b = numbers(device, 16), device.alloc(64)
+        adder(device, 64, 2).run(a, b, outputs=[b])
+        np.testing.assert_array_equal(b.view("u4"), np.arange(2, 18, dtype="u4"))
+
+
 def test_a_long_wait_goes_on_while_commands_get_over():
     with opened("tdr=0") as device:
-        device.wait_seconds = 0.6
-        slow = device.pool.kernel(copy_xclbin(), stream.program([stream.Delay(250_000)]))
+        device.wait_seconds = 3.2
+        slow = device.pool.kernel(copy_xclbin(), stream.program([stream.Delay(1_000_000)]))
         runs = [slow.start() for _ in range(4)]
         runs[-1].wait()
         assert all(run.state == State.COMPLETED for run in runs)
