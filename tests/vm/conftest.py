@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import time
@@ -22,10 +23,13 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 SETTING = "AMDXDNA_VM"
 IMAGE_AGENT = f"""export PYTHONHOME={HOME}
 PYTHONPATH=/{APP} OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python3 -B -s -m {guest.AGENT}"""
-IMAGE_MODULES = ("tests.vm.token_ids", "tests.vm.binding_side", "tests.vm.doctor_side", "tests.recovery_side")
+IMAGE_MODULES = ("tests.vm.token_ids", "tests.vm.binding_side", "tests.vm.failures_side",
+                 "tests.vm.doctor_side", "tests.recovery_side")
 DRIVER_MODULES = ("tests.vm.token_ids", "tests.vm.binding_side", "tests.vm.failures_side",
                   "tests.vm.guest_side")
 IMAGE_MEMORY = "2G"
+RAN = pytest.StashKey[list[str]]()
+"""Lines for the summary."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -81,14 +85,27 @@ class Guests:
             self._machine = None
 
 
+@contextlib.contextmanager
+def noted(config: pytest.Config, what: str, rig: debs.Rig) -> Iterator[None]:
+    """Has pytest's summary say which kernel a guest had, and how long it was there."""
+    began = time.monotonic()
+    try:
+        yield
+    finally:
+        config.stash.setdefault(RAN, []).append(
+            f"{what}: Linux {rig.kernel_release}, {time.monotonic() - began:.0f} s")
+
+
 @pytest.fixture(scope="session")
-def guests(rig: debs.Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guests]:
+def guests(rig: debs.Rig, tmp_path_factory: pytest.TempPathFactory,
+           pytestconfig: pytest.Config) -> Iterator[Guests]:
     """The session's guest."""
     archive = guest.test_archive(rig, CHECKOUT, ["tests.vm.guest_side"])
     # Unix socket paths are limited to 107 characters, and pytest's folders can be long.
     folder = tmp_path_factory.mktemp("vm")
     guests = Guests(rig, folder, archive)
-    yield guests
+    with noted(pytestconfig, "conformance and firmware faults, IOVA", rig):
+        yield guests
     guests.lose()
 
 
@@ -103,8 +120,8 @@ def image_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def image_guest(rig: debs.Rig, image_bundle: Path,
-                tmp_path_factory: pytest.TempPathFactory) -> Iterator[guest.Machine]:
+def image_guest(rig: debs.Rig, image_bundle: Path, tmp_path_factory: pytest.TempPathFactory,
+                pytestconfig: pytest.Config) -> Iterator[guest.Machine]:
     """A guest of the minimal image, with the bundle, the test agent and the binding's tests in it."""
     folder = tmp_path_factory.mktemp("image")
     archive, sizes = image.build(rig, IMAGE_AGENT, image_bundle, [guest.AGENT, *IMAGE_MODULES])
@@ -112,7 +129,8 @@ def image_guest(rig: debs.Rig, image_bundle: Path,
     initrd = folder / "initrd"
     initrd.write_bytes(archive)
     machine = guest.boot(lambda attempt: guest.Machine(rig, folder / attempt, initrd, IMAGE_MEMORY))
-    yield machine
+    with noted(pytestconfig, "binding, main job and doctor, IOVA", rig):
+        yield machine
     machine.close()
 
 
@@ -157,7 +175,7 @@ _LAST_WITHOUT_CHAIN_STATUS = 12
 
 @pytest.fixture(scope="session", params=DRIVERS)
 def driver(request: pytest.FixtureRequest, rig: debs.Rig, image_bundle: Path,
-           tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+           tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Driver]:
     """One guest a driver, all in PASID mode, one after the other; pytest's summary says what they were."""
     name, which = request.param, DRIVERS[request.param]
     firmware, column = FirmwareOptions(), "7.3.4"
@@ -167,25 +185,18 @@ def driver(request: pytest.FixtureRequest, rig: debs.Rig, image_bundle: Path,
                   else "6.18.5 to 6.18.12")
         # That driver takes protocol 6 alone (npu4_regs.c of Linux 6.18).
         firmware = FirmwareOptions(protocol=(6, 12))
-    began = time.monotonic()
     folder = tmp_path_factory.mktemp("driver")
     archive, _ = image.build(rig, IMAGE_AGENT, image_bundle, [guest.AGENT, *DRIVER_MODULES], pasid=True)
     initrd = folder / "initrd"
     initrd.write_bytes(archive)
     machine = guest.boot(lambda attempt: guest.Machine(rig, folder / attempt, initrd, IMAGE_MEMORY,
                                                        options=firmware, pasid=True))
-    ready = time.monotonic()
+    protocol = ".".join(map(str, firmware.protocol))
     try:
-        yield Driver(name, machine, which is not None, COLUMNS[column])
+        with noted(pytestconfig, f"{name}, PASID, firmware protocol {protocol}", rig):
+            yield Driver(name, machine, which is not None, COLUMNS[column])
     finally:
         machine.close()
-        protocol = ".".join(map(str, firmware.protocol))
-        said = (f"{name}: Linux {rig.kernel_release}, PASID, firmware protocol {protocol}, booted in"
-                f" {ready - began:.0f} s, tested for {time.monotonic() - ready:.0f} s")
-        request.config.stash.setdefault(RAN, []).append(said)
-
-
-RAN = pytest.StashKey[list[str]]()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -58,6 +58,15 @@ def statuses(positions: list[int | None]) -> dict[str, str]:
     return ended
 
 
+def told_wrong(ended: dict[str, str], position: int | None) -> dict[str, str]:
+    """What :func:`statuses` gave for `position` that is no failure, or of a member that did not fail.
+
+    After a time-out nobody may know the member.
+    """
+    return {key: how for key, how in ended.items()
+            if how == "success" or not how.endswith((f"member {position}", "member None"))}
+
+
 def _works(device: Device) -> None:
     source, target = _buffers(device)
     adder(device, 4 * WORDS, 5).run(source, target, outputs=[target], timeout=30)
