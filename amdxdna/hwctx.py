@@ -233,6 +233,7 @@ class HwContext:
         self._pending.pop(command, None)
         members, command.members = command.members, ()
         command.exec.seq = NOT_SUBMITTED
+        command.run = _nobody
         for each in (command, *members):
             if leak:
                 each.buffer.leak()

@@ -41,11 +41,11 @@ _c: Any = importlib.import_module("_signal")
 _get: Callable[[int], Any] = _c.getsignal
 _set: Callable[[int, Any], Any] = _c.signal
 
-_LATER = ("HUP", "INT", "QUIT", "USR1", "USR2", "PIPE", "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "TSTP",
-          "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO", "PWR")
-_NUMBERS = tuple(int(getattr(signal, "SIG" + name)) for name in _LATER if hasattr(signal, "SIG" + name))
-"""The signals that are put off: all but those of a fault, which cannot wait, and the real-time ones, which
-nobody raises from and every section would have to ask for."""
+_LATER = ("HUP", "INT", "QUIT", "USR1", "USR2", "PIPE", "ALRM", "TERM", "CHLD", "CONT", "TSTP", "XCPU",
+          "VTALRM", "PROF", "WINCH")
+_NUMBERS = tuple(int(getattr(signal, "SIG" + name)) for name in _LATER)
+"""The signals that are put off: not those of a fault, which cannot wait, nor the real-time ones and those
+that tell of a terminal's or a socket's state: each costs every section the time to ask for its handler."""
 
 
 class _Main:
@@ -120,26 +120,30 @@ def uninterrupted(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
     found = [*map(_get, _NUMBERS)]
     if found != main.seen:
         main.look(found)
+    handler = main.handler
     try:
         main.replaced = True
         for number in main.numbers:
-            _set(number, main.handler)
+            _set(number, handler)
         main.noting = True
         return function(*args, **kwargs)
     finally:
         main.noting = main.replaced = False
         try:
+            for number in main.numbers:
+                if _get(number) is handler:  # no handler that ran in a wait has set another
+                    _set(number, main.originals[number])
+        except BaseException:
+            # A handler that is back may raise before the rest are.
             _restore()
+            raise
         finally:
             if main.noted:
                 _send_again()
 
 
 def _restore() -> None:
-    """Puts the handlers back, unless a handler that ran in a wait has set another.
-
-    One that is back may raise before the rest are.
-    """
+    """Puts the handlers back that are not."""
     main = _main
     try:
         for number in main.numbers:

@@ -27,14 +27,9 @@ class UserMemory:
         self.pid = pid
         self._otherwise = otherwise
 
-    @staticmethod
-    def _far(address: int) -> int:
-        """-EFAULT for what is no 64-bit address, such as a field of a struct that begins at the last one."""
-        return -errno.EFAULT if address >> 64 else 0
-
     def read_into(self, address: int, struct: Any, size: int) -> None:
         """Fills the first `size` bytes of a cffi object. Raises OSError(EFAULT)."""
-        failed = self._far(address) or lib.xdna_vm_read(self.pid, address, struct, size)
+        failed = -errno.EFAULT if address >> 64 else lib.xdna_vm_read(self.pid, address, struct, size)
         if failed == -errno.EFAULT and size and self._otherwise is not None:
             failed = self._otherwise(address, struct, size)
         if failed:
@@ -42,7 +37,8 @@ class UserMemory:
 
     def write_from(self, address: int, struct: Any, size: int) -> None:
         """Writes the first `size` bytes of a cffi object. Raises OSError(EFAULT)."""
-        failed = self._far(address) or lib.xdna_vm_write(self.pid, address, struct, size)
+        # No 64-bit address: such as a field of a struct that begins at the last one.
+        failed = -errno.EFAULT if address >> 64 else lib.xdna_vm_write(self.pid, address, struct, size)
         if failed:
             raise OSError(-failed, os.strerror(-failed))
 
@@ -55,7 +51,9 @@ class UserMemory:
     def numbers(self, kind: Any, address: int, count: int) -> list[int]:
         """`count` numbers of a cffi array type, WORDS or LONGS. Raises OSError(EFAULT)."""
         data = ffi.new(kind, count)
-        self.read_into(address, data, ffi.sizeof(data))
+        size = ffi.sizeof(data)
+        if lib.xdna_vm_read(self.pid, address, data, size):  # a call less for what nearly always works
+            self.read_into(address, data, size)
         return ffi.unpack(data, count)  # type: ignore[no-any-return]
 
     def write(self, address: int, data: bytes) -> None:

@@ -32,9 +32,13 @@ _devices_lock = threading.Lock()
 atexit.register(shutdown_all)
 
 
+_pid = os.getpid()
+
+
 def _after_fork() -> None:
-    global _devices_lock
+    global _devices_lock, _pid
     _devices_lock = threading.Lock()
+    _pid = os.getpid()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -97,7 +101,7 @@ class EmuNode:
             children.watch(self.client)
 
     def _usable(self) -> Client:
-        if self._pid != os.getpid():
+        if self._pid != _pid:
             raise Closed("this device was opened by the parent process", call=self.path,
                          remedy="Open the device in the process that uses it, after the fork")
         if self._closed:
