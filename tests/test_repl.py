@@ -102,6 +102,24 @@ def test_a_conversation(terminal: Terminal, history: Path) -> None:
     assert history.stat().st_mode & 0o777 == 0o600
 
 
+def test_the_history_is_not_written_through_a_link(history: Path) -> None:
+    history.parent.mkdir()
+    victim = history.with_name("victim")
+    victim.write_text("precious\n")
+    victim.chmod(0o644)
+    history.symlink_to(victim)
+    program = Terminal("--chat", MOCK_DELAY="0.002", QWEN35_HISTORY=str(history), TERM="xterm")
+    try:
+        program.wait("\n> ")
+        program.ask("hello there", "You said: hello there\n")
+        program.type("\x04")
+        assert program.finish() == 0
+    finally:
+        program.kill()
+    assert victim.read_text() == "precious\n"
+    assert victim.stat().st_mode & 0o777 == 0o644
+
+
 def test_line_editing_and_history(terminal: Terminal) -> None:
     terminal.ask("first", "You said: first\n")
     terminal.ask("\x1b[A", "You said: first\n")  # up

@@ -24,9 +24,12 @@ SELECTION = {
                             "tests/test_emu_short.py", "tests/test_emu_kernels_run.py"],
     "host math": ["tests/test_formats_bfp16.py", "tests/test_formats_bf16.py", "tests/test_image_resize.py",
                   "tests/test_vision_host.py"],
-    "hostile programs": ["tests/test_emulate_hostile.py", "tests/test_trace_ptrace.py"],
+    "hostile programs": [
+        "tests/test_emulate_hostile.py",
+        *(f"tests/test_emulate_fuzz.py::test_nonsense_is_answered[{seed}]" for seed in (1, 2)),
+        "tests/test_trace_ptrace.py::test_pages_of_a_driver_are_read_by_the_program_itself"],
 }
-SKIPPED = "resident or huge or killed_process or minor_nine"
+SKIPPED = "resident or huge or minor_nine"
 """What measures memory or time, which sanitizers take more of."""
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from amdxdna.output import open_appending, write_whole
 from qwen35.cli.args import Parser
 from qwen35.cli.output import Progress, notice
 from qwen35.errors import UsageError
@@ -60,7 +62,7 @@ def accept_main(argv: Sequence[str]) -> int:
         except KeyboardInterrupt:
             notice("stopped")
     whole = report(run, items, finished)
-    target.write_text(json.dumps(whole, indent=1) + "\n")
+    write_whole(target, (json.dumps(whole, indent=1) + "\n").encode())
     if options.json:
         json.dump(whole, sys.stdout)
         print()
@@ -71,8 +73,7 @@ def accept_main(argv: Sequence[str]) -> int:
 
 def _writable(path: Path) -> None:
     try:
-        with open(path, "a"):
-            pass
+        os.close(open_appending(path))
     except OSError as error:
         text = f"the report cannot be written: {error.strerror}"
         raise UsageError(text, str(path), "give --out FILE") from None

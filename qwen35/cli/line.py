@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from amdxdna.output import write_whole
 from qwen35.cli.entries import read_line
 
 __all__ = ["LineReader"]
@@ -46,9 +47,10 @@ class LineReader:
         if self._readline is not None and self._history is not None:
             with contextlib.suppress(OSError):
                 self._history.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-                self._readline.set_history_length(HISTORY_LINES)
-                self._readline.write_history_file(str(self._history))
-                self._history.chmod(0o600)
+                lines = [self._readline.get_history_item(number + 1)
+                         for number in range(self._readline.get_current_history_length())]
+                kept = "".join(f"{line}\n" for line in lines[-HISTORY_LINES:])
+                write_whole(self._history, kept.encode("utf-8", "surrogateescape"), private=True)
 
     def read(self) -> str | None:
         """The next entry, or None at the end of the input.
