@@ -102,7 +102,7 @@ def test_a_loop_ends_it() -> None:
             out[self.length % 3] = 1
             return out
 
-    run = generate(Parrot(), [1, 2], max_new=500, loops=LoopDetector())
+    run = generate(Parrot(), [1, 2], max_new=500, loops=LoopDetector(span=64))
     assert len(list(run)) == 64 and run.finish == "loop" and run.period == 3
     assert len(list(generate(Parrot(), [1, 2], max_new=500))) == 500
 

@@ -193,7 +193,7 @@ class Machine:
                 for folder in folders:
                     for ending in ("", ".zst", ".xz"):
                         path = self.root / folder / "amdnpu" / part / (name + ending)
-                        if path.is_file():
+                        if os.path.isfile(path):  # Path.is_file raises for a name that is too long
                             found.append(path)
         return found
 

@@ -140,6 +140,13 @@ def machine(folder: Path) -> Ready:
     def parse(given: dict[Path, bytes]) -> None:
         for path, data in given.items():
             path.write_bytes(data)
+        try:
+            look()
+        finally:
+            for path in given:
+                path.write_bytes(originals[path])
+
+    def look() -> None:
         found = fake.machine()
         lines, why = found.kernel_log()
         told = [npu.model.name for npu in found.npus()], found.kernel, found.container(), found.virtual(), why
@@ -147,7 +154,6 @@ def machine(folder: Path) -> Ready:
         parts += [[str(node) for node in sysfs.find_nodes(found.sys, found.dev)], sysfs.why_none(found.sys)]
         parts += [str(file) for npu in found.npus() for file in found.firmware_files(npu.model)]
         json.dumps(Scrubber(private_names(found)).value(parts))
-        for path in given:
-            path.write_bytes(originals[path])
 
-    return Ready(parse, make)
+    release = folder / "proc/sys/kernel/osrelease"
+    return Ready(parse, make, (), (lambda: {release: b"x" * 5000},))
