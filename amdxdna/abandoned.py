@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import threading
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 from amdxdna import ioctl, reaper
 from amdxdna._native import ffi
 from amdxdna.errors import XdnaError
+from amdxdna.forklock import mutex
 from amdxdna.packet import State
 from amdxdna.run import NOT_SUBMITTED, Command
 
@@ -60,7 +60,7 @@ class Abandoned:
         self._syncobj = syncobj
         self._pending = pending
         self._pdis = tuple(pdis)
-        self._lock = threading.Lock()
+        self._lock = mutex()
         self._done = False
         never_ends = client.profile.tdr_seconds is None and client.wait_seconds > 0
         self._until = time.monotonic() + client.wait_seconds if never_ends else math.inf

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 import weakref
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from amdxdna import ioctl
 from amdxdna._native import ffi
 from amdxdna.errors import BadArgument, Closed, NoDevice, XdnaError, closed, unsupported
+from amdxdna.forklock import reentrant
 from amdxdna.node import Node
 from amdxdna.reaper import PATIENCE, Finalizer, collect, reap, reap_some
 from amdxdna.signals import section, uninterrupted
@@ -59,7 +59,7 @@ class Client:
     def __init__(self, node: Node) -> None:
         self.node = node
         self.pid = os.getpid()
-        self.lock = threading.RLock()
+        self.lock = reentrant()
         self.closed = False
         self.references = 1
         self.device_bytes = 0

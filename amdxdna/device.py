@@ -154,6 +154,7 @@ class Device:
     def pool(self) -> ContextPool:
         """The context pool of this open; made at first use."""
         client = self.client
+        client.check_open()
         with client.lock:
             client.check_open()
             pool = self._pool or (None if client.pool is None else client.pool())

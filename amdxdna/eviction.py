@@ -10,10 +10,11 @@ decides.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
+
+from amdxdna.forklock import mutex
 
 MEMORY = 5
 """Uses that are remembered of each context."""
@@ -65,7 +66,7 @@ class Eviction:
     """The order in which contexts are given up. Thread-safe. Costs nothing until the first has to go."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = mutex()
         self._now = 0
         self._slots = 0
         self._recent, self._distant = _Shadow(_recency), _Shadow(_distance)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 import time
 import weakref
 from collections import Counter, deque
@@ -21,6 +20,7 @@ from amdxdna.abandoned import RESETS, abandon, collect_contexts, held, hold
 from amdxdna.buffer import Buffer
 from amdxdna.client import Client
 from amdxdna.errors import BadArgument, ContextRefused, NoFreeContext, OutOfHeap, XdnaError, closed
+from amdxdna.forklock import reentrant
 from amdxdna.heap import GRANULE
 from amdxdna.packet import State
 from amdxdna.pdis import load_pdis
@@ -82,7 +82,7 @@ class HwContext:
         self.client = client
         self.xclbin = xclbin
         self.qos = qos or QoS()
-        self.lock = threading.RLock()
+        self.lock = reentrant()
         self.broken = False
         self.broken_at = 0.0
         self.lost = False

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 from pathlib import Path
 from typing import Protocol
 
 from amdxdna import sysfs
 from amdxdna._native import lib
 from amdxdna.errors import BadArgument, Closed, NoDevice, from_errno
+from amdxdna.forklock import mutex
 from amdxdna.kmsg import KERNEL_LOG, as_text, records
 
 PROT_READ_WRITE = 0x1 | 0x2
@@ -77,7 +77,7 @@ class KernelNode:
         self.path = os.fspath(path)
         self._sys = Path(sys)
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = mutex()
         self._fd = -1
         self._number = -1
         """The descriptor's number, as long as it is taken."""

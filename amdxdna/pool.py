@@ -16,6 +16,7 @@ from amdxdna.chain import Call, start_chain
 from amdxdna.client import Client
 from amdxdna.errors import BadArgument, DeviceLost, NoFreeContext, XdnaError, closed
 from amdxdna.eviction import MEMORY, Eviction
+from amdxdna.forklock import reentrant
 from amdxdna.heap import Heap
 from amdxdna.hwctx import HwContext, QoS
 from amdxdna.kernel import Kernel
@@ -62,7 +63,7 @@ class SharedContext:
     def __init__(self, pool: ContextPool, xclbin: Xclbin) -> None:
         self.pool = pool
         self.xclbin = xclbin
-        self.lock = threading.RLock()
+        self.lock = reentrant()
         self.context: HwContext | None = None
         self.number = next(pool.numbers)
         self.uses: deque[int] = deque(maxlen=MEMORY)
@@ -157,8 +158,8 @@ class ContextPool:
         """The number of the entry that was used last."""
         self.eviction = Eviction()
         self._entries: dict[bytes, SharedContext] = {}
-        self._lock = threading.RLock()
-        self._load_lock = threading.RLock()
+        self._lock = reentrant()
+        self._load_lock = reentrant()
         # Contexts that other threads are closing, and how many they have closed: their slots become free.
         self._change = threading.Condition(self._lock)
         self._closing = self._closings = 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import reprlib
-import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.files import read_regular
+from amdxdna.forklock import reentrant
 from amdxdna.output import write_whole
 from qwen35.engine import Generation, OneReader
 from qwen35.errors import Cancelled, UsageError
@@ -259,7 +259,7 @@ class Conversation:
         #: The turns in the Hugging Face form, the system message first if there is one.
         self.messages: list[dict[str, Any]] = []
         self._current: weakref.ref[_Answer] | None = None
-        self._lock = threading.RLock()
+        self._lock = reentrant()
         self.system = system
 
     @property

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from amdxdna.forklock import reentrant
 from qwen35.errors import ImageError
 from qwen35.stats import Stats
 from qwen35.template import ImageSpan
@@ -86,7 +86,7 @@ class Pictures:
         self._tower: Tower | None = None
         self._prepare = Preprocessor(vision.patch, vision.merge, vision.min_pixels, vision.max_pixels)
         self._by_source: OrderedDict[tuple[Any, ...], Seen] = OrderedDict()
-        self._lock = threading.RLock()
+        self._lock = reentrant()
         self._by_content: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
+from amdxdna.forklock import mutex
 from qwen35.errors import Closed, UsageError
 
 __all__ = ["Turn", "Turns"]
@@ -27,16 +28,7 @@ SLICE = 0.25
 
 
 _of: weakref.WeakKeyDictionary[Any, Turns] = weakref.WeakKeyDictionary()
-_making = threading.Lock()
-
-
-def _after_fork() -> None:
-    """The thread that held the lock is not in the child, which loads models of its own."""
-    global _making
-    _making = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+_making = mutex()
 
 
 class Stateful(Protocol):

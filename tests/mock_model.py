@@ -86,6 +86,11 @@ class HashModel:
         self.calls.append(("restore", self.length))
 
 
+@dataclass(frozen=True)
+class _ScriptState(State):
+    said: int = 0
+
+
 class ScriptModel(HashModel):
     """Says `answer(question)`, where the question is the text of the last user message, then <|im_end|>."""
 
@@ -95,6 +100,13 @@ class ScriptModel(HashModel):
         super().__init__(tokenizer.vocab_size, max_ctx)
         self.tokenizer, self.answer, self.delay = tokenizer, answer, delay
         self.said = 0
+
+    def snapshot(self) -> State:
+        return _ScriptState(tuple(self.history), self.nbytes, said=self.said)
+
+    def restore(self, snapshot: State) -> None:
+        super().restore(snapshot)
+        self.said = snapshot.said if isinstance(snapshot, _ScriptState) else 0
 
     def prefill(self, ids: Sequence[int], **options: Any) -> np.ndarray:
         self.said = 0
