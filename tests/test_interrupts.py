@@ -51,6 +51,37 @@ def test_a_bo_is_closed(kind):
         assert device.bo_usage() == before
 
 
+@pytest.mark.parametrize("kind", ["share", "cmd", "dev"])
+def test_a_bo_of_which_nothing_is_told_is_closed(kind):
+    """An exception of any kind out of GET_BO_INFO."""
+    source = Interrupted(lib.DRM_IOCTL_AMDXDNA_GET_BO_INFO)
+    with source.open() as device:
+        device.alloc(64, kind).close()
+        before = len(source.node.inner.client.handles)
+        source.armed = True
+        with pytest.raises(Interrupt):
+            device.alloc(64, kind)
+        assert len(source.node.inner.client.handles) == before
+
+
+def test_an_import_whose_size_is_not_learned_is_closed(monkeypatch):
+    source = Interrupted(0)
+    with source.open() as device:
+        own = device.alloc(4096)
+        fd = own.export_fd()
+        own.close()
+        before = len(source.node.inner.client.handles)
+
+        def interrupted(*arguments):
+            raise Interrupt
+
+        with monkeypatch.context() as patch, pytest.raises(Interrupt):
+            patch.setattr(os, "lseek", interrupted)
+            device.import_fd(fd)
+        os.close(fd)
+        assert len(source.node.inner.client.handles) == before
+
+
 def test_the_heap_is_mapped_at_the_next_try():
     source = Interrupted(lib.DRM_IOCTL_AMDXDNA_CREATE_BO)
     with source.open() as device:
