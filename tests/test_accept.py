@@ -194,3 +194,18 @@ def test_a_report_that_cannot_be_written(tmp_path: Path) -> None:
     from qwen35.cli import main
 
     assert main(["accept", str(bundle_path("tied")), "--out", str(tmp_path / "no" / "r.json")]) == 2
+
+
+def test_through_the_ioctls_of_a_node(tmp_path: Path) -> None:
+    """As a program that opens /dev/accel/accel0; its driver is one that no table knows."""
+    import sys
+
+    from tests.emulation import NODE, emulate
+
+    report = tmp_path / "r.json"
+    done = emulate(sys.executable, "-m", "qwen35", "accept", str(bundle_path("tied")), "--device", NODE,
+                   "--out", str(report), "--quiet")
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {item["item"]: item["verdict"] for item in json.loads(report.read_text())["items"]}
+    assert found["gemm gu x1"] == found["contexts"] == found["prompts"] == "ok"
+    assert "fail" not in found.values()
