@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from amdxdna.cli.arrays import read_array
 from amdxdna.cli.insts import insts_main
 from amdxdna.doctor.program import Program
 from amdxdna.emu.xclbins import xclbin_bytes
@@ -109,6 +110,7 @@ def uses(odd: Path, tmp_path: Path, checkpoint: Path) -> dict[str, Callable[[], 
         return lambda: getattr(fake(tmp_path, str).conversation(), method)(odd)
 
     return {
+        "array": lambda: read_array(str(odd)),
         "xclbin": lambda: Xclbin.read(odd),
         "program": lambda: Program.read(str(xclbin), str(odd), "4096"),
         "insts": lambda: insts_main([str(odd)]),
@@ -133,7 +135,7 @@ def uses(odd: Path, tmp_path: Path, checkpoint: Path) -> dict[str, Callable[[], 
 
 
 NAMES = [
-    "xclbin", "program", "insts", "picture", "tokenizer", "schema", "/load", "manifest.txt", "tensors.txt",
+    "array", "xclbin", "program", "insts", "picture", "tokenizer", "schema", "/load", "manifest.txt", "tensors.txt",
     "tensors.bin", "tokenizer.json", "a bundle's insts", "a bundle's xclbin", "a sum", "config.json",
     "safetensors", "checkpoint's tokenizer", "generation_config.json", "a random bundle's tokenizer",
 ]
@@ -150,7 +152,8 @@ def test_no_regular_file_is_refused_at_once(
     if error is None:
         pytest.fail(f"{name} took it")
     text = explain(error)
-    assert re.search(odd[1] + "|no such file|not in the bundle|has no tokenizer", text.lower()), text
+    told = odd[1] + "|regular file|no such file|not in the bundle|has no tokenizer"
+    assert re.search(told, text.lower()), text
     assert "\n" not in text and "Traceback" not in text and "fault of this program" not in text
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli.common import CommandError, UsageError
 from amdxdna.doctor.program import LARGEST, byte_count
+from amdxdna.files import open_regular
 from amdxdna.output import whole_file
 
 if TYPE_CHECKING:
@@ -69,17 +71,16 @@ def read_array(path: str) -> NDArray[Any]:
     import numpy as np
 
     try:
-        if not os.path.isfile(path):
-            raise CommandError(
-                f"{path}: " + ("not a regular file" if os.path.exists(path) else "no such file"),
-                "Give a .npy file, a raw file or a size in bytes",
-            )
-        if os.path.getsize(path) > LARGEST:
-            raise CommandError(f"{path} is over 4 GiB", "Give a smaller file")
-        if path.endswith(".npy"):
-            # Objects in an array are pickles, which run code when they are read.
-            return np.ascontiguousarray(np.load(path, allow_pickle=False))
-        return np.fromfile(path, np.uint8)
+        with open_regular(path) as file:
+            if os.fstat(file.fileno()).st_size > LARGEST:
+                raise CommandError(f"{path} is over 4 GiB", "Give a smaller file")
+            if path.endswith(".npy"):
+                # Objects in an array are pickles, which run code when they are read.
+                return np.ascontiguousarray(np.load(io.BufferedReader(file), allow_pickle=False))
+            return np.fromfile(file, np.uint8)
+    except (FileNotFoundError, IsADirectoryError) as error:
+        what = "no such file" if isinstance(error, FileNotFoundError) else "not a regular file"
+        raise CommandError(f"{path}: {what}", "Give a .npy file, a raw file or a size in bytes") from None
     except OSError as error:
         raise CommandError(f"{path} cannot be read: {error.strerror or error}") from None
     except (ValueError, EOFError, SyntaxError, MemoryError, OverflowError) as error:
