@@ -31,6 +31,11 @@ _STEP = 256
 """Rows by which the KV cache's memory is counted; pages come as rows are written."""
 
 
+_SPARE = 1024
+"""Rows behind the last that a restored state keeps: answers that take turns write there again, and a page
+that was given back is cleared anew, a huge one at a time."""
+
+
 class KVRows:
     """One attention layer's cache rows [max_ctx, kv_heads * hd]: float16 keys and bf16 values, as bits."""
 
@@ -252,7 +257,8 @@ class StateCache:
                     kv.values[block.start:block.stop] = values
         self._blocks = list(snapshot.blocks)
         self._state = side, snapshot.length, snapshot.position
-        self._trim()
+        if self._touched - self.length > _SPARE:
+            self._trim()
 
     def _trim(self) -> None:
         """Gives back the pages behind the last row; a huge page may reach beyond the rows written."""
