@@ -12,6 +12,8 @@ import os
 import stat
 from typing import Protocol
 
+from amdxdna.signals import section
+
 _BLOCK, _MOST = 1 << 12, 1 << 20
 
 
@@ -19,19 +21,20 @@ class _Reader(Protocol):
     def read(self, size: int, /) -> bytes | None: ...
 
 
+@section
 def open_regular(path: str | os.PathLike[str]) -> io.FileIO:
     """A regular file, open for reading. Raises OSError with its reason for everything else, at once.
 
     Unbuffered: reads go to the kernel as they are asked for.
     """
     _require_regular(os.stat(path), path)
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = io.FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     try:
-        _require_regular(os.fstat(fd), path)
-        return io.FileIO(fd)
+        _require_regular(os.fstat(file.fileno()), path)
     except BaseException:
-        os.close(fd)
+        file.close()
         raise
+    return file
 
 
 def read_regular(path: str | os.PathLike[str], most: int) -> bytes:

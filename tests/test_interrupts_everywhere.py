@@ -11,6 +11,7 @@ import pytest
 
 from amdxdna.buffer import Buffer
 from amdxdna.device import Device
+from amdxdna.files import open_regular
 from amdxdna.run import State
 from tests.binding import adder, copy_xclbin
 from tests.interrupting import SOAK, Ledger, everywhere, handlers, watchdog
@@ -155,3 +156,14 @@ def test_a_device_is_closed(rig: Rig) -> None:
         assert Ledger(rig.device).read() == before, where
 
     assert everywhere(use, check, PLACES) > 0
+
+
+def test_a_file_is_closed_once(rig: Rig) -> None:
+    """A descriptor that has two owners for a moment would be closed twice, and name another file by then."""
+    before = len(os.listdir("/proc/self/fd"))
+
+    def check(where: str) -> None:
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) == before, where
+
+    assert everywhere(lambda: open_regular(__file__).close(), check, 500) > 0
