@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
@@ -119,18 +120,20 @@ def everywhere(action: Callable[[], None], check: Callable[[str], None], most: i
     return hit
 
 
-def interrupted(action: Callable[[], object], longest: float, chance: random.Random) -> type[BaseException]:
+def interrupted(action: Callable[[], object], longest: float,
+                chance: random.Random) -> type[BaseException] | None:
     """Repeats `action` until a signal comes, within `longest` seconds; which exception its handler raised."""
     number = chance.choice((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM))
     wait = chance.uniform(1e-5, longest)
-    timer = None
+    timer = kind = None
     try:
         if number == signal.SIGALRM:
             signal.setitimer(signal.ITIMER_REAL, wait)
         else:
             timer = threading.Timer(wait, os.kill, (os.getpid(), number))
             timer.start()
-        while True:
+        end = time.monotonic() + wait + 20  # Python drops what comes in a finalizer of its own
+        while time.monotonic() < end:
             action()
     except RAISED as error:
         kind = type(error)
