@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from amdxdna.profile import DriverProfile
 from amdxdna.reaper import Finalizer, collect, reap
 from amdxdna.signals import section, uninterrupted
 from amdxdna.xclbin import Xclbin
+from amdxdna.xclbin.reader import Cu
 
 _clients: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
 _closing: set[str] = set()
@@ -208,9 +210,14 @@ class Device:
         """
         return import_fd(self.client, fd, nbytes)
 
-    def context(self, xclbin: Xclbin, qos: QoS | None = None) -> HwContext:
-        """A hardware context of its own, outside the pool. The caller closes it."""
-        return HwContext(self.client, xclbin, qos)
+    def context(self, xclbin: Xclbin | None, qos: QoS | None = None, *, columns: int = 0,
+                cus: Sequence[Cu] | None = None) -> HwContext:
+        """A hardware context of its own, outside the pool. The caller closes it.
+
+        Without an xclbin it has no compute units and is `columns` wide. `cus` gives the xclbin's units in
+        another order, which their index in a packet then follows.
+        """
+        return HwContext(self.client, xclbin, qos, columns=columns, cus=cus)
 
     def info(self) -> query.DeviceInfo:
         """What the driver tells about device, firmware and contexts; see :mod:`amdxdna.query` for parts."""

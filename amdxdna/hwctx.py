@@ -28,6 +28,7 @@ from amdxdna.reaper import PATIENCE, Finalizer, reap
 from amdxdna.run import NOT_SUBMITTED, Command, Run
 from amdxdna.signals import interruptible, section, uninterrupted
 from amdxdna.xclbin import Xclbin
+from amdxdna.xclbin.reader import Cu
 
 DEFAULT_OPS_PER_CYCLE = 2048
 _ATTEMPTS = 3
@@ -37,6 +38,13 @@ DRAIN_SECONDS = 4.0
 """How long :meth:`HwContext.close` waits for commands: past the limit of 2 s of Linux 7.2 and newer."""
 
 HANDLE_LISTS = tuple(Struct(f"<{count}I") for count in range(packet.MAX_BUFFERS + 2))
+
+
+class Owner(weakref.ref[Any]):
+    """Refers to the user of a command: once that is gone, the command is its context's."""
+
+    __slots__ = ("command",)
+    command: Command
 
 
 def _submitting() -> object:
@@ -63,6 +71,9 @@ class QoS:
 class HwContext:
     """One hardware context, with a compute unit for every DPU kernel of `xclbin`.
 
+    Without an xclbin it is `columns` wide and has no compute units, for control code that brings its own
+    PDIs (XRT sends no CONFIG_HWCTX for such a context).
+
     The PDIs' buffers stay open with it: the driver configures the units again whenever it resumes the device.
     ``broken`` is set once the driver has reset or abandoned it, or it fails whatever runs in it; then nothing
     more should be submitted (a command within half a second of a timeout can break the re-created context for
@@ -74,9 +85,11 @@ class HwContext:
     """
 
     @section
-    def __init__(self, client: Client, xclbin: Xclbin, qos: QoS | None = None,
-                 pdis: Sequence[Buffer] | None = None, patient: bool = True) -> None:
-        """`pdis`: in place of own ones. `patient`: when the device is full, looks for garbage first."""
+    def __init__(self, client: Client, xclbin: Xclbin | None, qos: QoS | None = None,
+                 pdis: Sequence[Buffer] | None = None, patient: bool = True, columns: int = 0,
+                 cus: Sequence[Cu] | None = None) -> None:
+        """`pdis`: in place of own ones. `patient`: when the device is full, looks for garbage first. `cus`:
+        the xclbin's in another order."""
         reap()
         client.check_open()
         self.client = client
@@ -100,22 +113,30 @@ class HwContext:
         self._free: list[Command] = []
         self._pending: dict[Command, object] = {}
         self._own_pdis = pdis is None
+        self._orphans: deque[Owner] = deque()
+        """For every Restartable that is gone."""
+        self._owners: set[Owner] = set()
         array = client.metadata
-        columns = xclbin.partition.column_width
-        if columns > array.cols:
-            raise BadArgument(f"{xclbin.path} needs {columns} columns, the device has {array.cols}",
-                              call="CREATE_HWCTX", remedy="Use an xclbin compiled for this device")
-        if len(xclbin.cus) > packet.MAX_CUS:
-            raise BadArgument(f"{xclbin.path} has {len(xclbin.cus)} compute units; a context takes "
+        what = "the control code"
+        self.cus: tuple[Cu, ...] = ()
+        if xclbin is not None:
+            columns, what = xclbin.partition.column_width, xclbin.path
+            self.cus = xclbin.cus if cus is None else tuple(cus)
+        if not 0 < columns <= array.cols:
+            raise BadArgument(f"{what} needs {columns} columns, the device has {array.cols}",
+                              call="CREATE_HWCTX", remedy="Use a file compiled for this device")
+        if len(self.cus) > packet.MAX_CUS:
+            raise BadArgument(f"{what} has {len(self.cus)} compute units; a context takes "
                               f"{packet.MAX_CUS}", call="CONFIG_HWCTX", remedy="Split the xclbin")
         _ = client.heap  # the driver refuses a context before there is one
-        self._pdis = tuple(pdis) if pdis is not None else load_pdis(client, xclbin)
+        self._pdis = tuple(pdis or ()) if pdis is not None or xclbin is None else load_pdis(client, xclbin)
         self.handle = 0
         self.syncobj = 0
         self._open: list[int] = []
         try:
             self._create(columns, array.core.row_count, patient)
-            self._configure()
+            if self.cus:
+                self._configure()
         except BaseException:
             self.close()
             raise
@@ -127,7 +148,7 @@ class HwContext:
         self.close()
 
     def _create(self, columns: int, rows: int, patient: bool) -> None:
-        opc = self.xclbin.partition.ops_per_cycle or DEFAULT_OPS_PER_CYCLE
+        opc = 0 if self.xclbin is None else self.xclbin.partition.ops_per_cycle or DEFAULT_OPS_PER_CYCLE
         create(self.client, columns, rows, self._own, self.qos, opc, patient)
 
     def _own(self, request: Any) -> None:
@@ -145,7 +166,7 @@ class HwContext:
         Finalizer(self, partial(abandon, self.client, self._open, self.syncobj, self._pending, self._pdis))
 
     def _configure(self) -> None:
-        cus = self.xclbin.cus
+        cus = self.cus
         size = ffi.sizeof("struct amdxdna_hwctx_param_config_cu") \
             + len(cus) * ffi.sizeof("struct amdxdna_cu_config")
         config = ffi.new("struct amdxdna_hwctx_param_config_cu *", {"cu_configs": len(cus)})
@@ -163,11 +184,40 @@ class HwContext:
         with self.lock:
             if self._dropped:
                 self._collect()
+            if self._orphans:
+                self._adopt()
             if self._free:
                 return self._free.pop()
         if not self.handle:
             raise closed("hardware context")
         return Command(self.client, self.handle, self.syncobj)
+
+    def lend(self, owner: Owner) -> Command:
+        """A command for a :class:`~amdxdna.restart.Restartable`, which `owner` refers to. Internal."""
+        command = self.take()
+        owner.command = command
+        command.owned = True
+        with self.lock:
+            self._owners.add(owner)
+        return command
+
+    def _adopt(self) -> None:
+        """Takes over the commands of Restartables that are gone. The lock is held."""
+        while self._orphans:
+            owner = self._orphans.popleft()
+            self._owners.discard(owner)
+            command = owner.command
+            command.owned = False
+            if command in self._pending or command.spent:
+                continue
+            if self.handle:
+                self._free.append(command)
+            else:
+                command.close()
+
+    def owner(self, user: object) -> Owner:
+        """What tells this context that `user` of a command is gone. Internal."""
+        return Owner(user, self._orphans.append)
 
     def submit(self, command: Command, handles: Iterable[int], keep: object) -> Run:
         """Submits what is in `command`'s packet, with the buffer handles it touches, each once. Internal.
@@ -237,6 +287,9 @@ class HwContext:
         for each in (command, *members):
             if leak:
                 each.buffer.leak()
+                each.spent = True
+            elif each.owned:
+                continue
             elif self.handle:
                 self._free.append(each)
             else:
@@ -333,6 +386,7 @@ class HwContext:
                     command.state = State.ABORT
             if usable:
                 self._collect()
+                self._adopt()
             for command in self._free:
                 command.close()
             self._free.clear()

@@ -23,6 +23,8 @@ MAX_CUS = 32
 START_CU = 0
 CMD_CHAIN = 19
 START_NPU = 20
+START_NPU_PREEMPT = 21
+START_NPU_PREEMPT_ELF = 22
 
 RUN_INSTRUCTIONS = 3
 """First argument word of a DPU kernel: run an instruction stream."""
@@ -37,6 +39,10 @@ _CHAIN_WORDS = 6
 # The driver copies a chain into one 4 KiB list; a member takes this much and its argument words.
 _CHAIN_SLOT_BYTES = 56
 _CHAIN_LIST_BYTES = 4096
+# The driver makes a list of a single command too: what one slot holds is what the list does.
+MAX_MAP_WORDS = (_CHAIN_LIST_BYTES - _CHAIN_SLOT_BYTES) // 4
+"""Most argument words of a START_CU packet. The other packets that name a compute unit take 26."""
+MIN_MAP_WORDS = 4
 
 # Drivers up to Linux 6.18 copy this many argument words of a single command whatever its count says
 # (execute_buffer_req of aie2_msg_priv.h): what is behind the count must be 0, not an earlier packet's.
@@ -95,6 +101,20 @@ def start_cu(cu: int, instructions: int, instruction_bytes: int, buffers: Sequen
     packed = START_CU_STRUCTS[len(buffers)].pack(START_CU_HEADERS[len(buffers)], 1 << cu, RUN_INSTRUCTIONS, 0,
                                                  instructions, instruction_bytes, *buffers)
     return packed[:4 * (2 + START_CU_WORDS[len(buffers)])]
+
+
+def register_map(cu: int, words: int) -> bytes:
+    """The head of an ERT_START_CU packet and `words` argument words of 0, for the caller to fill.
+
+    Each argument goes to its own byte offset behind the head (8 bytes), in little-endian order; the layout is
+    the xclbin's metadata's (``KernelInfo`` of :mod:`amdxdna.xclbin.metadata`). Raises BadArgument for a CU
+    index past 31 or more words than the driver's list takes.
+    """
+    if not 0 <= cu < MAX_CUS:
+        raise _bad(f"compute unit {cu}; a context has at most {MAX_CUS}")
+    if not MIN_MAP_WORDS <= words <= MAX_MAP_WORDS:
+        raise _bad(f"{words} argument words; the driver takes {MIN_MAP_WORDS} to {MAX_MAP_WORDS}")
+    return Struct(f"<II{4 * words}x").pack(header(START_CU, 1 + words, kind=_TYPE_CU), 1 << cu)
 
 
 def start_npu(cu: int, instructions: int, instruction_bytes: int, buffers: Sequence[int],

@@ -44,7 +44,7 @@ class Command:
     """
 
     __slots__ = ("_handles", "_sync", "_waits", "began", "buffer", "exec", "exec_address", "handle_bytes",
-                 "members", "packet", "run", "state", "words")
+                 "members", "owned", "packet", "run", "spent", "state", "words")
 
     def __init__(self, client: Client, hwctx: int, syncobj: int) -> None:
         self.buffer = allocate(client, packet.CMD_BYTES, "cmd")
@@ -55,6 +55,10 @@ class Command:
         self.members: Sequence[Command] = ()
         self.run: Callable[[], object] = lambda: None
         """Gives the Run of a command in flight, None when that is gone."""
+        self.owned = False
+        """It belongs to a :class:`~amdxdna.restart.Restartable`: it does not go to its context's stock."""
+        self.spent = False
+        """The driver may still write to it: it must not be used again."""
         self.began = 0.0
         """When it was submitted (CLOCK_MONOTONIC, seconds), on drivers that do not tell a time-out."""
         self.exec = ffi.new("struct amdxdna_drm_exec_cmd *", {

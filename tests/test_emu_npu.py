@@ -124,7 +124,7 @@ def test_a_chain_stops_at_its_first_failure() -> None:
 @pytest.mark.parametrize(("change", "status"), [
     ({"cu": 1}, Status.INVALID_PARAM),
     ({"type": 9}, Status.INVALID_COMMAND),
-    ({"args": (3,) * 27}, Status.INVALID_COMMAND),
+    ({"args": (3,) * 1011}, Status.INVALID_COMMAND),
     ({"args": (1, 0, DEVICE_HEAP + 0x1000, 0, 24)}, Status.INVALID_INSTRUCTION),
     ({"args": (3, 0, DEVICE_HEAP + 0x1000, 0, 0)}, Status.INVALID_INSTRUCTION),
     ({"args": (3, 0, DEVICE_HEAP + 0x1000, 0, 25)}, Status.INVALID_INSTRUCTION),

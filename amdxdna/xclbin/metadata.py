@@ -15,7 +15,7 @@ from amdxdna.errors import BadXclbin
 from amdxdna.xclbin import layout
 
 if TYPE_CHECKING:
-    from amdxdna.xclbin.reader import Section, Xclbin
+    from amdxdna.xclbin.reader import Cu, Section, Xclbin
 
 _MAX_XML_BYTES = 16 << 20
 _GLOBAL = 1
@@ -41,6 +41,12 @@ class KernelInfo:
     kind: str
     arguments: tuple[Argument, ...]
     instances: tuple[str, ...]
+
+    @property
+    def map_words(self) -> int:
+        """Argument words of a packet for this kernel: up to the end of its last argument, at least 4
+        (XRT's core/common/api/xrt_kernel.cpp)."""
+        return max(-(-max((a.offset + a.size for a in self.arguments), default=0) // 4), 4)
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,18 @@ class Metadata:
     def kernel(self, name: str) -> KernelInfo | None:
         """The kernel of that name, or None."""
         return next((kernel for kernel in self.kernels if kernel.name == name), None)
+
+    def units(self, xclbin: Xclbin) -> tuple[Cu, ...]:
+        """The compute units of `xclbin` in the order of the kernels and instances here, which is the order
+        in which XRT numbers them; the file's own order where the metadata does not name every one."""
+        named = {cu.name: cu for cu in xclbin.cus}
+        names = dict.fromkeys(f"{k.name}:{instance}" for k in self.kernels for instance in k.instances)
+        found = tuple(named[name] for name in names if name in named)
+        return found if len(found) == len(xclbin.cus) else xclbin.cus
+
+    def bank(self, ip: int, argument: int) -> int | None:
+        """The memory bank that `argument` of entry `ip` of IP_LAYOUT lives in (of several, the last)."""
+        return max((c.memory for c in self.connections if (c.ip, c.argument) == (ip, argument)), default=None)
 
 
 def read(xclbin: Xclbin) -> Metadata:

@@ -327,6 +327,20 @@ def fail(status: int) -> bytes:
     return program([Fail(status)])
 
 
+def own_bytes(data: bytes) -> int:
+    """The length that the stream in `data` has by its own header and ops; -1 where `data` ends before that, 0
+    for what is no stream."""
+    words = memoryview(data[:len(data) // 4 * 4]).cast("I")
+    if len(words) < 3 or words[0] != MAGIC or words[1] != VERSION or not 1 <= words[2] <= MAX_OPS:
+        return -1 if bytes(words) == struct.pack("<II", MAGIC, VERSION)[:words.nbytes] else 0
+    at = 3
+    for _ in range(words[2]):
+        if at >= len(words):
+            return -1
+        at += max(words[at] >> 16, 1)
+    return 4 * at if at <= len(words) else -1
+
+
 def parse(data: bytes | bytearray | memoryview) -> list[Op]:
     """The ops of a stream, every field checked. Raises StreamError; never reads past `data`.
 

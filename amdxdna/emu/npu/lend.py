@@ -120,8 +120,7 @@ def _known(npu: Npu, context: Context, slot: Slot, stamp: object) -> Command | N
     prepared: kernels.Prepared | kernels.Result | None = None
     with contextlib.suppress(BadAddress):
         prepared = kernels.prepare(program, family, npu.operands(context, slot))
-    address, size = slot.stream()
-    at = npu.resolve(context, address, size)
+    at = npu.resolve(context, slot.stream()[0], len(program))
     found = Command(stamp, at, program, family, _work(program, family), prepared)
     if len(context.known) >= MOST_KNOWN:
         context.known.clear()

@@ -18,7 +18,7 @@ from amdxdna.emu.npu import lend
 from amdxdna.emu.npu.context import Chunk, Context, Cu, Done, Reply
 from amdxdna.emu.npu.health import Health
 from amdxdna.emu.npu.memory import BadAddress, Memory
-from amdxdna.emu.npu.slot import MAX_ARGUMENT_WORDS, Slot, SlotType
+from amdxdna.emu.npu.slot import MAX_ARGUMENT_WORDS, MAX_MAP_WORDS, Slot, SlotType
 from amdxdna.emu.npu.status import Status
 
 DEVICE_HEAP = 0x4000000
@@ -312,19 +312,35 @@ class Npu:
 
     def fetch(self, context: Context, slot: Slot) -> tuple[int, bytes, int]:
         """(status, instruction stream, kernel family) of a command."""
-        if not SlotType.START_CU <= slot.type <= SlotType.ELF or len(slot.args) > MAX_ARGUMENT_WORDS:
+        most = MAX_MAP_WORDS if slot.type == SlotType.START_CU else MAX_ARGUMENT_WORDS
+        if not SlotType.START_CU <= slot.type <= SlotType.ELF or len(slot.args) > most:
             return Status.INVALID_COMMAND, b"", 0
         cu = 0 if slot.type == SlotType.ELF else slot.cu
         if cu >= len(context.cus):
             return Status.INVALID_PARAM, b"", 0
         address, size = slot.stream()
-        if not 0 < size <= MAX_STREAM or size % 4:
+        if not 0 < size <= MAX_STREAM:
             return Status.INVALID_INSTRUCTION, b"", 0
         kernel = context.cus[cu]
         family = kernel.family if kernel.family is not None else self._load(context, kernel)
         if family is None:
             return Status.PDI_LOAD_FAILED, b"", 0
-        return Status.OK, self._read(context, address, size), family
+        program = self._stream(context, address, size)
+        return (Status.INVALID_INSTRUCTION if len(program) % 4 else Status.OK), program, family
+
+    def _stream(self, context: Context, address: int, size: int) -> bytes:
+        """The instruction stream at `address`, whose size a command gives as `size`.
+
+        Programs give it in bytes or in words (mlir-air's tests and older mlir-aie: words), and both run on
+        hardware: what counts is what the stream's own header says.
+        """
+        program = self._read(context, address, size)
+        if streams.own_bytes(program) == -1 and 4 * size <= MAX_STREAM:
+            with contextlib.suppress(BadAddress):
+                whole = self._read(context, address, 4 * size)
+                if streams.own_bytes(whole) == 4 * size:
+                    return whole
+        return program
 
     def execute(self, context: Context, slot: Slot, program: bytes, family: int) -> int:
         """Runs a command of which stream and family are known. Raises BadAddress."""

@@ -7,6 +7,8 @@ from enum import IntEnum
 from functools import lru_cache
 
 MAX_ARGUMENT_WORDS = 26
+MAX_MAP_WORDS = 1010
+"""Of a START_CU slot, which ends where the driver's 4 KiB list does (struct cmd_chain_slot_execbuf_cf)."""
 KERNEL_OP_TXN = 3  # first argument word: run an instruction stream
 
 
