@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import compileall
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+import qwen35
 
 ROOT = Path(__file__).parent.parent
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
@@ -338,3 +342,16 @@ def test_a_closed_stderr_is_no_failure() -> None:
         timeout=60,
     )
     assert done.returncode == 0 and done.stdout == b"You said: x\n"
+
+
+def test_commands_are_offered_without_their_source(tmp_path: Path) -> None:
+    """Images hold compiled modules alone."""
+    shutil.copytree(Path(qwen35.__file__).parent, tmp_path / "qwen35",
+                    ignore=shutil.ignore_patterns("data", "train", "csrc", "__pycache__"))
+    assert compileall.compile_dir(tmp_path, quiet=1, legacy=True)
+    for source in tmp_path.rglob("*.py"):
+        source.unlink()
+    done = subprocess.run([sys.executable, "-c", "from qwen35.cli.args import available_commands, COMMANDS\n"
+                           "assert set(available_commands()) == set(COMMANDS)"],
+                          cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -35,9 +35,10 @@ def available_commands() -> dict[str, str]:
 
 
 def _exists(module: str) -> bool:
-    """Whether a module of this package is installed, without importing the packages above it."""
+    """Whether a module of this package is installed, as source or compiled; imports no package above it."""
     path = Path(__file__).parents[2].joinpath(*module.split("."))
-    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+    return any(path.with_suffix(suffix).is_file() or (path / f"__init__{suffix}").is_file()
+               for suffix in (".py", ".pyc"))
 
 
 def _number(kind: Callable[[str], Any], low: float, high: float, rule: str) -> Callable[[str], Any]:

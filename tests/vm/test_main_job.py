@@ -96,6 +96,19 @@ def test_command_line(image_guest: guest.Machine, image_bundle: Path) -> None:
     assert image_guest.function.firmware.contexts == 0, "the program left contexts behind"
 
 
+def test_acceptance(built_in: None, image_guest: guest.Machine) -> None:
+    """The acceptance run passes through the kernel's driver, and names it; the report names no machine."""
+    command = ["python3", "-m", "qwen35", "accept", "--json", "--quiet"]
+    out, errors = in_guest(image_guest, command, timeout=900)
+    report = json.loads(out)
+    assert report["finished"] and report["passed"], (report, errors)
+    verdicts = {item["item"]: item["verdict"] for item in report["items"]}
+    assert "failed" not in verdicts.values(), verdicts
+    kernels = [name for name in verdicts if name.startswith(("gemm ", "gemv "))]
+    assert verdicts["doctor"] == verdicts["chains"] == "ok" and len(kernels) > 10, verdicts
+    assert "emulated NPU of this package" not in out
+
+
 def test_nothing_else_is_needed(image_guest: guest.Machine) -> None:
     """The image holds no XRT and no compiler."""
     answer = image_guest.request("call", target="tests.vm.agent:names", arguments={})
