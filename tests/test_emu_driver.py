@@ -258,7 +258,45 @@ def test_clock_level_follows_qos(ready: Open) -> None:
     assert h_clock() == 1800
 
 
+def test_clock_level_follows_the_power_mode(ready: Open) -> None:
+    """Each mode has its level; the default one goes back to what the contexts ask for (aie2_pm.c)."""
+    client = ready(privileged=True)
+
+    def clocks() -> tuple[int, int]:
+        clock = client.get_info(lib.DRM_AMDXDNA_QUERY_CLOCK_METADATA, "amdxdna_drm_query_clock_metadata")
+        return int(clock.mp_npu_clock.freq_mhz), int(clock.h_clock.freq_mhz)
+
+    client.context(gops=100, fps=10)
+    before = clocks()
+    assert before == (396, 792)
+    shown = {}
+    for mode in (lib.POWER_MODE_LOW, lib.POWER_MODE_MEDIUM, lib.POWER_MODE_HIGH, lib.POWER_MODE_DEFAULT):
+        errnos.set_state(0, bytes([mode]) + bytes(7))(client)
+        shown[mode] = clocks()
+    assert shown == {lib.POWER_MODE_LOW: (396, 792), lib.POWER_MODE_MEDIUM: (975, 1267),
+                     lib.POWER_MODE_HIGH: (1267, 1800), lib.POWER_MODE_DEFAULT: before}
+    errnos.set_state(0, bytes([lib.POWER_MODE_MEDIUM]) + bytes(7))(client)
+    client.context()  # asks for no rate: the default level rises, the mode's stays
+    assert clocks() == (975, 1267)
+    errnos.set_state(0, bytes([lib.POWER_MODE_DEFAULT]) + bytes(7))(client)
+    assert clocks() == (1267, 1800)
+
+
 # -- injected faults
+
+def test_what_is_logged_of_an_injected_hang(ready: Open) -> None:
+    """The hang and its reset: nothing of memory that the command lost with its context."""
+    client = ready(faults=EmuOptions.parse("hang=2", {}).faults)
+    clock = Clock(client)
+    assert client.copy() == COMPLETED
+    clock.hang(program=stream.copy(PAGE), buffers=(client.source.device, client.destination.device))
+    clock.forward(0.41)
+    assert client.copy() == COMPLETED
+    assert driver(client).npu.close(10)  # its worker has said what it had to say
+    messages = list(driver(client).messages)
+    assert any("hangs" in line for line in messages)
+    assert not any("no memory" in line for line in messages), messages
+
 
 def test_hang_fail_and_slow_by_count(ready: Open) -> None:
     client = ready(faults=EmuOptions.parse("fail=2:0x3000002,hang=4,slow=1:1000", {}).faults)

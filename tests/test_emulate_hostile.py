@@ -135,7 +135,7 @@ info = bytearray(48)
 struct.pack_into("<QQI", info, 0, 0, 0, struct.unpack_from("<I", args, 28)[0])
 fcntl.ioctl(fd, 0xC0306444, info)
 view = mmap.mmap(fd, 4096, offset=struct.unpack_from("<Q", info, 24)[0])
-wanted = int(re.search(r" (\\d+) +/memfd:amdxdna-emu", open("/proc/self/maps").read())[1])
+wanted = int(re.search(r" (\\d+) +/memfd:amdxdna-node", open("/proc/self/maps").read())[1])
 libc = ctypes.CDLL(None, use_errno=True)
 if libc.unshare(0x20000) or libc.mount(b"none", b"/", None, 0x44000, None) or libc.mount(
         b"none", {str(tmp_path).encode()!r}, b"tmpfs", 0, b"inode32,nr_inodes=0"):

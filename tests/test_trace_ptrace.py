@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from amdxdna.cli import main
-from tests.emulation import NODE, ROOT, c_program, device_programs, run
+from tests.emulation import NODE, ROOT, c_program, device_programs, emulate, run
 from tests.trace_sequence import calls_named, read_trace
 
 
@@ -52,6 +52,38 @@ def test_c_program_by_ptrace(tmp_path: Path) -> None:
     # A dup of the descriptor is the same open.
     assert not any(line["in"].get("inherited") for line in calls
                    if line["call"] == "open" and line["pid"] == first[0]["pid"])
+
+
+def test_inside_emulate(tmp_path: Path) -> None:
+    """A program that is traced on an emulated node: `emulate` answers its calls first, and they are seen."""
+    blob, code = device_programs(tmp_path)
+    path = tmp_path / "trace.jsonl"
+    ended = emulate(sys.executable, "-m", "amdxdna", "trace", "-o", str(path), "--", str(c_program()), NODE,
+                    str(blob), str(code))
+    assert "somebody else answers this program's calls (`emulate`)" in ended.stderr
+    _, calls, summary = read_trace(path)
+    assert summary["opens"] == len([line for line in calls if line["call"] == "open"]) == 3
+    assert summary["states"]["COMPLETED"] == summary["submits"] > 30
+    assert len(calls_named(calls, "EXEC_CMD")) > 30
+    assert not any(line["in"].get("inherited") for line in calls if line["call"] == "open")
+
+
+def test_the_device_in_process_is_no_node(tmp_path: Path) -> None:
+    """A program on its own emulated device opens no node, and its memory is none; a line says how
+    to record that device."""
+    path = tmp_path / "trace.jsonl"
+    ended = run("trace", "-o", str(path), "--", sys.executable, "-c", """
+from amdxdna import Device
+with Device.open("emu:threads=1,quiet") as device:
+    buffers = [device.alloc(4096), device.alloc(4 << 20)]
+    print(len(buffers[0].view()) + len(buffers[1].view()))
+    fd = buffers[0].export_fd()
+""")
+    assert ended.stdout == f"{4096 + (4 << 20)}\n", ended.stderr
+    _, calls, summary = read_trace(path)
+    assert calls == []
+    assert summary["calls"] == {}
+    assert "set AMDXDNA_TRACE=FILE to record that" in ended.stderr
 
 
 @pytest.fixture
@@ -254,7 +286,7 @@ def test_bad_usage_is_one_line(words: list[str], status: int, said: str,
 @pytest.mark.parametrize("more", [(), ("--emulate",)])
 def test_program_that_cannot_start(tmp_path: Path, more: tuple[str, ...]) -> None:
     ended = run("trace", "--json", "-o", str(tmp_path / "t"), *more, "--", "/no/such/program")
-    assert ended.returncode == 1
+    assert ended.returncode == 127
     assert "/no/such/program cannot be started: No such file" in ended.stderr
     assert json.loads(ended.stdout)["schema"] == "amdxdna.error"
 

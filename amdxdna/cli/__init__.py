@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
-from amdxdna.cli.common import FAILED, INTERRUPTED, USAGE, UsageError, report
+from amdxdna.cli.common import FAILED, INTERRUPTED, USAGE, CannotStart, UsageError, report
 
 __all__ = ["COMMANDS", "available_commands", "main"]
 
@@ -75,6 +75,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         report(error, as_json)
         return USAGE
+    except CannotStart as error:
+        report(error, as_json)
+        return error.status
     except Exception as error:
         report(error, as_json)
         return FAILED

@@ -21,8 +21,8 @@ from typing import Any, NoReturn
 
 from amdxdna.text import one_line
 
-__all__ = ["CommandError", "FAILED", "INTERRUPTED", "Parser", "USAGE", "UsageError", "document", "one_line",
-           "print_json", "report"]
+__all__ = ["CannotStart", "CommandError", "FAILED", "INTERRUPTED", "Parser", "USAGE", "UsageError",
+           "document", "one_line", "print_json", "report"]
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -41,6 +41,15 @@ class CommandError(Exception):
 
 class UsageError(CommandError):
     """A wrong option or argument. Exit status 2."""
+
+
+class CannotStart(CommandError):
+    """A program that could not be started. Exit status as a shell has it: 127 where there is no such program,
+    126 where there is one that cannot be run."""
+
+    def __init__(self, program: str, failed: OSError) -> None:
+        super().__init__(f"{program} cannot be started: {failed.strerror}")
+        self.status = 127 if failed.errno in (errno.ENOENT, errno.ENOTDIR) else 126
 
 
 class Parser(argparse.ArgumentParser):

@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from amdxdna.cli.common import CommandError, Parser, UsageError, document
+from amdxdna.cli.common import CannotStart, CommandError, Parser, UsageError, document
 from amdxdna.cli.screen import tell
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ and no change to the program; its processes and threads share the one device."""
 
 _EPILOG = """\
 Ends when every process of COMMAND has ended, with COMMAND's exit status (128 + N when signal N killed it,
-127 when it could not be started). Programs that need more rights than this user (setuid) do not get them.
+127 where there is no such program, 126 where it cannot be run). Programs that need more rights than this
+user (setuid) do not get them.
 With --json an amdxdna.emulate document goes to stderr at the end:
 
   {"schema": "amdxdna.emulate", "version": 1, "status": 0, "signal": null, "node": "/dev/accel/accel0",
@@ -100,7 +101,7 @@ def cannot_start(command: list[str], failed: OSError) -> CommandError:
             f"the kernel refuses the seccomp filter: {failed.strerror}",
             "Linux 5.14 or newer is needed, and nobody else may answer this program's calls already (emulate "
             "in emulate)")
-    return CommandError(f"{command[0]} cannot be started: {failed.strerror}")
+    return CannotStart(command[0], failed)
 
 
 def wait_status(status: int) -> tuple[int, int | None]:

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli import emulate
-from amdxdna.cli.common import CommandError, Parser, UsageError, document
+from amdxdna.cli.common import CannotStart, CommandError, Parser, UsageError, document
 from amdxdna.cli.screen import tell
 from amdxdna.output import open_growing
 from amdxdna.trace import SCHEMA
@@ -33,8 +33,9 @@ A trace is JSON lines: a header, a line a call, a summary. amdxdna/trace/__init_
 What it costs, measured on a small virtual machine: about 70 us a traced ioctl and 11 us an open or a close
 by ptrace, nothing for other calls; 50 us an ioctl with --emulate; 35 us with AMDXDNA_TRACE.
 
-The exit status is COMMAND's (128 + N when signal N killed it). Set AMDXDNA_TRACE=FILE instead to record what
-a program does through this package's own binding, also on its in-process emulated device."""
+The exit status is COMMAND's (128 + N when signal N killed it, 127 or 126 when it could not be started). Set
+AMDXDNA_TRACE=FILE instead to record what a program does through this package's own binding, also on its
+in-process emulated device."""
 
 DEFAULT_FILE = "amdxdna-trace.jsonl"
 _MOST_CONTENTS = 1 << 16
@@ -49,8 +50,8 @@ def parser() -> Parser:
                    help=f"the trace (default {DEFAULT_FILE}; with --text none); - writes it to stderr")
     p.add_argument("--emulate", action="store_true", help="run COMMAND on an emulated NPU")
     p.add_argument("--every-call", action="store_true",
-                   help="let every system call stop, not only those that a filter picks: slow, for programs "
-                        "whose calls somebody else answers (`emulate` inside)")
+                   help="let every system call stop, not only those that a filter picks: slow, for a COMMAND "
+                        "that starts `emulate` itself (inside `emulate` it is done without asking)")
     p.add_argument("--node", action="append", default=[], metavar="PATH",
                    help="take this path for a node too; repeatable")
     p.add_argument("--quiet", "-q", action="store_true", help="do not print the summary")
@@ -113,7 +114,11 @@ def trace_main(argv: list[str]) -> int:
 
 _NOTHING = """\
 amdxdna: the command never opened an NPU's node. If it ran on this package's emulated device ("emu", the
-default where there is no NPU), set AMDXDNA_TRACE=FILE to record that, or give it a node: trace --emulate"""
+default where there is no NPU), set AMDXDNA_TRACE=FILE to record that, or give it a node: trace --emulate.
+If it runs programs of its own under `emulate`, --every-call sees their calls"""
+
+_ANSWERED = """\
+amdxdna: somebody else answers this program's calls (`emulate`): every call of it stops, which is slow"""
 
 
 def _check(given: argparse.Namespace) -> None:
@@ -193,14 +198,17 @@ def _kernel(given: argparse.Namespace) -> Any:
         from amdxdna.trace.ptrace import CannotTrace, Tracer
 
         try:
-            return Tracer(recorder, every_stop=given.every_call, nodes=given.node).run(command, os.environ)
+            tracer = Tracer(recorder, every_stop=given.every_call, nodes=given.node)
+            if tracer.answered_elsewhere and not given.quiet:
+                tell(_ANSWERED.splitlines())
+            return tracer.run(command, os.environ)
         except CannotTrace as failed:
             raise CommandError(
                 f"the kernel refuses to trace: {failed.strerror}",
                 "A sandbox or container may forbid ptrace or seccomp; try --every-call, or set "
                 "AMDXDNA_TRACE=FILE where the program uses this package") from None
         except OSError as failed:
-            raise CommandError(f"{command[0]} cannot be started: {failed.strerror}") from None
+            raise CannotStart(command[0], failed) from None
 
     return run
 

@@ -59,6 +59,7 @@ struct xdna_trace_event {
     char path[4096];
 };
 
+int xdna_watch_is_seen(void);
 struct xdna_tracer;
 struct xdna_tracer *xdna_tracer_new(int every_stop, const char *tokens, const char *nodes);
 void xdna_tracer_free(struct xdna_tracer *t);

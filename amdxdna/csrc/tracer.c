@@ -324,6 +324,41 @@ void xdna_tracer_free(struct xdna_tracer *t)
     free(t);
 }
 
+/* Whether calls that the filter of xdna_watch() picks stop for a tracer: 1, or 0 where the filter of somebody
+ * else, which this process has already, answers them first (seccomp(2): SECCOMP_RET_USER_NOTIF goes before
+ * SECCOMP_RET_TRACE). Tried out on a child. */
+int xdna_watch_is_seen(void)
+{
+    int status, seen = 0;
+    int child = fork();
+    if (child < 0)
+        return -errno;
+    if (!child) {
+        if (ptrace(PTRACE_TRACEME, 0, 0, 0))
+            _exit(1);
+        raise(SIGSTOP);
+        if (xdna_watch())
+            _exit(1);
+        syscall(SYS_ioctl, -1, 'd' << 8, 0);
+        _exit(0);
+    }
+    for (;;) {
+        if (waitpid(child, &status, 0) < 0) {
+            if (errno == EINTR)
+                continue;
+            return -errno;
+        }
+        if (!WIFSTOPPED(status))
+            /* What forbids to trace or to filter is told by the real attempt. */
+            return WIFEXITED(status) && !WEXITSTATUS(status) ? seen : 1;
+        int signal = WSTOPSIG(status), event = status >> 16;
+        if (signal == SIGSTOP)
+            ptrace(PTRACE_SETOPTIONS, child, 0, (void *)(long)(PTRACE_O_TRACESECCOMP | PTRACE_O_EXITKILL));
+        seen |= event == PTRACE_EVENT_SECCOMP;
+        ptrace(PTRACE_CONT, child, 0, (void *)(long)(event || signal == SIGSTOP ? 0 : signal));
+    }
+}
+
 /* Attaches to a child that has not begun yet. It and what it starts die with the tracer. */
 int xdna_tracer_seize(struct xdna_tracer *t, int pid)
 {

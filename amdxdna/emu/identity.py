@@ -8,6 +8,10 @@ file names, amdnpu/17f0_*/npu.sbin.MAJOR.MINOR.PATCH.BUILD).
 
 from __future__ import annotations
 
+NODE_FILE = "amdxdna-node"
+"""Name of the memfd that stands for the node in a program under `emulate`: its descriptors lead there. No
+other file of the emulator's is called so."""
+
 FIRMWARE_BUILD = 58_597
 """0xE4E5."""
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from amdxdna._native import ffi, lib
+from amdxdna.emu.identity import NODE_FILE
 from amdxdna.trace.recorder import Pending, Recorder
 from amdxdna.trace.session import Session
 from amdxdna.usermem import UserMemory
@@ -24,7 +25,7 @@ OPEN, CLOSE, MMAP, IOCTL, OPENAT, OPENAT2, KCMP = 2, 3, 9, 16, 257, 437, 312
 _OPENS = {OPEN, OPENAT, OPENAT2}
 _KCMP_FILE = 0
 _ERRNO = struct.Struct("<i")
-NODES = ("/dev/accel/accel", "/memfd:amdxdna-emu")
+NODES = ("/dev/accel/accel", f"/memfd:{NODE_FILE}")
 """What a node's descriptor leads to: the kernel's, or the one that `emulate` gives out."""
 _LOWEST = 1 << 16
 """Nothing is mapped below (vm.mmap_min_addr)."""
@@ -42,10 +43,12 @@ class Tracer:
     """Runs one program and records it. Use it in a process of its own: it waits for every child."""
 
     def __init__(self, recorder: Recorder, *, every_stop: bool = False, nodes: Sequence[str] = ()) -> None:
-        """`every_stop`: no filter, which is slow, but sees calls that another filter answers. `nodes`:
-        further paths to take for nodes."""
+        """`every_stop`: no filter, which is slow, but sees calls that another filter answers; taken anyway
+        where such a filter is on this process already. `nodes`: further paths to take for nodes."""
         self._recorder = recorder
-        self._every_stop = every_stop
+        self.answered_elsewhere = not every_stop and _answered_elsewhere()
+        """A filter of somebody else's answers the calls: this process is under `emulate` or the like."""
+        self._every_stop = every_stop or self.answered_elsewhere
         names = [*NODES, *nodes]
         tokens = ["accel", *(os.path.basename(node) for node in nodes)]
         self._nodes = ffi.new("char[]", b"".join(os.fsencode(name) + b"\0" for name in names) + b"\0")
@@ -224,6 +227,13 @@ class Tracer:
         for (pid, fd), session in list(self._sessions.items()):
             if pid == parent and self._is_node(child, fd) and _process(child) == child:
                 self._sessions[child, fd] = session
+
+
+def _answered_elsewhere() -> bool:
+    with contextlib.suppress(OSError), open("/proc/self/status") as file:
+        # 2: SECCOMP_MODE_FILTER, a container's too.
+        return "\nSeccomp:\t2\n" in file.read() and lib.xdna_watch_is_seen() == 0
+    return False
 
 
 def _descriptor(argument: int) -> int:

@@ -122,7 +122,7 @@ static void path(void)
 {
     static const char *const paths[] = {
         "/dev/accel/accel0", "/dev/accel", "/sys/class/accel/accel0/device/vendor", "/sys/class/accel/",
-        "/sys/bus/pci/devices/acce:c5:00.1/subsystem/devices", "/sys/bus/pci/devices", "/sys/dev/char/261:0/dev",
+        "/sys/bus/pci/devices/0000:c5:00.1/subsystem/devices", "/sys/bus/pci/devices", "/sys/dev/char/261:0/dev",
         "/sys/module/amdxdna/initstate", "/sys/bus/pci/drivers/amdxdna/module/../../amdxdna", "/proc/self/fd/3",
         "/sys/class/accel/../../class/accel/accel0/uevent", "/dev/accel/../accel/accel0/", "/proc/self/fd/"};
     char name[4200], target[64];

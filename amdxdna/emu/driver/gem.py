@@ -113,7 +113,7 @@ def _user_bo(client: Client, table: int) -> Bo:
 
 def _read_only(client: Client, ranges: list[tuple[int, int]], size: int) -> Bo:
     """A BO over read-only memory: over a copy, so that a kernel which writes to it does no harm."""
-    copied = apart(size, "amdxdna-emu-user")
+    copied = apart(size, "amdxdna-user")
     at = 0
     try:
         for address, length in ranges:

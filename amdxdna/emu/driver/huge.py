@@ -16,7 +16,7 @@ from typing import Any
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432  # the same on every architecture
 _CLOEXEC = 1
 _SET_STRING, _CREATE = 1, 6
-_NAME = "memfd:amdxdna-emu-large"
+_NAME = "memfd:amdxdna-memory-large"
 
 HUGE_PAGE = 2 << 20
 _SIZE = 1 << 50

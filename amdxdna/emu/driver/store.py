@@ -15,6 +15,7 @@ import os
 from typing import Any
 
 from amdxdna._native import lib
+from amdxdna.emu import identity as names
 from amdxdna.emu.driver.huge import HUGE_PAGE, huge_file
 
 OFFSET_START = 1 << 32
@@ -131,7 +132,7 @@ class BackingStore:
 
     def __init__(self, own: bool = False) -> None:
         """`own`: the client is this process."""
-        self.file = File(_memfd("amdxdna-emu", OFFSET_END))
+        self.file = File(_memfd("amdxdna-memory" if own else names.NODE_FILE, OFFSET_END))
         self._own = own
         self._large: File | None = None
         self._next = 0

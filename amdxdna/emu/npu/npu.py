@@ -272,7 +272,8 @@ class Npu:
             try:
                 status = self._command(context, slot)
             except BadAddress as error:
-                self.log(f"context {context.id}: {error}")
+                if not context.gone.is_set():  # a context that is reset has lost its memory
+                    self.log(f"context {context.id}: {error}")
                 status = Status.INVALID_BUFFER
             except Exception as error:  # a front end's own failure must not end the worker silently
                 self.log(f"context {context.id}: {type(error).__name__}: {error}")
@@ -297,7 +298,7 @@ class Npu:
         injected = self.faults.command() if self.faults.active else []
         if injected:
             status = self._injected(context, injected)
-            if status:
+            if status or context.gone.is_set():
                 self.executed += 1
                 return status
         status, program, family = self.fetch(context, slot)

@@ -1,8 +1,8 @@
 """The files under which a program finds the emulated node: /dev/accel and what sysfs says of the device.
 
 They lie in a temporary folder; a path of the real tree is answered from the file of the same path in it. The
-PCI function is one that no machine has, in a domain of its own, so nothing of the host's is hidden except
-other amdxdna devices.
+PCI function is where Strix parts have theirs: what the host has there is hidden, and so are other amdxdna
+devices.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from amdxdna.emu.personality import PERSONALITIES, Personality
 from amdxdna.emu.seccomp import folders
 from amdxdna.profile import MODULE, RELEASE
 
-FUNCTION = "acce:c5:00.1"
+FUNCTION = "0000:c5:00.1"
+"""Where Strix parts have it. In domain 0: to XRT a domain is a number, and it loses any text."""
 MAJOR = 261
 """Character device number of accel nodes (ACCEL_MAJOR of include/drm/drm_accel.h)."""
-_BRIDGE = "pciacce:c5"
+_BRIDGE = "pci0000:c5"
 _DEVICE = f"sys/devices/{_BRIDGE}/{FUNCTION}"
 PCI_DEVICES = "/sys/bus/pci/devices"
 _ACCEL = re.compile(r"/dev/accel/accel(\d{1,3})")
@@ -58,7 +59,7 @@ class Tree:
             self._roots = ("/dev/accel", "/sys/class/accel", f"/sys/devices/{_BRIDGE}",
                            "/sys/bus/pci/drivers/amdxdna", "/sys/module/amdxdna",
                            f"{PCI_DEVICES}/{FUNCTION}", f"/sys/dev/char/{MAJOR}:{self.number}")
-            tokens = ["/fd/", "accel", "acce:", "amdxdna", f"/{MAJOR}:", PCI_DEVICES]
+            tokens = ["/fd/", "accel", FUNCTION, _BRIDGE, "amdxdna", f"/{MAJOR}:", PCI_DEVICES]
             if self._kind.release != PERSONALITIES["7.3"].release:
                 self._roots += (f"/{RELEASE}",)
                 tokens.append(f"/{RELEASE}")
@@ -110,6 +111,8 @@ class Tree:
             self._link(link, to)
         with contextlib.suppress(OSError):
             for entry in os.scandir(PCI_DEVICES):
+                if entry.name == FUNCTION:
+                    continue
                 os.symlink(os.path.realpath(entry.path), f"{self.root}{PCI_DEVICES}/{entry.name}")
 
     def absolute(self, path: str, folder: str) -> str:
