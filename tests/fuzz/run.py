@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import mmap
 import os
@@ -59,6 +60,7 @@ def input_of(ready: Ready, name: str, seed: int, index: int) -> Any:
 def _child(
     name: str, start: Callable[[Path], Ready], folder: str, seed: int, count: int, far: mmap.mmap, out: int
 ) -> None:
+    faulthandler.disable()  # the parent tells a crash; its stack would stand in the middle of the output
     ready = start(Path(folder))
     result = Result(name)
     for index in range(3):  # what is loaded once is no input's memory
