@@ -18,7 +18,7 @@ from qwen35.engine import Generation, Input, Model, PrefixCache, Session, genera
 from qwen35.errors import ImageError, ModelError, PromptTooLong, UsageError
 from qwen35.sampling import GREEDY, LoopDetector, Sampler, Sampling, card_sampling
 from qwen35.stats import Stats
-from qwen35.template import ImageSlot, Piece, Prompt, encode, render
+from qwen35.template import Control, ImageSlot, Piece, Prompt, encode, render
 from qwen35.tokenizer import Tokenizer
 from qwen35.turns import Turn
 
@@ -328,6 +328,7 @@ class Qwen35:
         allow_special: bool = False,
         loops: bool | int = True,
         keep: bool = False,
+        begin: str = "",
         cancel: Callable[[], bool] | None = None,
         progress: Callable[[str, int, int], None] | None = None,
         done: Callable[[Reply], None] | None = None,
@@ -339,7 +340,8 @@ class Qwen35:
         whether it came to its end. `allow_special` lets markers inside messages become control tokens.
         `loops` is after how many tokens of one pattern over and over an answer is ended (finish "loop"): True
         is LoopDetector's own number, False never. With `keep` the state before the answer is kept, and kept
-        states are used: for conversations.
+        states are used: for conversations. `begin` is text, markers included, that the answer is made to
+        begin with; it is not part of the reply.
         `cancel()` is asked between tokens and passes, `progress(what, done, total)` told how far the prompt's
         tokens ("prompt") and a picture ("picture") are, `done(reply)` when the answer ends in any way.
 
@@ -351,6 +353,8 @@ class Qwen35:
         self.require_open()
         stats = Stats()
         pieces = render(messages, tools=tools, thinking=thinking)
+        if begin:
+            pieces.append(Control(begin))
         prompt = self._prompt(pieces, stats, allow_special, progress)
         total = len(prompt.ids)
         if total > self.model.max_ctx:

@@ -101,7 +101,7 @@ class Pictures:
         self._make_tower = lambda: _tower(model)
 
     def look(self, image: Any) -> Seen:
-        """Reads a picture (a path, a Pillow image, a uint8 array). Raises ImageError."""
+        """Reads a picture (a path, a file's bytes, a Pillow image, a uint8 array). Raises ImageError."""
         key = _source(image)
         with self._lock:
             seen = self._by_source.get(key) if key is not None else None
@@ -116,12 +116,11 @@ class Pictures:
         if seen.grid[0] * seen.grid[1] > self.config.max_patches:
             raise ImageError(
                 f"the picture has {seen.grid[0] * seen.grid[1]:,} patches and the tower takes "
-                f"{self.config.max_patches:,}", str(image)[:200], "make it smaller",
+                f"{self.config.max_patches:,}", _name(image), "make it smaller",
             )
         if self.note is not None and seen.resized[0] * seen.resized[1] < seen.original[0] * seen.original[1]:
-            name = os.fspath(image) if isinstance(image, (str, os.PathLike)) else "a picture"
             wide, tall = seen.original
-            self.note(f"{name} is {wide}x{tall}, shrunk to {seen.resized[0]}x{seen.resized[1]}")
+            self.note(f"{_name(image)} is {wide}x{tall}, shrunk to {seen.resized[0]}x{seen.resized[1]}")
         if key is not None:
             with self._lock:
                 self._by_source[key] = seen
@@ -178,7 +177,9 @@ class Pictures:
 
 
 def _source(image: Any) -> tuple[Any, ...] | None:
-    """What tells a file's picture from another's without reading it; None for a picture in memory."""
+    """What tells a picture from another's without decoding it; None for pixels in memory."""
+    if isinstance(image, (bytes, bytearray, memoryview)):
+        return "bytes", hashlib.sha256(image).digest()
     if not isinstance(image, (str, os.PathLike)):
         return None
     path = os.path.abspath(os.fspath(image))
@@ -187,6 +188,10 @@ def _source(image: Any) -> tuple[Any, ...] | None:
     except OSError:
         return path, None
     return path, found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _name(image: Any) -> str:
+    return str(os.fspath(image)) if isinstance(image, (str, os.PathLike)) else "a picture"
 
 
 def _tower(model: TextModel) -> Tower:

@@ -18,6 +18,7 @@ COMMANDS = {
     "check": ("qwen35.check", "prove a bundle against its recorded references"),
     "accept": ("qwen35.accept", "try everything a new NPU must do, and report it"),
     "bench": ("qwen35.bench", "measure speed"),
+    "serve": ("qwen35.serve", "answer other programs: OpenAI's HTTP API"),
     "info": ("qwen35.bundle.info", "tell what a bundle holds"),
 }
 
@@ -41,7 +42,7 @@ def _exists(module: str) -> bool:
                for suffix in (".py", ".pyc"))
 
 
-def _number(kind: Callable[[str], Any], low: float, high: float, rule: str) -> Callable[[str], Any]:
+def number_of(kind: Callable[[str], Any], low: float, high: float, rule: str) -> Callable[[str], Any]:
     def convert(text: str) -> Any:
         try:
             value = kind(text)
@@ -101,7 +102,7 @@ def build() -> Parser:
 
     def number(option: str, kind: type, low: float, high: float, rule: str, metavar: str, text: str,
                default: Any = None, group: argparse._ArgumentGroup = how) -> None:
-        convert = _number(kind, low, high, rule)
+        convert = number_of(kind, low, high, rule)
         group.add_argument(option, type=convert, metavar=metavar, help=text, default=default)
 
     number("--max-new", whole, 1, most, "1 or more", "N", "most tokens of an answer (default 512)", 512)

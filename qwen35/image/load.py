@@ -11,7 +11,7 @@ import io
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,8 @@ MAX_RATIO = 200
 
 Rgb: TypeAlias = NDArray[np.uint8]
 ImageLike: TypeAlias = Any
-"""A path (str or os.PathLike), a PIL.Image.Image, or an array: uint8 [h, w], [h, w, 3] or [h, w, 4]."""
+"""A path (str or os.PathLike), a file's bytes, a PIL.Image.Image, or an array: uint8 [h, w], [h, w, 3] or
+[h, w, 4]."""
 
 
 def load(source: ImageLike) -> Rgb:
@@ -45,18 +46,20 @@ def load(source: ImageLike) -> Rgb:
         rgb = _from_array(source)
         _check_size(rgb.shape[1], rgb.shape[0], "array")
         return rgb
-    if isinstance(source, (str, os.PathLike)):
-        return _from_file(os.fspath(source))
     try:
         from PIL import Image
     except ImportError as error:
         raise ImageError("pictures need the pillow package", remedy="install pillow") from error
+    if isinstance(source, (str, os.PathLike)):
+        return _from_file(os.fspath(source))
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _from_bytes(source)
     if isinstance(source, Image.Image):
         _check_size(source.width, source.height, "picture")
         with _reading("picture"):  # an image that was opened is decoded only now
             return _decode(source, "picture")
     raise ImageError(f"a {type(source).__name__} is no picture",
-                     remedy="give a path, a Pillow image or a uint8 array")
+                     remedy="give a path, a file's bytes, a Pillow image or a uint8 array")
 
 
 def _from_array(array: NDArray[Any]) -> Rgb:
@@ -71,18 +74,24 @@ def _from_array(array: NDArray[Any]) -> Rgb:
 
 
 def _from_file(path: str) -> Rgb:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImageError("pictures need the pillow package", remedy="install pillow") from error
     with _reading(path), open_regular(path) as raw, io.BufferedReader(raw) as file:
-        size = os.fstat(raw.fileno()).st_size
-        if size > MAX_BYTES:
-            raise ImageError(f"the file has {size:,} bytes; at most {MAX_BYTES:,} are read", path,
-                             "make it smaller")
-        with Image.open(file, formats=FORMATS) as image:
-            _check_size(image.width, image.height, path)
-            return _decode(image, path)
+        return _from_stream(file, os.fstat(raw.fileno()).st_size, path)
+
+
+def _from_bytes(data: bytes | bytearray | memoryview) -> Rgb:
+    with _reading("picture"):
+        return _from_stream(io.BytesIO(data), memoryview(data).nbytes, "picture")
+
+
+def _from_stream(file: BinaryIO, size: int, where: str) -> Rgb:
+    from PIL import Image
+
+    if size > MAX_BYTES:
+        raise ImageError(f"the file has {size:,} bytes; at most {MAX_BYTES:,} are read", where,
+                         "make it smaller")
+    with Image.open(file, formats=FORMATS) as image:
+        _check_size(image.width, image.height, where)
+        return _decode(image, where)
 
 
 @contextlib.contextmanager

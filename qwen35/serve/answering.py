@@ -1,0 +1,316 @@
+"""One request: admitted, read, queued, answered in the model's thread, sent whole or streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from time import monotonic, time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from qwen35.serve.errors import ApiError, api_error
+from qwen35.serve.fields import Fields, parse_json
+from qwen35.serve.job import Job, Piece
+from qwen35.serve.line import Line
+from qwen35.serve.metrics import Metrics
+from qwen35.serve.options import Served
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+    from qwen35.conversation import Reply
+
+__all__ = ["Answering", "Event", "Form", "Limits", "Service", "error_response", "to_json"]
+
+Event = tuple[str, dict[str, Any]]
+"""A server-sent event: its name (empty for none) and its data."""
+
+_GONE = ApiError(499, "the client went away", code="cancelled")
+
+
+def to_json(value: Any) -> bytes:
+    """JSON as UTF-8; half characters, which UTF-8 has not, become question marks."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+
+
+def error_response(error: ApiError) -> Response:
+    """An error as a whole response."""
+    return JSONResponse(error.body(), error.status, error.headers)
+
+
+class Form(Protocol):
+    """One answer in the form of one endpoint. Made of the body, whose faults raise ApiError."""
+
+    stream: bool
+
+    def begin(self, cancelled: Callable[[], bool]) -> Reply:
+        """The reply, made in the model's thread."""
+
+    def opening(self) -> list[Event]:
+        """What a stream begins with."""
+
+    def piece(self, piece: Piece, reply: Reply) -> list[Event]:
+        """What a stream says of a piece."""
+
+    def enough(self, reply: Reply) -> bool:
+        """Whether the answer needs no further token."""
+
+    def closing(self, reply: Reply, timings: dict[str, Any]) -> list[Event]:
+        """What a stream ends with."""
+
+    def failing(self, error: ApiError) -> Event:
+        """What a stream ends with that was cut."""
+
+    def whole(self, reply: Reply, timings: dict[str, Any]) -> dict[str, Any]:
+        """The answer that is not streamed."""
+
+    last: bytes
+    """What follows a stream's last event."""
+
+
+@dataclass
+class Limits:
+    """`timeout` seconds of a request with its wait, `body` bytes, `reading` seconds that a body may take,
+    `grace` seconds that a running answer has once the server is told to end."""
+
+    timeout: float = 600.0
+    body: int = 32 << 20
+    reading: float = 60.0
+    grace: float = 10.0
+    queue: int = 64
+
+
+@dataclass
+class Service:
+    """What the requests of one server share. Belongs to one event loop."""
+
+    served: Served
+    limits: Limits
+    log: Callable[[str], None] | None = None
+    line: Line = field(init=False)
+    metrics: Metrics = field(init=False)
+    thread: ThreadPoolExecutor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.line = Line(self.limits.queue)
+        self.metrics = Metrics(self.served.model, self.line)
+        self.thread = ThreadPoolExecutor(1, "answers")
+        self.jobs: set[Job] = set()
+        self.device = self.served.model.device
+        self.began = int(time())
+
+    def drain(self) -> None:
+        """Takes no more requests, ends the waiting ones now and the running one after `grace` seconds."""
+        ending = ApiError(503, "the server is ending", code="shutdown")
+        self.line.close(ending)
+
+        def cut() -> None:
+            for job in list(self.jobs):
+                job.cancel(ending)
+
+        asyncio.get_running_loop().call_later(self.limits.grace, cut)
+
+    def close(self) -> None:
+        """Waits for the model's thread."""
+        self.thread.shutdown()
+
+
+class Answering:
+    """The endpoint (ASGI) of one form: `read(body, service)` makes it."""
+
+    def __init__(self, service: Service, read: Callable[[Fields, Served], Form]) -> None:
+        self.service, self.read = service, read
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request; never raises for what a client or the engine did."""
+        request, began = Request(scope, receive), monotonic()
+        status, sent = 200, _Sent(send)
+        try:
+            with self.service.line.enter(request.client.host if request.client else "") as place:
+                body = parse_json(await _body(request, self.service.limits))
+                form = self.read(body, self.service.served)
+                job = Job(form.begin)
+                job.on_cancel(place.give_up)
+                with self._watched(job, request, began):
+                    try:
+                        await place.turn()
+                        job.start(self.service.thread)
+                        await self._send(form, job, place.waited, scope, sent)
+                    finally:
+                        job.cancel(_GONE)
+                        await job.over()
+                        self._count(job, place.waited)
+        except Exception as caught:
+            error = api_error(caught)
+            status = error.status
+            if status == 500 and self.service.log is not None:
+                self.service.log(f"{scope['path']}: {type(caught).__name__}, a fault of this program")
+            if not sent.begun:
+                await error_response(error)(scope, receive, sent)
+        finally:
+            self._told(scope["path"], status, monotonic() - began)
+
+    async def _send(self, form: Form, job: Job, waited: float, scope: Scope, send: Send) -> None:
+        pieces = job.pieces()
+        first = await anext(pieces, None)  # until here a failure is a status of its own
+        if form.stream:
+            events = self._events(form, job, first, pieces, waited)
+            stream = StreamingResponse(events, media_type="text/event-stream", headers=_STREAM)
+            try:
+                await stream(scope, _never, send)
+            finally:
+                await events.aclose()
+            if job.why is not None:
+                raise job.why
+            return
+        reply = job.reply
+        assert reply is not None
+        if not form.enough(reply):
+            async for _ in pieces:
+                if form.enough(reply):
+                    reply.close()
+        await job.over()
+        await Response(to_json(form.whole(reply, _timings(reply, waited))),
+                       media_type="application/json")(scope, _never, send)
+
+    async def _events(
+        self, form: Form, job: Job, first: Piece | None, pieces: AsyncIterator[Piece], waited: float
+    ) -> Any:
+        reply = job.reply
+        assert reply is not None
+        for event in form.opening():
+            yield _event(event)
+        try:
+            if first is not None:
+                for event in form.piece(first, reply):
+                    yield _event(event)
+            async for piece in pieces:
+                for event in form.piece(piece, reply):
+                    yield _event(event)
+                if form.enough(reply):
+                    reply.close()
+            for event in form.closing(reply, _timings(reply, waited)):
+                yield _event(event)
+        except ApiError as error:
+            if error is not _GONE:
+                job.cancel(error)
+                yield _event(form.failing(error))
+            return
+        yield form.last
+
+    @contextlib.contextmanager
+    def _watched(self, job: Job, request: Request, began: float) -> Iterator[None]:
+        """Cancels the job when its client goes away or its time is over."""
+        loop, limit = asyncio.get_running_loop(), self.service.limits.timeout
+        late = ApiError(504, f"the answer took longer than {limit:g} seconds", code="timeout")
+        timer = loop.call_later(max(began + limit - monotonic(), 0), job.cancel, late)
+        watching = loop.create_task(_gone(request, job))
+        self.service.jobs.add(job)
+        try:
+            yield
+        finally:
+            self.service.jobs.discard(job)
+            timer.cancel()
+            watching.cancel()
+
+    def _count(self, job: Job, waited: float) -> None:
+        metrics = self.service.metrics
+        if job.reply is not None:
+            metrics.answered(job.reply.stats, waited)
+        device = self.service.served.model.device
+        if device is not self.service.device:  # the engine opened a lost one again
+            self.service.device = device
+            metrics.recoveries.inc()
+
+    def _told(self, path: str, status: int, seconds: float) -> None:
+        metrics = self.service.metrics
+        metrics.requests.labels(path, str(status)).inc()
+        metrics.took.observe(seconds)
+        if self.service.log is not None:
+            self.service.log(f"{path} {status} {seconds:.2f} s")
+
+
+class _Sent:
+    """Passes on what is sent, and knows whether anything was."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self.begun = send, False
+
+    async def __call__(self, message: Message) -> None:
+        self.begun = True
+        await self._send(message)
+
+
+_STREAM = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+async def _never() -> Message:
+    """In place of `receive`: a task of the request's own waits for the client's end."""
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError("a future nobody sets")
+
+
+async def _gone(request: Request, job: Job) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    job.cancel(_GONE)
+
+
+async def _body(request: Request, limits: Limits) -> bytes:
+    """The body. Raises ApiError: 413 beyond the limit, 408 when it does not come, 415 for another type."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, "the body must be sent as Content-Type: application/json")
+    too_large = ApiError(413, f"the body is larger than {limits.body:,} bytes", code="body_too_large")
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > limits.body:
+        raise too_large
+
+    async def read() -> bytes:
+        parts, size = [], 0
+        async for part in request.stream():
+            size += len(part)
+            if size > limits.body:
+                raise too_large
+            parts.append(part)
+        return b"".join(parts)
+
+    try:
+        return await asyncio.wait_for(read(), limits.reading)
+    except asyncio.TimeoutError:
+        raise ApiError(408, f"the body did not come within {limits.reading:g} seconds") from None
+    except ClientDisconnect:
+        raise _GONE from None
+
+
+def _event(event: Event) -> bytes:
+    name, data = event
+    head = f"event: {name}\n".encode() if name else b""
+    return head + b"data: " + to_json(data) + b"\n\n"
+
+
+def _timings(reply: Reply, waited: float) -> dict[str, Any]:
+    """The engine's times by the names that llama.cpp's server gives them (`timings` in its README)."""
+    stats = reply.stats
+    return {
+        "prompt_n": stats.prompt_tokens - stats.cached_tokens, "cache_n": stats.cached_tokens,
+        "prompt_ms": round(stats.prefill_s * 1e3, 3),
+        "prompt_per_second": round(stats.prompt_tokens_per_s, 3),
+        "predicted_n": stats.new_tokens, "predicted_ms": round(stats.decode_s * 1e3, 3),
+        "predicted_per_second": round(stats.tokens_per_s, 3),
+        "first_token_ms": round(stats.first_token_s * 1e3, 3),
+        "vision_ms": round(stats.vision_s * 1e3, 3), "queue_ms": round(waited * 1e3, 3),
+        "finish": stats.finish,
+    }
+
+
+def new_id(kind: str) -> str:
+    """An identifier in OpenAI's form."""
+    return f"{kind}{uuid.uuid4().hex}"

@@ -1,0 +1,159 @@
+"""/v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from qwen35.serve.answering import Event, new_id
+from qwen35.serve.errors import ApiError
+from qwen35.serve.fields import Fields
+from qwen35.serve.job import Piece
+from qwen35.serve.messages import Reader
+from qwen35.serve.options import Served, read_effort, read_format, read_options, read_tools
+from qwen35.serve.said import Said
+
+if TYPE_CHECKING:
+    from qwen35.conversation import Reply
+    from qwen35.sampling import TokenLogprob
+
+__all__ = ["Chat", "finish_reason", "usage_of"]
+
+_FINISH = {"stop": "stop", "stop-string": "stop", "length": "length", "context": "length", "loop": "length"}
+
+
+def finish_reason(reply: Reply, called: bool) -> str:
+    """Why an answer ended, in OpenAI's words; one that repeats itself or is no whole document was cut."""
+    if called:
+        return "tool_calls"
+    return _FINISH.get(reply.finish, "stop") if reply.complete else "length"
+
+
+def usage_of(reply: Reply) -> dict[str, Any]:
+    """Token counts as chat completions have them."""
+    stats = reply.stats
+    return {
+        "prompt_tokens": stats.prompt_tokens, "completion_tokens": stats.new_tokens,
+        "total_tokens": stats.prompt_tokens + stats.new_tokens,
+        "prompt_tokens_details": {"cached_tokens": stats.cached_tokens},
+        "completion_tokens_details": {"reasoning_tokens": stats.reasoning_tokens},
+    }
+
+
+class Chat:
+    """One chat completion (answering.Form)."""
+
+    last = b"data: [DONE]\n\n"
+
+    def __init__(self, body: Fields, served: Served) -> None:
+        self.served = served
+        self.options = read_options(body, served, lengths=("max_completion_tokens", "max_tokens"))
+        self.stream = self.options.stream
+        self.messages = Reader(served.max_images).chat(body.each("messages", required=True))
+        self.tools = read_tools(body)
+        self.schema = read_format(body.inner("response_format"))
+        self.thinking = read_effort(body, served) and not self.tools.forced
+        self.logprobs = self.options.sampling["logprobs"] is not None
+        if self.schema is not None and self.tools.declared:
+            raise body.wrong("response_format", "cannot hold together with tools", "unsupported_parameter")
+        if self.logprobs and (self.tools.declared or self.thinking or self.options.stop):
+            raise body.wrong("logprobs", "cannot be given together with tools, reasoning or stop strings",
+                             "unsupported_parameter")
+        self.said = Said(self.tools)
+        self.id, self.created = new_id("chatcmpl-"), int(time())
+        self._reported = 0
+
+    def begin(self, cancelled: Callable[[], bool]) -> Reply:
+        """The reply, made in the model's thread."""
+        model = self.served.model
+        images = any(isinstance(m["content"], list) for m in self.messages)
+        base = model.default_sampling(thinking=self.thinking, images=images)
+        return model.reply(
+            self.messages, thinking=self.thinking, max_new=self.options.max_new,
+            sampling=self.options.chosen(base), stop=self.options.stop,
+            tools=self.tools.declared or None, json_schema=self.schema, keep=True, cancel=cancelled,
+            begin=self.tools.forced,
+        )
+
+    def opening(self) -> list[Event]:
+        """The role."""
+        return [self._chunk({"role": "assistant", "content": ""})]
+
+    def piece(self, piece: Piece, reply: Reply) -> list[Event]:
+        """A delta of reasoning or text; text of tool calls waits for the end."""
+        kind, text, tokens = piece
+        if kind == "reasoning":
+            return [self._chunk({"reasoning_content": text})]
+        shown = self.said.feed(text)
+        if not shown:
+            return []
+        return [self._chunk({"content": shown}, logprobs=self._entries(reply, tokens))]
+
+    def enough(self, reply: Reply) -> bool:
+        """Whether the one call that is allowed is there."""
+        return self.said.enough(reply)
+
+    def closing(self, reply: Reply, timings: dict[str, Any]) -> list[Event]:
+        """The rest of the text, the calls, why it ended, and what it cost."""
+        rest, calls = self.said.end(reply)
+        events = []
+        if rest:
+            events.append(self._chunk({"content": rest}, logprobs=self._entries(reply, len(reply.tokens))))
+        for index, call in enumerate(calls):
+            function = call["function"]
+            head = {"index": index, "id": call["id"], "type": "function",
+                    "function": {"name": function["name"], "arguments": ""}}
+            events.append(self._chunk({"tool_calls": [head]}))
+            delta = {"index": index, "function": {"arguments": function["arguments"]}}
+            events.append(self._chunk({"tool_calls": [delta]}))
+        more: dict[str, Any] = {"timings": timings}
+        if reply.note:
+            more["note"] = reply.note
+        events.append(self._chunk({}, finish_reason(reply, bool(calls)), **more))
+        if self.options.include_usage:
+            name, data = self._chunk({})
+            events.append((name, data | {"choices": [], "usage": usage_of(reply)}))
+        return events
+
+    def failing(self, error: ApiError) -> Event:
+        """What a stream ends with that was cut."""
+        return "", error.body()
+
+    def whole(self, reply: Reply, timings: dict[str, Any]) -> dict[str, Any]:
+        """The answer that is not streamed."""
+        text, calls = self.said.whole(reply)
+        message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None,
+                                   "refusal": None}
+        if reply.reasoning:
+            message["reasoning_content"] = reply.reasoning
+        if calls:
+            message["tool_calls"] = calls
+        choice = {"index": 0, "message": message, "finish_reason": finish_reason(reply, bool(calls)),
+                  "logprobs": self._entries(reply, len(reply.tokens))}
+        made = {"id": self.id, "object": "chat.completion", "created": self.created,
+                "model": self.served.names[0], "choices": [choice], "usage": usage_of(reply),
+                "timings": timings}
+        return made | ({"note": reply.note} if reply.note else {})
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None, *, logprobs: Any = None,
+               **more: Any) -> Event:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
+        return "", {"id": self.id, "object": "chat.completion.chunk", "created": self.created,
+                    "model": self.served.names[0], "choices": [choice], **more}
+
+    def _entries(self, reply: Reply, tokens: int) -> dict[str, Any] | None:
+        """Logprobs of the tokens up to number `tokens` that were not reported before."""
+        if not self.logprobs:
+            return None
+        before, self._reported = self._reported, tokens
+        return {"content": [self._entry(one) for one in reply.logprobs[before:tokens]], "refusal": None}
+
+    def _entry(self, one: TokenLogprob) -> dict[str, Any]:
+        def entry(token: int, logprob: float) -> dict[str, Any]:
+            data = self.served.model.tokenizer.token_bytes(token)
+            return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, -9999.0),
+                    "bytes": list(data)}
+
+        return entry(one.token, one.logprob) | {"top_logprobs": [entry(*pair) for pair in one.top]}
+

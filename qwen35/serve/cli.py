@@ -1,0 +1,181 @@
+"""The command line of `serve`: options, the listening socket, signals, the start line."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from qwen35.cli.args import Parser
+from qwen35.cli.args import number_of as _number
+from qwen35.cli.output import Progress, notice
+from qwen35.errors import UsageError, one_line
+
+if TYPE_CHECKING:
+    from qwen35.api import Qwen35
+
+__all__ = ["build", "main"]
+
+_SPARE = 5
+"""Seconds beyond the grace in which a cut answer tells its client; then its connection is closed."""
+
+
+def build() -> Parser:
+    """The parser of `python -m qwen35 serve`."""
+    parser = Parser(
+        prog="qwen35 serve",
+        description="Answers programs that speak OpenAI's HTTP API, with one model on one device.",
+        epilog="Paths: /v1/chat/completions, /v1/models, /health, /metrics. A client is given the base\n"
+        "URL http://HOST:PORT/v1. SIGINT or SIGTERM ends the server: waiting requests get 503 at once, the\n"
+        "running answer has --grace seconds; a second signal ends it at once.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("bundle", nargs="?", metavar="BUNDLE",
+                        help="directory (default: QWEN35_BUNDLE, else built-in)")
+    where = parser.add_argument_group("where to listen and who may ask")
+    where.add_argument("--host", default="127.0.0.1",
+                       help="address or name (default %(default)s: this machine)")
+    where.add_argument("--port", type=_number(int, 0, 65535, "0 to 65535"), default=8000, metavar="N",
+                       help="default %(default)s; 0 takes a free one")
+    where.add_argument("--api-key", default=os.environ.get("QWEN35_API_KEY", ""), metavar="KEY",
+                       help="clients must send it (default: QWEN35_API_KEY, which ps does not show)")
+    where.add_argument("--cors", action="append", default=[], metavar="ORIGIN",
+                       help="let pages of this origin ask from a browser; * for all; repeatable")
+    answer = parser.add_argument_group("how to answer, where a request does not say")
+    answer.add_argument("--thinking", action="store_true", help="let the model reason first")
+    answer.add_argument("--max-new", type=_number(int, 1, 1 << 20, "1 or more"), default=0, metavar="N",
+                        help="most tokens of any answer (default: what the context has room for)")
+    answer.add_argument("--name", action="append", default=[], metavar="NAME",
+                        help="a name that requests may give the model, beside its own; repeatable")
+    bounds = parser.add_argument_group("bounds")
+    seconds = _number(float, 0, 86_400, "0 to 86400")
+    bounds.add_argument("--queue", type=_number(int, 0, 100_000, "0 or more"), default=64, metavar="N",
+                        help="requests that may wait; more get 429 (default %(default)s)")
+    bounds.add_argument("--timeout", type=_number(float, 0.01, 86_400, "0.01 to 86400"), default=600.0,
+                        metavar="S", help="seconds a request may take with its wait (default 600)")
+    bounds.add_argument("--grace", type=seconds, default=10.0, metavar="S",
+                        help="seconds the running answer has when the server is ended (default 10)")
+    bounds.add_argument("--max-body-mb", type=_number(int, 1, 1024, "1 to 1024"), default=32, metavar="N",
+                        help="largest request (default %(default)s)")
+    bounds.add_argument("--max-images", type=_number(int, 0, 1000, "0 to 1000"), default=16, metavar="N",
+                        help="pictures a request may hold (default %(default)s)")
+    run = parser.add_argument_group("where to run")
+    run.add_argument("--device", default="auto", metavar="D",
+                     help="auto (an NPU, else emulated), emu, emu:key=value,..., a path, a number")
+    run.add_argument("--max-ctx", type=_number(int, 1, 262_144, "1 to 262144"), default=8192, metavar="N",
+                     help="tokens of a conversation (default %(default)s)")
+    run.add_argument("--cache-mb", type=_number(int, 0, 1 << 20, "0 (off) or more"), default=1024,
+                     metavar="N", help="memory for states kept of prompts (default %(default)s)")
+    run.add_argument("--chains", choices=["auto", "on", "off"], default=None, help="command chains")
+    run.add_argument("--weights", choices=["auto", "copy", "map"], default=None, help="copied or mapped")
+    run.add_argument("--wait", type=float, default=None, metavar="SECONDS",
+                     help="how long to wait for a command that makes no progress")
+    parser.add_argument("--quiet", "-q", action="store_true", help="no line a request")
+    return parser
+
+
+def main(argv: list[str], load: Callable[[argparse.Namespace], Qwen35] | None = None) -> int:
+    """Runs the server until a signal ends it; the exit status. `load` makes the model, for tests."""
+    options = build().parse_args(argv)
+    try:
+        options.api_key.encode("ascii")
+    except UnicodeEncodeError:
+        raise UsageError("the key must be ASCII", "--api-key") from None
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(_bind(options.host, options.port))  # a taken port is told at once
+        model = (load or _load)(options)
+        stack.callback(model.close)
+        return _serve(model, options, listening)
+
+
+def _load(options: argparse.Namespace) -> Qwen35:
+    from qwen35.api import Qwen35
+
+    with contextlib.closing(Progress(enabled=not options.quiet)) as told:
+        return Qwen35.load(
+            options.bundle, options.max_ctx, options.device, cache_bytes=options.cache_mb << 20,
+            progress=lambda done, total: told("weights", done, total), note=notice, chains=options.chains,
+            weights=options.weights, wait=options.wait,
+        )
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet: nobody is let in before the model is there."""
+    where = f"--host {host} --port {port}"
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
+                                                         flags=socket.AI_PASSIVE)[0]
+        bound = socket.socket(family, kind)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+        except BaseException:
+            bound.close()
+            raise
+    except (OSError, UnicodeError) as error:
+        text = getattr(error, "strerror", None) or str(error)
+        remedy = "choose another address or port"
+        raise UsageError(f"cannot listen: {one_line(text)}", where, remedy) from None
+    return bound
+
+
+def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket) -> int:
+    import uvicorn
+
+    from qwen35.serve.answering import Limits, Service
+    from qwen35.serve.app import make_app
+    from qwen35.serve.options import Served
+
+    names = tuple(dict.fromkeys([model.info.name, *options.name]))
+    served = Served(model, names, options.thinking, options.max_new, options.max_images)
+    limits = Limits(options.timeout, options.max_body_mb << 20, grace=options.grace, queue=options.queue)
+    service = Service(served, limits, None if options.quiet else notice)
+    app = make_app(service, api_key=options.api_key, origins=options.cors)
+    config = uvicorn.Config(
+        app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
+        timeout_graceful_shutdown=int(options.grace) + _SPARE,
+    )
+
+    class Server(uvicorn.Server):
+        """Says where it listens, and drains when it is told to end."""
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            notice(f"serving {model.info.line()}, at {_address(listening)}")
+            if not (options.api_key or _loopback(listening)):
+                notice("anybody who reaches this address may ask: give --api-key")
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            if service.line.inside:
+                notice(f"ending: {service.line.waiting} waiting are refused, {service.line.running} running "
+                       f"have {options.grace:g} s")
+            service.drain()
+            await super().shutdown(sockets)
+
+    def ended(number: int, frame: Any) -> None:
+        """uvicorn raises the signal that ended it once more; by then everything is done."""
+
+    before = {number: signal.signal(number, ended) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        Server(config).run([listening])
+    finally:
+        service.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 0
+
+
+def _loopback(bound: socket.socket) -> bool:
+    import ipaddress
+
+    return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def _address(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"

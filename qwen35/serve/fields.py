@@ -1,0 +1,117 @@
+"""Reads the fields of a JSON object: null is absent, a wrong type or range is a 400 that names the field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from qwen35.serve.errors import ApiError
+
+__all__ = ["Fields", "parse_json"]
+
+_NAMES = {str: "a string", bool: "true or false", list: "an array", dict: "an object"}
+
+
+def parse_json(data: bytes) -> Fields:
+    """A request's body. Raises ApiError 400 for what is no JSON object."""
+    try:
+        value = json.loads(data.decode("utf-8"), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the body is not JSON: {error!s:.200}") from None
+    if not isinstance(value, dict):
+        raise ApiError(400, "the body must be a JSON object")
+    return Fields(value)
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+class Fields:
+    """An object's fields; `where` is its own place, as in `messages[0].`."""
+
+    def __init__(self, data: Mapping[str, Any], where: str = "") -> None:
+        self.data, self.where = data, where
+
+    def __contains__(self, name: str) -> bool:
+        return self.data.get(name) is not None
+
+    def wrong(self, name: str, rule: str, code: str | None = None) -> ApiError:
+        """The error for a field that is not as `rule` says."""
+        param = f"{self.where}{name}"
+        return ApiError(400, f"{param} {rule}", param=param, code=code)
+
+    def _typed(self, name: str, kind: type) -> Any:
+        value = self.data.get(name)
+        if value is not None and not isinstance(value, kind):
+            raise self.wrong(name, f"must be {_NAMES[kind]}")
+        return value
+
+    def text(self, name: str, *, required: bool = False) -> str | None:
+        """A string, None where it is absent."""
+        value: str | None = self._typed(name, str)
+        if required and value is None:
+            raise self.wrong(name, "is missing")
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false."""
+        value: bool | None = self._typed(name, bool)
+        return default if value is None else value
+
+    def items(self, name: str, *, required: bool = False) -> list[Any] | None:
+        """An array."""
+        value: list[Any] | None = self._typed(name, list)
+        if required and not value:
+            raise self.wrong(name, "is missing" if value is None else "must not be empty")
+        return value
+
+    def inner(self, name: str) -> Fields | None:
+        """An object."""
+        value = self._typed(name, dict)
+        return None if value is None else Fields(value, f"{self.where}{name}.")
+
+    def each(self, name: str, *, required: bool = False) -> Iterable[Fields]:
+        """The objects of an array."""
+        for index, value in enumerate(self.items(name, required=required) or ()):
+            if not isinstance(value, dict):
+                raise self.wrong(f"{name}[{index}]", "must be an object")
+            yield Fields(value, f"{self.where}{name}[{index}].")
+
+    def number(self, name: str, low: float, high: float) -> float | None:
+        """A number from `low` to `high`."""
+        value = self.data.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.wrong(name, "must be a number")
+        if not low <= value <= high:
+            raise self.wrong(name, f"must be from {low:g} to {high:g}")
+        return float(value)
+
+    def whole(self, name: str, low: int, high: int) -> int | None:
+        """A whole number from `low` to `high`; 3.0 is one."""
+        value = self.data.get(name)
+        if value is None:
+            return None
+        if isinstance(value, float) and abs(value) < 2**53 and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.wrong(name, "must be a whole number")
+        if not low <= value <= high:
+            raise self.wrong(name, f"must be from {low:,} to {high:,}")
+        return value
+
+    def choice(self, name: str, choices: Iterable[str]) -> str | None:
+        """One of some words."""
+        value = self.text(name)
+        if value is not None and value not in choices:
+            raise self.wrong(name, f"is {value!r:.60} and must be one of {', '.join(choices)}")
+        return value
+
+    def refuse(self, name: str, *harmless: Any) -> None:
+        """A field that is not supported and would change the answer; null and `harmless` values would not."""
+        value = self.data.get(name)
+        if value is not None and not any(type(value) is type(one) and value == one for one in harmless):
+            raise self.wrong(name, "is not supported", code="unsupported_parameter")

@@ -1,0 +1,123 @@
+"""The bounded queue before the model: one request at a time, clients in turns."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+from qwen35.serve.errors import ApiError
+
+__all__ = ["Line", "Place"]
+
+
+class Place:
+    """One request's place, from before its body is read until its answer has ended."""
+
+    def __init__(self, line: Line, client: str) -> None:
+        self._line, self.client = line, client
+        self._called: asyncio.Future[None] | None = None
+        self.began = monotonic()
+        self.waited = 0.0
+        """Seconds until the model was its own."""
+
+    async def turn(self) -> None:
+        """Waits until the model is this request's. Raises what `give_up` was given."""
+        self._called = asyncio.get_running_loop().create_future()
+        self._line._join(self)
+        await self._called
+        self.waited = monotonic() - self.began
+
+    def give_up(self, error: ApiError) -> None:
+        """Ends the wait, if it is still going on."""
+        if self._called is not None and not self._called.done():
+            self._called.set_exception(error)
+
+    def _call(self) -> bool:
+        if self._called is None or self._called.done():
+            return False
+        self._called.set_result(None)
+        return True
+
+
+class Line:
+    """Of one event loop; no method may be called from another thread.
+
+    `bound` requests may be inside beside the one that is answered; those that are still sending their body
+    count. Clients (by address) take turns, so that one that asks much does not keep the others waiting.
+    """
+
+    def __init__(self, bound: int) -> None:
+        self.bound = bound
+        self.inside = 0
+        """Requests inside, the answered one too."""
+        self._clients: OrderedDict[str, deque[Place]] = OrderedDict()
+        self._running: Place | None = None
+        self._closed: ApiError | None = None
+        self._usual = 1.0
+        """Seconds of an answer, a moving mean."""
+
+    @property
+    def running(self) -> int:
+        """Requests that are being answered: 0 or 1."""
+        return int(self._running is not None)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for the model or for their body."""
+        return self.inside - self.running
+
+    @contextmanager
+    def enter(self, client: str) -> Iterator[Place]:
+        """A place in the line. Raises ApiError 429 when it is full, and what `close` was given."""
+        if self._closed is not None:
+            raise self._closed
+        if self.inside > self.bound:
+            seconds = min(max(math.ceil(self._usual * self.inside / 2), 1), 60)
+            raise ApiError(429, f"{self.inside} requests are under way and no more are taken: try again",
+                           code="queue_full", headers={"Retry-After": str(seconds)})
+        place = Place(self, client)
+        self.inside += 1
+        try:
+            yield place
+        finally:
+            self.inside -= 1
+            self._leave(place)
+
+    def close(self, error: ApiError) -> None:
+        """Ends every wait with `error`, and takes nobody in any more; the answer under way goes on."""
+        self._closed = error
+        for places in self._clients.values():
+            for place in places:
+                place.give_up(error)
+
+    def _join(self, place: Place) -> None:
+        if self._closed is not None:
+            raise self._closed
+        self._clients.setdefault(place.client, deque()).append(place)
+        self._advance()
+
+    def _leave(self, place: Place) -> None:
+        if self._running is place:
+            self._usual += 0.2 * (monotonic() - place.began - place.waited - self._usual)
+            self._running = None
+        places = self._clients.get(place.client)
+        if places is not None and place in places:
+            places.remove(place)
+            if not places:
+                del self._clients[place.client]
+        self._advance()
+
+    def _advance(self) -> None:
+        while self._running is None and self._clients:
+            client, places = next(iter(self._clients.items()))
+            place = places.popleft()
+            if places:
+                self._clients.move_to_end(client)
+            else:
+                del self._clients[client]
+            if place._call():
+                self._running = place

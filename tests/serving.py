@@ -1,0 +1,69 @@
+"""A server in a thread of the test's process, on a free port, over any model."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from qwen35.api import Qwen35
+
+WAIT = 120
+
+
+@dataclass
+class Running:
+    """`url` is the API's base, `root` the server's; `service` belongs to the server's thread."""
+
+    url: str
+    root: str
+    service: Any
+    server: Any
+    port: int
+
+
+@contextmanager
+def serving(
+    model: Qwen35, *, api_key: str = "", origins: tuple[str, ...] = (), limits: dict[str, Any] | None = None,
+    **served: Any,
+) -> Iterator[Running]:
+    """Serves `model` until the block ends; the model stays open."""
+    import uvicorn
+
+    from qwen35.serve.answering import Limits, Service
+    from qwen35.serve.app import make_app
+    from qwen35.serve.options import Served
+
+    service = Service(Served(model, (model.info.name, *served.pop("names", ())), **served),
+                      Limits(**(limits or {})))
+    app = make_app(service, api_key=api_key, origins=origins)
+    config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False,
+                            timeout_graceful_shutdown=20)
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: Any = None) -> None:
+            service.drain()
+            await super().shutdown(sockets)
+
+    server = Server(config)
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+        thread.start()
+        end = time.monotonic() + WAIT
+        while not server.started:
+            assert thread.is_alive() and time.monotonic() < end
+            time.sleep(0.005)
+        root = f"http://127.0.0.1:{port}"
+        try:
+            yield Running(f"{root}/v1", root, service, server, port)
+        finally:
+            server.should_exit = True
+            thread.join(WAIT)
+            assert not thread.is_alive(), "the server did not end"
+            service.close()
