@@ -231,7 +231,7 @@ def test_an_exception_right_after_the_submit_is_not_lost(open_emu):
     with Device.open(node) as opened:
         source, result = numbers(opened, 16), opened.alloc(64)
         view = result.view("u4")
-        kernel = adder(opened, 64, 1, delay_us=400_000)
+        kernel = adder(opened, 64, 1, delay_us=1_500_000)
         kernel.run(source, result)
         view[:] = 0
         armed.append(True)
