@@ -90,7 +90,7 @@ def test_logits_are_transformers(
     with model_reference.bf16_activations(text), model_reference.bf16_activations(
             visual, vision_reference.VISUAL):
         rough = vision_reference.logits(rig.reference, ids, processed)[prompt - 1:]
-    got = [rig.model.session.prime(given).copy()]
+    got = [rig.model.prefill(given).copy()]
     got += [rig.model.decode(token).copy() for token in ids[prompt:]]
     assert rig.model.model.length == len(ids)
     activation, error = np.abs(rough - want).max(), np.abs(np.stack(got) - want).max()
@@ -108,8 +108,8 @@ def test_logits_are_transformers(
 
 def test_pictures_in_another_order_are_another_prompt(rig: Rig) -> None:
     images = [pictures(1)[0], pictures(1)[0][:, ::-1].copy()]
-    one = rig.model.session.prime(prompt_of(rig.model, images)).copy()
-    other = rig.model.session.prime(prompt_of(rig.model, images[::-1])).copy()
+    one = rig.model.prefill(prompt_of(rig.model, images)).copy()
+    other = rig.model.prefill(prompt_of(rig.model, images[::-1])).copy()
     processed = vision_reference.processed(rig.checkpoint, images[::-1])
     ids = prompt_of(rig.model, images).ids
     want = vision_reference.logits(rig.reference, ids, processed)[-1]
