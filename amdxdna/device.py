@@ -60,10 +60,10 @@ class Device:
              dev: str | Path = "/dev") -> Device:
         """Opens a device.
 
-        `spec`: "auto" or None (the first NPU found through sysfs, else the emulated one), an index (0 is the
-        first NPU), a node's path, "emu" or "emu:key=value,..." (see ``amdxdna.emu.options.EmuOptions``), or a
-        :class:`~amdxdna.node.Node`, which the Device then owns. `sys` and `dev` are the roots of sysfs and of
-        the device folder.
+        `spec`: "auto" or None (the first NPU found through sysfs, else the emulated one), "npu" (the first)
+        or an index from 0, a node's path, "emu" or "emu:key=value,..." (see
+        ``amdxdna.emu.options.EmuOptions``), or a :class:`~amdxdna.node.Node`, which the Device then owns.
+        `sys` and `dev` are the roots of sysfs and of the device folder.
 
         While another thread closes the last Device on the node, it waits for that to be over. Raises
         NoDevice, PermissionDenied or DeviceBusy, each saying why and what to do.

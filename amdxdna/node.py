@@ -179,17 +179,18 @@ def _occupy(number: int) -> None:
 def resolve(spec: str | int | None, sys: str | Path = "/sys", dev: str | Path = "/dev") -> str:
     """What `spec` names: a node's path, or ``"emu..."`` for the emulated device.
 
-    None or ``"auto"``: the first kernel node if there is one, else ``"emu"``. An int (or its digits): the
-    n-th node of the amdxdna driver, from 0. Else a path. Raises NoDevice for an index past the last node.
+    None or ``"auto"``: the first kernel node if there is one, else ``"emu"``; ``"npu"``: the
+    first. An int (or its digits): the n-th node of the amdxdna driver, from 0. Else a path. Raises NoDevice
+    for an index past the last node.
     """
     if spec is None or spec == "auto":
         found = sysfs.find_nodes(sys, dev)
         return found[0].path if found else "emu"
-    if isinstance(spec, str) and spec.isdecimal():
-        spec = int(spec)
+    if isinstance(spec, str) and (spec.isdecimal() or spec == "npu"):
+        spec = 0 if spec == "npu" else int(spec)
     if isinstance(spec, bool) or not isinstance(spec, (int, str)):
         raise BadArgument(f"{spec!r} names no device", call="open",
-                          remedy='Give "auto", "emu", an index or the path of an accel node')
+                          remedy='Give "auto", "npu", "emu", an index or the path of an accel node')
     if isinstance(spec, int):
         found = sysfs.find_nodes(sys, dev)
         if 0 <= spec < len(found):

@@ -79,7 +79,11 @@ def open_appending(path: str | os.PathLike[str]) -> int:
 
 def _beside(target: str) -> tuple[int, str]:
     folder, name = os.path.split(target)
-    return tempfile.mkstemp(prefix=f".{name[:100]}.", dir=folder or ".")
+    try:
+        return tempfile.mkstemp(prefix=f".{name[:100]}.", dir=folder or ".")
+    except OSError as error:
+        # Of the file that was asked for, not of the one beside it.
+        raise OSError(error.errno, error.strerror, target) from None
 
 
 def _mode(target: str, private: bool) -> int | None:

@@ -52,6 +52,10 @@ def find_bundle(path: str | os.PathLike[str] | None = None) -> Path:
         if (chosen / "manifest.txt").is_file():
             return chosen
         if not chosen.exists():
+            from qwen35.cli.words import nearest_folders
+
+            near = nearest_folders(str(chosen))
+            remedy += f" (did you mean {' or '.join(near)}?)" if near else ""
             raise ModelError("there is no such bundle", where, remedy)
         if (chosen / "config.json").is_file():
             remedy = f"it is a checkpoint; make a bundle of it: python -m qwen35 export {chosen} --out DIR"
@@ -162,7 +166,8 @@ class Qwen35:
         weights: str | None = None,
         wait: float | None = None,
     ) -> Qwen35:
-        """Opens a bundle (see `find_bundle`) on a device: auto, emu, emu:key=value,..., a path or an index.
+        """Opens a bundle (see `find_bundle`) on a device: auto, npu, emu, emu:key=value,..., a path or an
+        index.
 
         `max_ctx` is how many tokens a conversation may hold, `progress(done, total)` is told of the weights'
         bytes as they load, `note(line)` of what a user should know (a picture that is made smaller).

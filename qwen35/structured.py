@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna.files import read_regular
 from qwen35.errors import ModelError, UsageError
+from qwen35.extras import require
 from qwen35.schema import has_finite_document
 from qwen35.tokenizer import Tokenizer
 
@@ -80,12 +81,9 @@ class JsonGrammars:
 
         Raises UsageError where the llguidance package is missing or no token ends an answer.
         """
-        try:
-            import llguidance
-        except ImportError:
-            raise UsageError(
-                "the llguidance package is missing", "--json-schema", "install this package's extra [json]"
-            ) from None
+        require("json", "--json-schema")
+        import llguidance
+
         stop = [token for token in stop if token < vocab]
         if not stop:
             raise UsageError("the bundle's param stop names no token of the vocabulary", "--json-schema",

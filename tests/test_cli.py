@@ -157,7 +157,7 @@ def test_chat_goes_on_after_a_failing_device() -> None:
 
 
 def test_pictures_without_a_tower() -> None:
-    status, _, err = run("--prompt", "x", "--image", "a.png", "-q")
+    status, _, err = run("--prompt", "x", "--image", "qwen35/data/sample.png", "-q")
     assert status == 1 and "no vision tower" in one_error(err)
     status, out, err = run("--chat", "-q", stdin="/image a.png\nx\n")
     assert status == 1 and out == "You said: x\n" and "no vision tower" in err
@@ -168,7 +168,7 @@ def test_pictures_without_a_tower() -> None:
     [
         ([], "nothing was asked"),
         (["--prompt", "x", "--nonsense"], "unrecognized arguments: --nonsense"),
-        (["--prompt", "x", "y", "z"], "unrecognized arguments: z"),
+        (["--prompt", "x", "y", "z"], "'y z' is taken for a question, and --prompt asks already"),
         (["--prompt", "x", "--chat"], "not allowed with"),
         (["--prompt", " \n"], "the prompt is empty (--prompt)"),
         (["--prompt", "x", "--max-new", "0"], "must be 1 or more"),
@@ -266,7 +266,7 @@ def test_a_command_of_another_installation(tmp_path: Path) -> None:
 def start(*words: str, **env: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.cli_driver", *words],
-        stdin=subprocess.PIPE,
+        stdin=subprocess.PIPE if "--interactive" in words else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=ROOT,

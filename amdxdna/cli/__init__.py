@@ -6,13 +6,14 @@ Results go to stdout, everything else to stderr.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
-from amdxdna.cli.common import FAILED, INTERRUPTED, USAGE, CannotStart, UsageError, report
+from amdxdna.cli.common import FAILED, USAGE, CannotStart, UsageError, report
+from amdxdna.cli.screen import tell
+from amdxdna.entry import guarded, nearest
 
 __all__ = ["COMMANDS", "available_commands", "main"]
 
@@ -61,26 +62,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     own = words[:words.index("--")] if "--" in words else words
     as_json = "--json" in own
-    try:
-        return _run(words)
-    except SystemExit as leaving:  # --help
-        return leaving.code if isinstance(leaving.code, int) else FAILED
-    except KeyboardInterrupt:
-        print("amdxdna: stopped", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        # The reader of stdout went away: there is nobody to tell.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return FAILED
-    except UsageError as error:
+
+    def failed(error: BaseException) -> int:
         report(error, as_json)
-        return USAGE
-    except CannotStart as error:
-        report(error, as_json)
-        return error.status
-    except Exception as error:
-        report(error, as_json)
-        return FAILED
+        if isinstance(error, CannotStart):
+            return error.status
+        return USAGE if isinstance(error, UsageError) else FAILED
+
+    return guarded(lambda: _run(words), lambda line: tell([f"amdxdna: {line}"]), failed)
 
 
 def _run(words: list[str]) -> int:
@@ -97,6 +86,8 @@ def _run(words: list[str]) -> int:
     name = words[0]
     if name not in commands:
         known = "this installation has no such command" if name in COMMANDS else "no such command"
-        raise UsageError(f"{name}: {known}", f"There are: {', '.join(commands)}")
+        meant = " or ".join(nearest(name, commands))
+        raise UsageError(f"{name}: {known}", f"Did you mean {meant}?" if meant else
+                         f"There are: {', '.join(commands)}")
     command: Callable[[list[str]], int] = getattr(import_module(commands[name]), f"{name}_main")
     return command(words[1:])

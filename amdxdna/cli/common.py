@@ -13,18 +13,18 @@ that fails prints its line on stderr and, with ``--json``, an ``amdxdna.error`` 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import json
 import os
 import sys
 from typing import Any, NoReturn
 
+from amdxdna.entry import FAILED, USAGE, library_fault, memory_fault, thread_fault
 from amdxdna.text import one_line
 
-__all__ = ["CannotStart", "CommandError", "FAILED", "INTERRUPTED", "Parser", "USAGE", "UsageError",
-           "document", "one_line", "print_json", "report"]
-
-FAILED, USAGE, INTERRUPTED = 1, 2, 130
+__all__ = ["CannotStart", "CommandError", "FAILED", "Parser", "USAGE", "UsageError", "document", "one_line",
+           "print_json", "report"]
 
 
 class CommandError(Exception):
@@ -63,6 +63,11 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}", f"See {self.prog} --help")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse's own swallows the OSError of a stream that cannot be written.
+        if message:
+            (file or sys.stderr).write(message)
+
     def add_json(self) -> None:
         """Adds ``--json``."""
         self.add_argument("--json", action="store_true", help="print one JSON document for programs")
@@ -86,7 +91,8 @@ def report(error: BaseException, as_json: bool = False) -> None:
 
         traceback.print_exception(type(error), error, error.__traceback__)
     text, call, number, meaning, remedy = _explain(error)
-    print(f"amdxdna: error: {one_line(text)}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):  # a stderr that is closed or full is no reason to fail
+        print(f"amdxdna: error: {one_line(text)}", file=sys.stderr, flush=True)
     if as_json:
         name = None if number is None else errno.errorcode.get(number, str(number))
         name = "EOPNOTSUPP" if number == errno.EOPNOTSUPP else name
@@ -97,6 +103,8 @@ def report(error: BaseException, as_json: bool = False) -> None:
 def _explain(error: BaseException) -> tuple[str, str, int | None, str, str]:
     """(line, call, errno, meaning, remedy) of any exception that may reach a user."""
     number = error.errno if isinstance(error, OSError) else None
+    if (known := memory_fault(error) or library_fault(error) or thread_fault(error)) is not None:
+        return known, getattr(error, "call", ""), number, known, ""
     meaning = getattr(error, "meaning", None)
     if meaning is not None:  # CommandError and the binding's own
         return str(error), getattr(error, "call", ""), number, meaning, getattr(error, "remedy", "")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from amdxdna.cli.common import Parser
+from amdxdna.cli.screen import tell
 from amdxdna.errors import Unsupported, XdnaError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def add_device(parser: Parser) -> None:
         "--device",
         metavar="D",
         default="auto",
-        help='node, index, or "emu[:options]" for the emulated one (default: the NPU, or the '
+        help='node, index, "npu", or "emu[:options]" for the emulated one (default: the NPU, or the '
         "emulated one where there is none)",
     )
 
@@ -36,7 +36,7 @@ def add_machine(parser: Parser) -> None:
         "--device",
         metavar="D",
         default="auto",
-        help='node, index, or "emu[:options]" for the emulated one (default: the NPU)',
+        help='node, index, "npu", or "emu[:options]" for the emulated one (default: the NPU)',
     )
     parser.add_argument(
         "--root",
@@ -56,7 +56,7 @@ def open_device(spec: str) -> Device:
 
     device = Device.open(spec)
     if device.emulated and not spec.startswith("emu"):
-        print("no NPU here: this is the emulated device (amdxdna doctor says why)", file=sys.stderr)
+        tell(["no NPU here: this is the emulated device (amdxdna doctor says why)"])
     return device
 
 

@@ -94,6 +94,7 @@ def split(argv: list[str], name: str) -> tuple[list[str], list[str]]:
 
 def cannot_start(command: list[str], failed: OSError) -> CommandError:
     """What is said when the program could not be started."""
+    from amdxdna.emu.seccomp.folders import NoFolder
     from amdxdna.emu.seccomp.spawn import CannotConfine
 
     if isinstance(failed, CannotConfine):
@@ -101,6 +102,8 @@ def cannot_start(command: list[str], failed: OSError) -> CommandError:
             f"the kernel refuses the seccomp filter: {failed.strerror}",
             "Linux 5.14 or newer is needed, and nobody else may answer this program's calls already (emulate "
             "in emulate)")
+    if isinstance(failed, NoFolder):
+        return CommandError(str(failed.strerror), "Set TMPDIR to one that can")
     return CannotStart(command[0], failed)
 
 

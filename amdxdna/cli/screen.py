@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -100,8 +101,9 @@ def show(lines: Iterable[str]) -> None:
 
 
 def tell(lines: Iterable[str]) -> None:
-    """Writes lines to stderr, as :func:`show` does."""
-    print("\n".join(printable(line) for line in lines), file=sys.stderr, flush=True)
+    """Writes lines to stderr, as :func:`show` does. A stderr that is closed or full is no reason to fail."""
+    with contextlib.suppress(OSError, ValueError):
+        print("\n".join(printable(line) for line in lines), file=sys.stderr, flush=True)
 
 
 def _fit(line: str) -> str:

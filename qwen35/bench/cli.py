@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from qwen35.cli.args import Parser
 from qwen35.cli.output import notice
 from qwen35.errors import ModelError, UsageError
+from qwen35.extras import install_command
 
 if TYPE_CHECKING:
     import argparse
@@ -48,8 +49,7 @@ def parser() -> Parser:
     p.add_argument("--profile", action="store_true", help="also a token and a prompt by stage")
     p.add_argument("--only", action="append", choices=PARTS, metavar="PART",
                    help="only this part; repeatable")
-    p.add_argument("--device", default="emu:quiet", metavar="D",
-                   help="as for a prompt (default the emulated NPU)")
+    p.add_argument("--device", default="auto", metavar="D", help="as for a prompt (default auto)")
     p.add_argument("--threads", type=int, default=0, metavar="N",
                    help="of host and peers (default all cores)")
     return p
@@ -95,6 +95,7 @@ def _run(options: argparse.Namespace, path: Path) -> None:
     host.set_threads(threads)
     out = Printer(options.json)
     bundle = Bundle.open(path)
+    options.device = _device(options.device, bundle, out)
     bandwidth = _machine(out, threads) if "machine" in parts or "load" in parts else 0.0
     if "start" in parts:
         from qwen35.bench.start import start_figures
@@ -110,6 +111,17 @@ def _run(options: argparse.Namespace, path: Path) -> None:
         cold_figures(bundle, out, PROMPTS[-1], 2 if options.quick else 5)
     if {"load", "host", "text", "vision"} & set(parts) or options.profile:
         _model(options, bundle, out, parts, threads, bandwidth)
+
+
+def _device(spec: str, bundle: Bundle, out: Printer) -> str:
+    """The device that a prompt with `spec` would run on, by a name that gives the same one each time."""
+    from qwen35.device import open_device
+
+    with open_device(bundle, spec, notice) as device:
+        out.text([f"Device: {'an emulated NPU' if device.emulated else device.path}"])
+        if not device.emulated:
+            return str(device.path)
+        return spec if spec.startswith("emu:") else "emu:quiet"
 
 
 def _machine(out: Printer, threads: int) -> float:
@@ -196,7 +208,7 @@ def _peers(
             try:
                 lacking = missing(kind)
                 if lacking:
-                    raise ModelError(f"{', '.join(lacking)} is not installed", kind)
+                    raise ModelError("not installed", ", ".join(lacking), install_command(lacking))
                 file = None
                 if kind == "llama":
                     from qwen35.bench.gguf_file import write_gguf

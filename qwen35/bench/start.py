@@ -61,7 +61,8 @@ def start_figures(out: Printer, device: str, repeats: int) -> None:
 
 
 def _run(words: list[str]) -> str:
-    done = subprocess.run([sys.executable, *words], check=False, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([sys.executable, *words], check=False, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise ModelError(f"{' '.join(words)} ended with status {done.returncode}")
     return done.stdout

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from qwen35 import __version__
+from qwen35.cli.words import command_line, interpret, refuse_misspelt
 from qwen35.errors import UsageError
 
 __all__ = ["COMMANDS", "Parser", "available_commands", "parse"]
@@ -28,6 +30,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, "", f"see {self.prog} --help")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse's own swallows the OSError of a stream that cannot be written.
+        if message:
+            (file or sys.stderr).write(message)
 
 
 def available_commands() -> dict[str, str]:
@@ -70,7 +77,8 @@ def build() -> Parser:
     commands = "".join(f"\n  {name:<8} {COMMANDS[name][1]}" for name in known)
     parser = Parser(
         prog="qwen35",
-        usage="qwen35 [BUNDLE] [--prompt TEXT | --prompt-file FILE | --interactive | --chat] [options]",
+        usage="qwen35 [BUNDLE] [QUESTION | --prompt TEXT | --prompt-file FILE | --interactive | --chat] "
+        "[options]",
         description="Runs Qwen3.5 on an AMD NPU, or on an emulated one where there is none.",
         epilog=(f"commands (each has --help):{commands}\n\n" if commands else "")
         + "The answer goes to stdout, everything else to stderr. Exit status: 0 answered, 1 failed, 2 wrong\n"
@@ -80,13 +88,16 @@ def build() -> Parser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("bundle", nargs="?", metavar="BUNDLE", help="directory (default: QWEN35_BUNDLE, else built-in)")
+    add("words", nargs="*", metavar="BUNDLE", help="directory (default: QWEN35_BUNDLE, else built-in); a "
+        "text that is no path is the question")
     add("--version", action="version", version=f"qwen35 {__version__}")
 
     ask = parser.add_argument_group("what to ask")
     ways = ask.add_mutually_exclusive_group()
-    ways.add_argument("--prompt", "-p", type=_text, metavar="TEXT", help="ask this and end")
-    ways.add_argument("--prompt-file", metavar="FILE", help="ask the text of FILE and end; - reads stdin")
+    ask.add_argument("--prompt", "-p", type=_text, metavar="TEXT",
+        help="ask this and end; what a pipe or file on stdin holds is asked with it")
+    ask.add_argument("--prompt-file", metavar="FILE",
+        help="ask the text of FILE (behind --prompt's) and end; - reads stdin")
     ways.add_argument("--interactive", action="store_true", help="answer each line of stdin on its own")
     ways.add_argument("--chat", action="store_true", help="a conversation; /help lists its commands")
     ask.add_argument("--system", type=_text, metavar="TEXT", help="system message")
@@ -125,7 +136,7 @@ def build() -> Parser:
 
     run = parser.add_argument_group("where to run")
     run.add_argument("--device", default="auto", metavar="D",
-                     help="auto (an NPU, else emulated), emu, emu:key=value,..., a path, a number")
+                     help="auto (an NPU, else emulated), npu, emu, emu:key=value,..., a path, a number")
     tokens = "tokens of a conversation (default 8192)"
     number("--max-ctx", whole, 1, 262_144, "1 to 262144", "N", tokens, 8192, run)
     number("--cache-mb", whole, 0, most, "0 (off) or more", "N",
@@ -148,8 +159,21 @@ def build() -> Parser:
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options of `argv`. Raises UsageError; --help and --version raise SystemExit(0) after printing."""
-    parser = build()
-    options = parser.parse_args(argv)
+    parser, commands = build(), available_commands()
+    argv = command_line(argv)
+    try:
+        options = parser.parse_intermixed_args(argv)
+    except UsageError:
+        refuse_misspelt(argv, commands)
+        raise
+    asked = next((f"--{name.replace('_', '-')}" for name in ("prompt", "prompt_file", "chat", "interactive")
+                  if getattr(options, name) not in (None, False)), "")
+    if asked.startswith("--prompt") and (options.chat or options.interactive):
+        other = "--chat" if options.chat else "--interactive"
+        parser.error(f"argument {other}: not allowed with argument {asked}")
+    options.bundle, question = interpret(options.words, asked, commands)
+    if question is not None:
+        options.prompt = question
     if options.greedy:
         given = [n for n in ("temperature", "top_k", "top_p", "min_p") if getattr(options, n) is not None]
         if given:

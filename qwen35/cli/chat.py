@@ -117,7 +117,7 @@ class Chat:
                     cancel=interrupt.pressed,
                     progress=progress,
                 )
-                show(reply, self.options, progress.close)
+                show(reply, self.options, self.model.info, progress.close)
             except PromptTooLong as error:
                 self.images = images
                 raise PromptTooLong(error.tokens, error.limit, _FULL, error.least) from None

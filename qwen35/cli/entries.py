@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import select
+import stat
 import sys
+from collections.abc import Callable
 from typing import BinaryIO
 
 from amdxdna.files import read_up_to
 from qwen35.errors import UsageError
 
-__all__ = ["TOKEN_BYTES", "most_bytes", "read_line", "read_prompt"]
+__all__ = ["TOKEN_BYTES", "most_bytes", "read_line", "read_piped", "read_prompt"]
 
 TOKEN_BYTES = 512
 """Tokenizer.most_bytes of Qwen3.5's vocabulary; prompts are read before a bundle's is."""
@@ -39,6 +43,24 @@ def read_prompt(path: str, max_ctx: int) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"not UTF-8 at byte {error.start}", where, "convert the prompt first") from None
+
+
+def read_piped(max_ctx: int, waiting: Callable[[], None], *, sockets: bool = False) -> str:
+    """What a pipe or file on stdin holds, to its end; empty for a terminal or a device such as /dev/null.
+
+    A socket is read when `sockets`: what starts programs may leave one there that says nothing. `waiting()`
+    is called when nothing has come for a second. Raises UsageError as :func:`read_prompt`.
+    """
+    try:
+        fd = sys.stdin.fileno()
+        mode = os.fstat(fd).st_mode
+    except (OSError, ValueError):
+        return ""
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or (sockets and stat.S_ISSOCK(mode))):
+        return ""
+    if not select.select([fd], [], [], 1.0)[0]:
+        waiting()
+    return read_prompt("-", max_ctx)
 
 
 def read_line(file: BinaryIO, max_ctx: int) -> str | None:

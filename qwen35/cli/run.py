@@ -9,13 +9,15 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from qwen35.cli.entries import read_line, read_prompt
+from amdxdna.entry import require_address_space
+from qwen35.cli.entries import read_line, read_piped, read_prompt
 from qwen35.cli.output import Answer, Progress, notice, report
 from qwen35.cli.signals import Interrupt
 from qwen35.errors import UsageError
+from qwen35.extras import own_program, require
 
 if TYPE_CHECKING:
-    from qwen35.api import Qwen35
+    from qwen35.api import Info, Qwen35
     from qwen35.conversation import Reply
     from qwen35.sampling import Sampling
     from qwen35.stats import Stats
@@ -31,8 +33,7 @@ def run(options: argparse.Namespace, load: Callable[[argparse.Namespace], Qwen35
         from qwen35.structured import read_schema
 
         options.schema = read_schema(options.json_schema)
-    if not options.chat and prompt is None and not options.interactive:
-        raise UsageError("nothing was asked", "", "use --prompt TEXT, --prompt-file, --interactive or --chat")
+    _check_before_loading(options)
     _reconfigure()
     with _closing(load or load_model, options) as model:
         if not options.quiet:
@@ -85,29 +86,55 @@ def _reconfigure() -> None:
 
 
 def _prompt(options: argparse.Namespace) -> str | None:
-    if options.prompt is not None:
-        text: str = options.prompt
-    elif options.prompt_file is not None:
-        text = read_prompt(options.prompt_file, options.max_ctx)
-    else:
+    """What is asked, from option, file and stdin; None for a conversation or lines of stdin."""
+    if options.chat or options.interactive:
         return None
-    if not text.strip():
+    parts: list[str] = []
+    if options.prompt is not None:
+        parts.append(options.prompt)
+    if options.prompt_file is not None:
+        parts.append(read_prompt(options.prompt_file, options.max_ctx))
+    if not all(part.strip() for part in parts):
         raise UsageError("the prompt is empty", options.prompt_file or "--prompt")
-    return text
+    if options.prompt_file != "-":
+        def waiting() -> None:
+            if not options.quiet:
+                notice("reading stdin to its end, for the prompt; < /dev/null leaves it out")
+
+        parts.append(read_piped(options.max_ctx, waiting, sockets=not parts))
+    # One text alone is asked as it is; a line between parts, which end without one.
+    parts = [part for part in parts if part.strip()]
+    if not parts:
+        raise UsageError("nothing was asked", "", "give a question in quotes, --prompt TEXT, --prompt-file, "
+                         "--interactive or --chat")
+    return parts[0] if len(parts) == 1 else "\n\n".join(part.strip("\r\n") for part in parts)
+
+
+def _check_before_loading(options: argparse.Namespace) -> None:
+    """Raises what can be told of pictures, schema and limits before gigabytes of weights are read."""
+    if options.schema is not None:
+        require("json", "--json-schema")
+    require_address_space()
+    if options.image:
+        from qwen35.image import check_file
+
+        for image in options.image:
+            check_file(image)
 
 
 def _introduce(model: Qwen35) -> None:
     from qwen35.api import REAL_BUNDLE, REAL_CHECKPOINT
 
-    line = f"running {model.info.line()}"
+    line, hf, python = f"running {model.info.line()}", own_program("hf"), own_program("python")
     if model.info.builtin and model.info.emulated:
         # The published bundle's kernels are compiled for the NPU; the emulated one runs what export writes.
         line += (
-            f"; for the real model: hf download {REAL_CHECKPOINT} --local-dir CHECKPOINT, "
-            "python -m qwen35 export CHECKPOINT --out DIR, python -m qwen35 DIR"
+            f"; for the real model: {hf} download {REAL_CHECKPOINT} --local-dir CHECKPOINT, "
+            f"{python} -m qwen35 export CHECKPOINT --out DIR, {python} -m qwen35 DIR; "
+            f"what it costs: {python} -m qwen35 info 2b"
         )
     elif model.info.builtin:
-        line += f"; for the real model: hf download {REAL_BUNDLE} --local-dir DIR, python -m qwen35 DIR"
+        line += f"; for the real model: {hf} download {REAL_BUNDLE} --local-dir DIR, {python} -m qwen35 DIR"
     notice(line)
 
 
@@ -133,7 +160,7 @@ def loops_of(options: argparse.Namespace) -> bool | int:
     return False if options.no_loop_check else options.loop_tokens or True
 
 
-def show(reply: Reply, options: argparse.Namespace, clear: Callable[[], None]) -> None:
+def show(reply: Reply, options: argparse.Namespace, info: Info, clear: Callable[[], None]) -> None:
     """Streams a reply, then its note and statistics. `clear` takes the progress line away."""
     hidden = options.hide_thinking or options.quiet
     answer = Answer("stdout" if options.show_thinking else "hide" if hidden else "stderr")
@@ -149,14 +176,15 @@ def show(reply: Reply, options: argparse.Namespace, clear: Callable[[], None]) -
         notice(f"error: {reply.note}")
     elif reply.note and not options.quiet:
         notice(reply.note)
-    told(reply.stats, options)
+    told(reply.stats, options, info)
 
 
-def told(stats: Stats, options: argparse.Namespace) -> None:
-    """Writes the statistics of one answer as the options want them."""
+def told(stats: Stats, options: argparse.Namespace, info: Info) -> None:
+    """Writes the statistics of one answer as the options want them; as JSON with what answered, and where."""
     if options.stats == "json":
+        values = {"model": info.name, "device": info.device, "emulated": info.emulated, **stats.as_dict()}
         with contextlib.suppress(OSError):
-            print(json.dumps(stats.as_dict()), file=sys.stderr, flush=True)
+            print(json.dumps(values), file=sys.stderr, flush=True)
     elif options.stats == "text" and not options.quiet:
         notice(stats.line())
 
@@ -178,7 +206,7 @@ def _ask(model: Qwen35, options: argparse.Namespace, prompt: str) -> int:
             cancel=interrupt.pressed,
             progress=progress,
         )
-        show(reply, options, progress.close)
+        show(reply, options, model.info, progress.close)
     if reply.finish == "cancel":
         return 130
     return 0 if reply.complete else 1

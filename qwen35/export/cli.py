@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
 import sys
 import time
@@ -10,10 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from amdxdna.entry import no_threads
 from amdxdna.text import printable
 from qwen35.cli.args import Parser
 from qwen35.errors import UsageError, explain
 from qwen35.export.plan import SIZES, Options
+from qwen35.extras import require
 
 if TYPE_CHECKING:
     from qwen35.bundle import Bundle
@@ -65,14 +68,16 @@ def export_main(argv: Sequence[str]) -> int:
         previous = None  # not the main thread
     try:
         return _export(parser().parse_args(list(argv)))
-    except KeyboardInterrupt:
-        print("\nexport: stopped; nothing was written", file=sys.stderr)
+    except KeyboardInterrupt as stopped:
+        if no_threads(stopped):
+            raise
+        _tell("\nexport: stopped; nothing was written")
         return 130
     except UsageError as error:
-        print(f"export: {error}", file=sys.stderr)
+        _tell(f"export: {error}")
         return 2
     except Exception as error:
-        print(f"export: {explain(error)}", file=sys.stderr)
+        _tell(f"export: {explain(error)}")
         return 1
     finally:
         if previous is not None:
@@ -89,6 +94,8 @@ def _export(arguments: argparse.Namespace) -> int:
         raise UsageError("give a checkpoint directory or --random SIZE, one of the two")
     if arguments.random is not None and (arguments.kernels is not None or arguments.refs):
         raise UsageError("--kernels and --refs take a checkpoint, not --random")
+    if arguments.refs:
+        require("train", "--refs")
     options = Options(
         chunk=arguments.chunk, max_prompt=arguments.max_prompt, head_rows=arguments.head_rows,
         gemv_format=arguments.format, vision=arguments.vision, max_pixels=arguments.max_pixels,
@@ -103,7 +110,7 @@ def _export(arguments: argparse.Namespace) -> int:
     else:
         checkpoint = Checkpoint(arguments.checkpoint)
         if checkpoint.has_vision and options.vision != "none" and checkpoint.note and not arguments.quiet:
-            print(f"export: {checkpoint.note}", file=sys.stderr)
+            _tell(f"export: {checkpoint.note}")
         kernels = None if arguments.kernels is None else Bundle.open(arguments.kernels)
         references = _references(checkpoint, options, kernels, arguments.quiet) if arguments.refs else []
         noise = Noise()
@@ -113,7 +120,7 @@ def _export(arguments: argparse.Namespace) -> int:
         )
         told = noise.lines() if arguments.verbose else []
         for line in [*told, *([] if arguments.quiet else [noise.summary()])]:
-            print(f"export: {printable(line)}", file=sys.stderr)
+            _tell(f"export: {printable(line)}")
         if references:
             from qwen35.export.refs import attach
 
@@ -121,7 +128,7 @@ def _export(arguments: argparse.Namespace) -> int:
     if not arguments.quiet:
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         written = f"{path}, {size / 1e6:,.1f} MB in {time.monotonic() - start:.1f} s"
-        print(f"export: {printable(written)}", file=sys.stderr)
+        _tell(f"export: {printable(written)}")
     return 0
 
 
@@ -129,18 +136,19 @@ def _references(
     checkpoint: Checkpoint, options: Options, kernels: Bundle | None, quiet: bool
 ) -> list[Reference]:
     """Reference runs of the standard requests, recorded before anything is written."""
+    from qwen35.export.refs import record
     from qwen35.export.standard import standard_requests
 
-    try:
-        from qwen35.export.refs import record
+    requests = standard_requests(checkpoint, options, kernels)
+    if not quiet:
+        _tell(f"export: recording {len(requests)} reference runs in float32")
+    return record(checkpoint.path, requests)
 
-        requests = standard_requests(checkpoint, options, kernels)
-        if not quiet:
-            print(f"export: recording {len(requests)} reference runs in float32", file=sys.stderr)
-        return record(checkpoint.path, requests)
-    except ImportError as error:
-        remedy = "install torch and transformers (extra: peers)"
-        raise UsageError(f"--refs needs {error.name}", "", remedy) from None
+
+def _tell(text: str) -> None:
+    """A line on stderr; one that is closed or full is no reason to fail."""
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _stop(signum: int, frame: object) -> None:

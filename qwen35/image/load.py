@@ -11,7 +11,7 @@ import io
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ MAX_BYTES = 80_000_000
 MAX_RATIO = 200
 """Thinnest picture taken: the longer side over the shorter (transformers' Qwen2-VL smart_resize)."""
 
+T = TypeVar("T")
 Rgb: TypeAlias = NDArray[np.uint8]
 ImageLike: TypeAlias = Any
 """A path (str or os.PathLike), a file's bytes, a PIL.Image.Image, or an array: uint8 [h, w], [h, w, 3] or
@@ -51,7 +52,7 @@ def load(source: ImageLike) -> Rgb:
     except ImportError as error:
         raise ImageError("pictures need the pillow package", remedy="install pillow") from error
     if isinstance(source, (str, os.PathLike)):
-        return _from_file(os.fspath(source))
+        return _from_file(os.fspath(source), _decode)
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _from_bytes(source)
     if isinstance(source, Image.Image):
@@ -60,6 +61,11 @@ def load(source: ImageLike) -> Rgb:
             return _decode(source, "picture")
     raise ImageError(f"a {type(source).__name__} is no picture",
                      remedy="give a path, a file's bytes, a Pillow image or a uint8 array")
+
+
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Raises ImageError for a file that is missing or, by its header, no picture. Decodes nothing."""
+    _from_file(os.fspath(path), lambda image, where: None)
 
 
 def _from_array(array: NDArray[Any]) -> Rgb:
@@ -73,17 +79,17 @@ def _from_array(array: NDArray[Any]) -> Rgb:
     return np.ascontiguousarray(array)
 
 
-def _from_file(path: str) -> Rgb:
+def _from_file(path: str, read: Callable[[Any, str], T]) -> T:
     with _reading(path), open_regular(path) as raw, io.BufferedReader(raw) as file:
-        return _from_stream(file, os.fstat(raw.fileno()).st_size, path)
+        return _from_stream(file, os.fstat(raw.fileno()).st_size, path, read)
 
 
 def _from_bytes(data: bytes | bytearray | memoryview) -> Rgb:
     with _reading("picture"):
-        return _from_stream(io.BytesIO(data), memoryview(data).nbytes, "picture")
+        return _from_stream(io.BytesIO(data), memoryview(data).nbytes, "picture", _decode)
 
 
-def _from_stream(file: BinaryIO, size: int, where: str) -> Rgb:
+def _from_stream(file: BinaryIO, size: int, where: str, read: Callable[[Any, str], T]) -> T:
     from PIL import Image
 
     if size > MAX_BYTES:
@@ -91,7 +97,7 @@ def _from_stream(file: BinaryIO, size: int, where: str) -> Rgb:
                          "make it smaller")
     with Image.open(file, formats=FORMATS) as image:
         _check_size(image.width, image.height, where)
-        return _decode(image, where)
+        return read(image, where)
 
 
 @contextlib.contextmanager

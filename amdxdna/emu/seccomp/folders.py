@@ -6,6 +6,7 @@ A folder is locked (flock) as long as its process lives, whose end unlocks it, w
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -14,9 +15,13 @@ import tempfile
 PREFIX = "amdxdna-emulate-"
 
 
+class NoFolder(OSError):
+    """No temporary folder can be written."""
+
+
 def make() -> tuple[str, int]:
     """A new empty folder, and the descriptor that locks it. Raises OSError."""
-    remove_stale()
+    remove_stale(parent())
     while True:
         path = tempfile.mkdtemp(prefix=PREFIX)
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -26,17 +31,24 @@ def make() -> tuple[str, int]:
         os.close(fd)
 
 
+def parent() -> str:
+    """Where they are made. Raises NoFolder."""
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        raise NoFolder(errno.EROFS, "no temporary folder can be written") from None
+
+
 def remove(path: str, fd: int) -> None:
     """Removes a folder of :func:`make`."""
     shutil.rmtree(path, ignore_errors=True)
     os.close(fd)
 
 
-def remove_stale() -> None:
-    """Removes this user's folders whose processes are gone."""
-    parent = tempfile.gettempdir()
+def remove_stale(where: str) -> None:
+    """Removes this user's folders in `where` whose processes are gone."""
     with contextlib.suppress(OSError):
-        for entry in list(os.scandir(parent)):
+        for entry in list(os.scandir(where)):
             if entry.name.startswith(PREFIX):
                 with contextlib.suppress(OSError):
                     _remove_if_stale(entry.path)

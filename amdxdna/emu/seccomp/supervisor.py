@@ -18,7 +18,7 @@ from amdxdna._native import ffi, lib
 from amdxdna.emu.driver.device import EmuDriver
 from amdxdna.emu.driver.store import memfd_device
 from amdxdna.emu.options import EmuOptions
-from amdxdna.emu.seccomp import files, spawn
+from amdxdna.emu.seccomp import files, folders, spawn
 from amdxdna.emu.seccomp.call import Call, Stale
 from amdxdna.emu.seccomp.client import HOT, RemoteClient
 from amdxdna.emu.seccomp.files import Caller, Files
@@ -85,6 +85,7 @@ class Supervisor:
 
         Raises CannotConfine, or the OSError with which the program could not be started.
         """
+        folders.parent()  # before the program starts, which could do nothing
         spawn.become_subreaper()
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
         child, self._listener = spawn.spawn(argv, environ)

@@ -1,0 +1,179 @@
+"""The edges of a command line's process: standard streams, limits of the shell, the exit status.
+
+Both command lines go through :func:`guarded`. Imports nothing heavy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import errno
+import os
+import resource
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+MANY = "the limit on processes and threads is reached (ulimit -u; in a container its limit on pids)"
+_TOO_MANY = f"no thread can be started: {MANY}: raise it, or end other programs"
+
+ADDRESS_SPACE = 480 << 20
+"""Bytes of address space (RLIMIT_AS) below which numpy's and the tokenizer's libraries do not get through
+their start: they abort, or hang, where an allocation fails. Measured with the built-in model on two cores:
+it answers under 488 MiB and aborts at 293; each further core may take a thread's stack more."""
+_STACK = 8 << 20
+
+
+def guarded(
+    body: Callable[[], int], tell: Callable[[str], None], failed: Callable[[BaseException], int]
+) -> int:
+    """Runs a command and returns its exit status: 0, 1, 2 or 130, also where the streams are at fault.
+
+    `tell` writes one line on stderr, `failed` reports an exception and returns its status.
+    """
+    _require_streams()
+    try:
+        status = body()
+    except SystemExit as leaving:  # --help, --version
+        status = leaving.code if isinstance(leaving.code, int) else FAILED
+    except KeyboardInterrupt as stopped:
+        if no_threads(stopped):
+            tell(f"error: {_TOO_MANY}")
+            status = FAILED
+        else:
+            tell("stopped")
+            status = INTERRUPTED
+    except BrokenPipeError:
+        # The reader of stdout went away: there is nobody to tell.
+        _discard(1)
+        status = FAILED
+    except BaseException as error:  # Rust's panics are no Exception
+        status = FAILED
+        with contextlib.suppress(OSError, ValueError):  # of the streams, on which it is told
+            status = failed(error)
+    return _flushed(status, tell)
+
+
+def require_address_space(more: int = 0) -> None:
+    """Raises MemoryError where the address space is limited to less than loading takes.
+
+    `more` bytes of it are data.
+
+    The libraries abort where it runs out under them, so it is asked for before they are loaded.
+    """
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    need = ADDRESS_SPACE + more + max(0, len(os.sched_getaffinity(0)) - 2) * _STACK
+    if soft != resource.RLIM_INFINITY and soft < need:
+        raise MemoryError(
+            f"the address space is limited to {soft >> 20:,} MiB (ulimit -v) and at least {need >> 20:,} are "
+            "needed: raise the limit"
+        )
+
+
+def library_fault(error: BaseException) -> str | None:
+    """What kept a library from loading, in one line out of the page that numpy writes; else None."""
+    if not isinstance(error, ImportError):
+        return None
+    seen: BaseException = error
+    while seen.__cause__ is not None:
+        seen = seen.__cause__
+    if not isinstance(seen, ImportError):
+        return None
+    first = next((line for line in str(seen).splitlines() if line.strip()), type(seen).__name__)
+    name = getattr(error, "name", None) or ""
+    if isinstance(seen, ModuleNotFoundError):
+        return f"the package {name or first} is not installed: python -m pip install {name.partition('.')[0]}"
+    remedy = "install it again"
+    if "cannot allocate" in first.lower() or "failed to map" in first.lower():
+        remedy = "memory or address space ran out (ulimit -v)"
+    return f"a library cannot be loaded: {first}: {remedy}"
+
+
+def thread_fault(error: BaseException) -> str | None:
+    """One line for Python's error where no thread can be started, else None."""
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+        return (
+            _TOO_MANY
+            if soft == resource.RLIM_INFINITY
+            else (f"{_TOO_MANY}; or the address space is too small for its stack (ulimit -v)")
+        )
+    return None
+
+
+def memory_fault(error: BaseException) -> str | None:
+    """One line for an error of memory that ran out, with the limit it may have run into; else None."""
+    if not isinstance(error, MemoryError) and not (
+        isinstance(error, OSError) and error.errno == errno.ENOMEM
+    ):
+        return None
+    if isinstance(error, MemoryError) and "ulimit" in str(error):
+        return f"out of memory: {error}"
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft == resource.RLIM_INFINITY:
+        return None
+    return f"out of memory: the address space is limited to {soft >> 20:,} MiB (ulimit -v): raise the limit"
+
+
+def nearest(word: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """The `known` names that `word` may have been meant for, the likeliest first."""
+    names = {name.lower(): name for name in known}
+    return [names[name] for name in difflib.get_close_matches(word.lower(), names, most, 0.65)]
+
+
+def no_threads(stopped: KeyboardInterrupt) -> bool:
+    """Whether it was numpy's OpenBLAS that raised SIGINT, which it does where it cannot start its threads.
+
+    OpenBLAS, driver/others/blas_server.c, blas_thread_init: raise(SIGINT) after pthread_create failed.
+    """
+    files = {frame.filename for frame in traceback.extract_tb(stopped.__traceback__)}
+    if not any(f"{os.sep}numpy{os.sep}" in file for file in files):
+        return False
+    try:
+        thread = threading.Thread(target=int)
+        thread.start()
+        thread.join()
+    except RuntimeError:
+        return True
+    return False
+
+
+def _require_streams() -> None:
+    """A standard stream that the caller closed is None: it then reads as empty and swallows what it gets."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (for the life of the process)
+
+
+def _flushed(status: int, tell: Callable[[str], None]) -> int:
+    """Writes out what the streams hold, while a failure can still be told and counted.
+
+    What is left for the interpreter's end would end it with status 120 and a report.
+    """
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard(1)
+        status = status or FAILED
+    except (OSError, ValueError) as error:
+        _discard(1)
+        if not status:
+            text = error.strerror if isinstance(error, OSError) else str(error)
+            tell(f"error: stdout cannot be written: {text}")
+        status = status or FAILED
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        _discard(2)
+    return status
+
+
+def _discard(fd: int) -> None:
+    """Lets a stream's descriptor lead nowhere: what is still buffered for it goes there."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    if null != fd:
+        os.dup2(null, fd)
+        os.close(null)

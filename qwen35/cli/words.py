@@ -1,0 +1,95 @@
+"""What the words of a command line that are no options stand for: a command, a bundle, or a question."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Sequence
+
+from amdxdna.entry import nearest
+from qwen35.errors import UsageError
+
+__all__ = ["command_line", "interpret", "nearest_folders", "refuse_misspelt"]
+
+#: Other programs' commands, by what this one has for them.
+_ALIASES = {"chat": "--chat", "help": "--help", "version": "--version"}
+_ELSEWHERE = {
+    "run": "qwen35 [BUNDLE] --prompt TEXT asks once, --chat talks",
+    "ask": "qwen35 --prompt TEXT",
+    "pull": "qwen35 info 2b says what a model costs and which command downloads it",
+    "download": "qwen35 info 2b says what a model costs and which command downloads it",
+}
+
+
+def command_line(words: Sequence[str]) -> list[str]:
+    """The words with `chat`, `help` or `version` in front as the option it is.
+
+    Raises UsageError for what only other programs call a command.
+    """
+    if words and not os.path.lexists(words[0]):
+        if words[0] in _ALIASES:
+            return [_ALIASES[words[0]], *words[1:]]
+        if words[0] in _ELSEWHERE:
+            raise UsageError(f"there is no command {words[0]}", "", _ELSEWHERE[words[0]])
+    return list(words)
+
+
+def refuse_misspelt(words: Sequence[str], commands: Iterable[str]) -> None:
+    """Raises UsageError when the first word is nearly a command's name."""
+    if words and not _path(words[0]) and (meant := nearest(words[0], commands)):
+        raise UsageError(f"there is no command {words[0]}", "", f"did you mean {' or '.join(meant)}?")
+
+
+def interpret(
+    words: Sequence[str], asked: str, commands: Iterable[str]
+) -> tuple[str | None, str | None]:
+    """(bundle, question) of the plain words; `asked` names the option that says what to ask, or is empty.
+
+    A path is a bundle, and so is a single word where an option asks. Anything else with a space or a
+    question mark, or several words, is a question, behind a bundle too. Raises UsageError for what is
+    neither, with the names nearest to it, and for a second question.
+    """
+    if not words:
+        return None, None
+    first, rest = words[0], words[1:]
+    if len(words) > 1 and os.path.lexists(words[1]):
+        refuse_misspelt(words, commands)
+    if _path(first) or (asked and not rest and not _question(first)):
+        bundle: str | None = first
+    elif not rest and not _question(first):
+        refuse_misspelt(words, commands)
+        near = nearest_folders(first)
+        raise UsageError(
+            f"{first} is no command, and no bundle of that name is here", "",
+            f"did you mean {' or '.join(near)}?" if near else
+            f"to ask it, qwen35 --prompt {shlex.quote(first)}",
+        )
+    else:
+        bundle, rest = None, words
+    question = " ".join(rest) or None
+    if question and asked:
+        raise UsageError(f"{question!r} is taken for a question, and {asked} asks already", "",
+                         "give one of them (quote a text of several words)")
+    return bundle, question
+
+
+def nearest_folders(path: str) -> list[str]:
+    """Folders beside a path that is not there whose names are near its own."""
+    parent, name = os.path.split(path.rstrip(os.sep))
+    try:
+        with os.scandir(parent or ".") as entries:
+            folders = [entry.name for entry in entries if entry.is_dir()]
+    except OSError:
+        return []
+    return [os.path.join(parent, found) for found in nearest(name, folders)]
+
+
+def _path(word: str) -> bool:
+    """Whether a word is meant as a path: it is there, or is written as one."""
+    if os.path.lexists(word):
+        return True
+    return not _question(word) and (os.sep in word or word in (".", "..") or word.startswith("~"))
+
+
+def _question(word: str) -> bool:
+    return any(c.isspace() for c in word) or word.endswith(("?", "？"))
