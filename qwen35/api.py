@@ -300,7 +300,7 @@ class Qwen35:
         stream: Callable[[str], None] | None = None,
         **options: Any,
     ) -> Reply:
-        """Answers one message, remembering nothing.
+        """Answers one message by itself.
 
         The reply is made while it is read: iterate over it for the pieces, `str()` it for the whole. With
         `stream` it runs to the end at once, the callback given each piece of text. More options: `reply`'s.
@@ -332,7 +332,7 @@ class Qwen35:
         json_schema: Any = None,
         allow_special: bool = False,
         loops: bool | int = True,
-        keep: bool = False,
+        keep: bool = True,
         begin: str = "",
         cancel: Callable[[], bool] | None = None,
         progress: Callable[[str, int, int], None] | None = None,
@@ -344,8 +344,9 @@ class Qwen35:
         makes the answer a JSON document that fits it (needs the llguidance package); `Reply.complete` says
         whether it came to its end. `allow_special` lets markers inside messages become control tokens.
         `loops` is after how many tokens of one pattern over and over an answer is ended (finish "loop"): True
-        is LoopDetector's own number, False never. With `keep` the state before the answer is kept, and kept
-        states are used: for conversations. `begin` is text, markers included, that the answer is made to
+        is LoopDetector's own number, False never. With `keep` states of the prompt are kept, and kept ones
+        used: a prompt that was asked before, a conversation that goes on, the same system message and tools
+        are not computed again. `begin` is text, markers included, that the answer is made to
         begin with; it is not part of the reply.
         `cancel()` is asked between tokens and passes, `progress(what, done, total)` told how far the prompt's
         tokens ("prompt") and a picture ("picture") are, `done(reply)` when the answer ends in any way.
@@ -379,7 +380,7 @@ class Qwen35:
                 done(reply)
 
         if not keep:
-            prompt.borders = ()
+            prompt.borders, prompt.shared = (), 0
         run = generate(
             self.session,
             prompt,
@@ -407,7 +408,7 @@ class Qwen35:
             prompt: Prompt = encode(
                 pieces, self.tokenizer, allow_special=allow_special, limit=self.model.max_ctx
             )
-            return Input(prompt.ids, prompt.borders)
+            return Input(prompt.ids, prompt.borders, shared=prompt.shared)
         began = time.perf_counter()
         seen: list[Seen] = []
         for image in images:
@@ -425,7 +426,7 @@ class Qwen35:
         for span in prompt.images:
             keys[span.start : span.start + span.count] = seen[span.index].keys()
         part = self._pictures().part(prompt.ids, prompt.images, seen, stats, progress)
-        return Input(prompt.ids, prompt.borders, keys, part)
+        return Input(prompt.ids, prompt.borders, keys, part, prompt.shared)
 
     def check_image(self, image: Any) -> None:
         """Raises ImageError when `image` cannot be read, or when the bundle has no vision tower."""

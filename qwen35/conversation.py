@@ -304,7 +304,7 @@ class Conversation:
         self._model.require_open()  # in a forked child there may be nobody left to open the lock
         with self._settled():
             messages = [*self.messages, *new]
-            reply = self._model.reply(messages, tools=self.tools, keep=True, done=done, **options)
+            reply = self._model.reply(messages, tools=self.tools, done=done, **options)
             self._current = weakref.ref(reply._answer)
         return reply
 

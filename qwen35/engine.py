@@ -55,10 +55,12 @@ class Model(Protocol):
         positions: Any = None,
         embeddings: Any = None,
         borders: Sequence[int] = (),
+        marks: Sequence[int] = (),
     ) -> Logits:
         """Appends `ids` (at least one); the logits after the last, float32 [vocab].
 
-        What comes before and after each border (a count of `ids`) must be as if calls were cut there.
+        What comes before and after each border (a count of `ids`) must be as if calls were cut there. `marks`
+        are those of the borders that `border_snapshot` will be asked for.
         """
 
     def decode(self, token: int) -> Logits:
@@ -67,8 +69,8 @@ class Model(Protocol):
     def snapshot(self) -> Snapshot:
         """A copy of the state."""
 
-    def border_snapshot(self) -> Snapshot:
-        """The state at the last border of the prefill just done."""
+    def border_snapshot(self, mark: int) -> Snapshot:
+        """The state at a mark of the prefill just done; asked for in ascending order."""
 
     def restore(self, snapshot: Any) -> None:
         """Replaces the state by a snapshot of this model."""
@@ -79,14 +81,17 @@ class Input:
     """A prompt for a session.
 
     `keys` name the tokens where `ids` do not: an image's tokens are all one id, so their keys are made from
-    the image's content. `borders` are lengths at which a state may be kept. `part(start, stop)` gives the
-    keyword arguments of `prefill` for that range (positions, embeddings); None where ids are all there is.
+    the image's content. `borders` are lengths at which a state may be kept: the last one is, and the one at
+    `shared`, up to where prompts of other conversations may have the same tokens (0: nowhere).
+    `part(start, stop)` gives the keyword arguments of `prefill` for that range (positions, embeddings); None
+    where ids are all there is.
     """
 
     ids: Sequence[int]
     borders: Sequence[int] = ()
     keys: Sequence[int] | None = None
     part: Callable[[int, int], dict[str, Any]] | None = None
+    shared: int = 0
 
     @property
     def names(self) -> tuple[int, ...]:
@@ -99,6 +104,9 @@ Prefix = tuple[tuple[int, ...], tuple[int, ...]]  # names of the tokens, and the
 
 class PrefixCache:
     """Snapshots by the prefix they stand for; the least recently used are dropped beyond `budget` bytes.
+
+    A conversation that grows leaves a snapshot a turn, of which the last is what its next turn needs: the
+    earlier ones count as least recently used, so that many conversations find room.
 
     Figures may be asked for by any thread; the rest is the session's, inside its steps.
     """
@@ -125,13 +133,22 @@ class PrefixCache:
                 return at, snapshot
         return None
 
-    def add(self, names: tuple[int, ...], borders: Sequence[int], snapshot: Snapshot) -> None:
-        """Keeps the state at the last of `borders`, unless it alone is over the budget."""
+    def add(
+        self, names: tuple[int, ...], borders: Sequence[int], snapshot: Snapshot, shared: int = 0
+    ) -> None:
+        """Keeps the state at the last of `borders`, unless it alone is over the budget.
+
+        The one at `shared`, if it is a border, serves other conversations, too.
+        """
         if _nbytes([snapshot]) > self.budget:
             return
         key = names[: borders[-1]], tuple(borders)
         self._entries[key] = snapshot
         self._entries.move_to_end(key)
+        for count in range(len(borders) - 1, 0, -1):
+            earlier = names[: borders[count - 1]], tuple(borders[:count])
+            if borders[count - 1] != shared and earlier in self._entries:
+                self._entries.move_to_end(earlier, last=False)
         while self.nbytes > self.budget:
             self._entries.popitem(last=False)
 
@@ -257,10 +274,18 @@ class Session:
     ) -> Logits:
         extra = prompt.part(start, stop) if prompt.part is not None else {}
         inside = [b - start for b in borders if start < b < stop]
-        logits = self.model.prefill(prompt.ids[start:stop], borders=inside, **extra)
-        if self.cache is not None and borders and start < borders[-1] <= stop:
-            at_end = borders[-1] == stop
-            self.cache.add(names, borders, self.model.snapshot() if at_end else self.model.border_snapshot())
+        last = len(borders) - 1
+        kept = [
+            (n, b) for n, b in enumerate(borders)
+            if start < b <= stop and (n == last or b == prompt.shared) and self.cache is not None
+        ]
+        marks = [b - start for _, b in kept if b < stop]
+        logits = self.model.prefill(prompt.ids[start:stop], borders=inside, marks=marks, **extra)
+        for n, border in kept:
+            at_end = border == stop
+            state = self.model.snapshot() if at_end else self.model.border_snapshot(border - start)
+            if self.cache is not None:
+                self.cache.add(names, borders[: n + 1], state, prompt.shared)
         return logits
 
     def _cuts(self, start: int, total: int) -> list[int]:

@@ -64,7 +64,12 @@ class Start:
     """Marks where an assistant's answer starts; no text. A state kept here serves the next turn."""
 
 
-Piece = Control | Data | ImageSlot | Start
+@dataclass(frozen=True)
+class Shared:
+    """Marks the end of system message and tools; no text. A state kept here serves other conversations."""
+
+
+Piece = Control | Data | ImageSlot | Start | Shared
 
 
 @dataclass(frozen=True)
@@ -81,12 +86,15 @@ class Prompt:
     """A prompt ready for the model.
 
     `borders` are the token counts at which an assistant's answer starts (after `<|im_start|>assistant\\n`),
-    ascending; a prompt for the next turn has the same tokens up to there. `images` go with the image tokens.
+    ascending; a prompt for the next turn has the same tokens up to there. The first border may be `shared`
+    instead, where the system message and the tools end (0: there are none). `images` go with the image
+    tokens.
     """
 
     ids: list[int]
     images: tuple[ImageSpan, ...] = ()
     borders: tuple[int, ...] = ()
+    shared: int = 0
 
 
 # What the model was trained to read before and after the list of tools; any other wording changes the tokens.
@@ -128,6 +136,8 @@ def render(
     out: list[Piece] = []
     system = messages[0] if messages[0].get("role") == "system" else None
     _render_system(out, system, tools or ())
+    if out:
+        out.append(Shared())
     last_question = _last_question(messages)
     for index, message in enumerate(messages):
         role = message.get("role")
@@ -318,6 +328,7 @@ def encode(
     ids: list[int] = []
     images: list[ImageSpan] = []
     borders: list[int] = []
+    shared = 0
     text: list[str] = []  # plain text since the last control token: the reference encodes it as one string
 
     def close() -> None:
@@ -331,10 +342,11 @@ def encode(
             ids.extend(tokenizer.encode(whole))
 
     for piece in pieces:
-        if isinstance(piece, Start):
+        if isinstance(piece, (Start, Shared)):
             # The text before it ends in a newline, which the pre-tokeniser never joins to what follows.
             close()
             borders.append(len(ids))
+            shared = len(ids) if isinstance(piece, Shared) else shared
         elif isinstance(piece, ImageSlot):
             close()
             pad = tokenizer.token_id("<|image_pad|>")
@@ -358,4 +370,4 @@ def encode(
     close()
     if len(images) != len(image_tokens):
         raise UsageError(f"{len(image_tokens)} token counts for {len(images)} images")
-    return Prompt(ids, tuple(images), tuple(borders))
+    return Prompt(ids, tuple(images), tuple(borders), shared)

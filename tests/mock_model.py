@@ -40,7 +40,7 @@ class HashModel:
     def __init__(self, vocab: int = 64, max_ctx: int = 4096, nbytes: int = 1000) -> None:
         self.vocab, self.max_ctx, self.nbytes = vocab, max_ctx, nbytes
         self.history: list[tuple[int, ...]] = []
-        self.at_border: State | None = None
+        self.at_marks: dict[int, State] = {}
         self.calls: list[tuple[str, int]] = []
 
     @property
@@ -53,14 +53,15 @@ class HashModel:
 
     def prefill(
         self, ids: Sequence[int], *, positions: Any = None, embeddings: Any = None,
-        borders: Sequence[int] = (),
+        borders: Sequence[int] = (), marks: Sequence[int] = (),
     ) -> np.ndarray:
         assert len(ids) and self.length + len(ids) <= self.max_ctx
         self.calls.append(("prefill", len(ids)))
-        self.at_border = None
+        self.at_marks = {}
+        assert set(marks) <= set(borders)
         for start, stop in pairwise([0, *borders, len(ids)]):
             if start:
-                self.at_border = self.snapshot()
+                self.at_marks |= {start: self.snapshot()} if start in marks else {}
             self.history.append(tuple(ids[start:stop]))
         return self.logits()
 
@@ -77,9 +78,9 @@ class HashModel:
     def snapshot(self) -> State:
         return State(tuple(self.history), self.nbytes)
 
-    def border_snapshot(self) -> State:
-        assert self.at_border is not None
-        return self.at_border
+    def border_snapshot(self, mark: int) -> State:
+        assert mark == min(self.at_marks)
+        return self.at_marks.pop(mark)
 
     def restore(self, snapshot: State) -> None:
         self.history = list(snapshot.history)

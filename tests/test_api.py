@@ -101,6 +101,11 @@ def scenario(model: Qwen35, images: list[Any], counts: list[tuple[int, int]]) ->
         ask("And its colour?")
     talk.clear()
     ask("What is a penguin?")
+    talk.clear()
+    ask("What else shares the system message?")
+    for _ in range(2):
+        reply = model.chat("What is a penguin?", "Another one.", max_new=10, sampling=GREEDY).result()
+        kept.append((reply.tokens, reply.text))
     return kept
 
 

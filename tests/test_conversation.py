@@ -463,3 +463,21 @@ def test_a_question_retried_in_vain_leaves_history_and_pictures(
         chat._retry("")
     assert asked == [("one", [])]
     assert chat.talk.messages == before and chat.images == ["next.png"]
+
+
+def test_repeated_prompts_and_shared_system_messages_are_not_computed_again(model: Qwen35) -> None:
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+
+    def cached(text: str, system: str | None = None, **options: Any) -> tuple[int, int]:
+        stats = model.chat(text, system, **options).result().stats
+        return stats.cached_tokens, stats.prompt_tokens
+
+    assert cached("What is a whale?")[0] == 0
+    kept, total = cached("What is a whale?")
+    assert kept > total - 12  # all but the opening of the answer
+    system = "You are a careful model."
+    assert cached("What is a whale?", system, tools=tools)[0] == 0
+    kept, total = cached("What is a dog?", system, tools=tools)
+    assert total - 40 < kept < total - 10
+    talk = model.conversation(system, tools=tools)
+    assert talk.ask("And a cat?").result().stats.cached_tokens == kept

@@ -156,7 +156,7 @@ def turns(seed: int) -> list[Input]:
         history.append((ids[:], borders[:]))
         ids += words(rng.randrange(1, 12))
         borders.append(len(ids))
-        prompts.append(Input(ids + words(rng.randrange(1, 4)), borders[:]))
+        prompts.append(Input(ids + words(rng.randrange(1, 4)), borders[:], shared=borders[0]))
         ids += words(rng.randrange(1, 9))
     return prompts
 
@@ -190,6 +190,39 @@ def test_cached_tokens_are_those_up_to_the_last_common_border() -> None:
         session.prime(prompt, stats)
         assert stats.cached_tokens == cached
         assert sum(n for kind, n in model.calls if kind == "prefill") == computed
+
+
+@pytest.mark.parametrize("pass_tokens", [0, 2, 3])
+def test_what_prompts_of_different_conversations_share_is_kept_too(pass_tokens: int) -> None:
+    session = Session(HashModel(), pass_tokens=pass_tokens)
+    system = [1, 2, 3]
+    for n, cached in [(7, 0), (8, 3), (9, 3), (7, 5)]:
+        prompt, stats = Input([*system, n, n, 4], [3, 5], shared=3), Stats()
+        want = list(generate(Session(HashModel(), None, pass_tokens), prompt, max_new=5))
+        assert list(generate(session, prompt, max_new=5, stats=stats)) == want
+        assert stats.cached_tokens == cached
+
+
+def test_conversations_that_grow_do_not_displace_each_other() -> None:
+    """Eight of them, with room for ten states: their system message's, and the last of each."""
+    session = Session(HashModel(), PrefixCache(10_000))
+    talks = [([1, 2, 3, n, n], [3, 5]) for n in range(8)]
+    for turn in range(6):
+        for ids, borders in talks:
+            stats = Stats()
+            session.prime(Input([*ids, 4], borders, shared=3), stats)
+            assert stats.cached_tokens == (borders[-2] if turn or ids[3] else 0)
+            ids += [4, 5, 6]
+            borders.append(len(ids))
+
+
+def test_nothing_is_marked_where_nothing_is_kept() -> None:
+    class Model(HashModel):
+        def prefill(self, ids, *, marks=(), **options):  # type: ignore[no-untyped-def]
+            assert not marks
+            return super().prefill(ids, **options)
+
+    Session(Model(), None).prime(Input([1, 2, 3], [1, 2], shared=1))
 
 
 def test_an_images_content_tells_prompts_apart() -> None:

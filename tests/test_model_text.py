@@ -183,14 +183,14 @@ def test_a_border_is_as_good_as_two_calls():
         at = text.snapshot()
         want = text.prefill(ids[90:])
         text.reset()
-        assert np.array_equal(text.prefill(ids, borders=[40, 90]), want)
-        state = text.border_snapshot()
+        assert np.array_equal(text.prefill(ids, borders=[40, 90], marks=[90]), want)
+        state = text.border_snapshot(90)
         assert (state.length, state.position) == (90, 90)
         assert np.array_equal(state.matrices, at.matrices) and np.array_equal(state.conv, at.conv)
         text.restore(state)
         assert np.array_equal(text.prefill(ids[90:]), want)
-        with pytest.raises(ModelError, match="no prefill with borders"):
-            text.border_snapshot()
+        with pytest.raises(ModelError, match="no prefill with 90"):
+            text.border_snapshot(90)
 
 
 def test_rows_that_fill_a_chunk_are_zero():

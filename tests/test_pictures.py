@@ -146,7 +146,7 @@ def test_kept_embeddings_are_bounded(model: Qwen35, tmp_path: Path) -> None:
     model.vision = Pictures(model.model, lambda: counting, budget=1)  # type: ignore[arg-type]
     shots = [picture(tmp_path / f"{seed}.png", seed) for seed in (1, 2)]
     for shot in (shots[0], shots[0], shots[1], shots[0]):
-        model.chat("x", images=[shot], max_new=1, sampling=GREEDY).result()
+        model.chat("x", images=[shot], max_new=1, sampling=GREEDY, keep=False).result()
     assert counting.seen == 3
 
 

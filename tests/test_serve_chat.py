@@ -152,7 +152,7 @@ def test_seed_and_sampling_are_the_engines(tmp_path: Path) -> None:
         client = openai.OpenAI(base_url=running.url, api_key="x", max_retries=0, timeout=WAIT)
         got = ask(client, "Hi", max_tokens=30, **settings, extra_body=more)
         sampling = Sampling(**{**settings, **more, "seed": 2**64 - 3})
-        want = model.chat("Hi", max_new=30, sampling=sampling, keep=True).result()
+        want = model.chat("Hi", max_new=30, sampling=sampling).result()
         assert got.choices[0].message.content == want.text and len(want.tokens) > 5
         other = model.chat("Hi", max_new=30, sampling=sampling.updated(min_p=0.5)).result()
         assert other.text != want.text

@@ -7,7 +7,7 @@ place, K slice by K slice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,12 +55,12 @@ class Prompt:
 
     def run(
         self, x: F32, tables: tuple[F32, F32], past: int, sides: tuple[int | None, int], last: bool,
-        borders: Sequence[int] = (), mark: Mark | None = None,
+        borders: Sequence[int] = (), marks: Mapping[int, Mark] = {},
     ) -> tuple[F32, U16]:
         """One pass: x float32 [n, D] (overwritten) after `past` cached tokens, rotary tables [n, rope_dim/2].
 
         `sides`: the DeltaNet state read (None: empty) and the one written. The recurrence is cut at the rows
-        `borders` (ascending, in 1..n), and `mark` takes the state at the last of them.
+        `borders` (ascending, in 1..n), and `marks` take the state at some of them.
 
         Returns the last row of x before the last layer's output projection, and that projection's input row
         (bf16): the rest concerns one row only, and nothing at all of a pass that is not the `last` (the rows
@@ -80,7 +80,7 @@ class Prompt:
             self._gemm(layer.kind, chunks, layer.w_in)
             y = self._output(layer.kind, n, self._config_columns(layer.kind))
             mixed = self._input("o", n, chunks)
-            self._mix(layer, y, gates, tables, past, sides, mixed, borders, mark)
+            self._mix(layer, y, gates, tables, past, sides, mixed, borders, marks)
             if layer is self._layers[-1]:
                 break
             self._gemm("o", chunks, layer.w_o)
@@ -108,7 +108,8 @@ class Prompt:
 
     def _mix(
         self, layer: Layer, y: U16, gates: F32 | None, tables: tuple[F32, F32], past: int,
-        sides: tuple[int | None, int], out: U16, borders: Sequence[int], mark: Mark | None,
+        sides: tuple[int | None, int], out: U16, borders: Sequence[int],
+        marks: Mapping[int, Mark],
     ) -> None:
         if isinstance(layer.mixer, DeltaNet):
             pair = self._cache.linear[layer.index]
@@ -119,8 +120,8 @@ class Prompt:
                 if stop > start:
                     layer.mixer.prefill(y[start:stop], gates[start:stop], before, after, out[start:stop])
                     before, start = after, stop
-                if mark is not None and stop == borders[-1]:
-                    mark.take(layer.index, after)
+                if stop in marks:
+                    marks[stop].take(layer.index, after)
             self._timing.lap("host.deltanet")
         else:
             assert isinstance(layer.mixer, Attention)

@@ -90,7 +90,7 @@ class TextModel:
         streams = [self.weights.bytes(name) for name in heads] if config.tied else []
         self.embedding = Embedding(config, streams, table)
         self._cache = StateCache(config, max_ctx)
-        self._mark: Mark | None = None
+        self._marks: dict[int, Mark] = {}
         self._rope = Rope(config)
         self._layers = build_layers(config, bundle.tensors, self.weights.__getitem__)
         self._final = Norm(bundle.tensors.expect("ln_f", "f32", config.D), config.eps, config.n_down)
@@ -171,7 +171,7 @@ class TextModel:
 
     def prefill(
         self, ids: Sequence[int] | NDArray[Any], *, positions: I64 | None = None,
-        embeddings: F32 | None = None, borders: Sequence[int] = (),
+        embeddings: F32 | None = None, borders: Sequence[int] = (), marks: Sequence[int] = (),
     ) -> F32:
         """Appends `ids` (at least one) and returns the logits after the last, float32 [vocab].
 
@@ -179,7 +179,7 @@ class TextModel:
         `embeddings` float32 [m, D] replace the rows of the m image tokens among `ids`, in order. Prompts
         longer than the bundle's max_prompt run in passes. `borders` are counts of `ids`, ascending, at which
         the DeltaNet recurrence is cut, as if calls ended there (the projections are not: that costs next to
-        nothing); `border_snapshot` then gives the state at the last of them.
+        nothing). `marks` are borders, too, and `border_snapshot` then gives the state at them.
 
         Raises PromptTooLong past `max_ctx`, ModelError for ids, positions or embeddings that do not fit, and
         the binding's errors.
@@ -195,9 +195,10 @@ class TextModel:
         rows = self._image_rows(tokens, embeddings)
         self.embedding.hint(tokens if rows is None else tokens[rows < 0])
         timing, past = self.timing, self.length
-        cuts = [int(b) for b in borders if 0 < b < tokens.size]
-        self._mark = None
-        mark = self._cache.mark(past + cuts[-1], int(where[..., :cuts[-1]].max()) + 1) if cuts else None
+        wanted = sorted({int(b) for b in marks if 0 < b < tokens.size})
+        cuts = sorted({*(int(b) for b in borders if 0 < b < tokens.size), *wanted})
+        self._marks = {}
+        made = {cut: self._cache.mark(past + cut, int(where[..., :cut].max()) + 1) for cut in wanted}
         side = None if past == 0 else self._cache.side
         target = 1 - self._cache.side
         with self._transaction(tokens.size):
@@ -212,12 +213,12 @@ class TextModel:
                 inside = [cut - start for cut in cuts if start < cut <= stop]
                 row, mixed = self._prompt.run(
                     x, tables, past + start, (side, target), last, inside,
-                    mark if inside and cuts[-1] <= stop else None,
+                    {cut - start: mark for cut, mark in made.items() if start < cut <= stop},
                 )
                 side = target
             logits = self._step.finish(row, mixed)
         self._cache.commit(tokens.size, int(where.max()) + 1)
-        self._mark = mark
+        self._marks = made
         return logits
 
     def decode(self, token: int) -> F32:
@@ -226,7 +227,7 @@ class TextModel:
         Raises PromptTooLong when the context is full, ModelError for an id outside the vocabulary, and the
         binding's errors.
         """
-        self._mark = None
+        self._marks = {}
         cache, step, timing = self._cache, self._step, self.timing
         length, position = cache.length, cache.position
         if length >= self.max_ctx:
@@ -245,23 +246,25 @@ class TextModel:
 
     def reset(self) -> None:
         """Empties the state and gives its memory back."""
-        self._mark = None
+        self._marks = {}
         self._cache.reset()
 
     def snapshot(self) -> Snapshot:
         """A copy of the state; KV rows are shared with earlier snapshots of the same sequence."""
         return self._cache.snapshot()
 
-    def border_snapshot(self) -> Snapshot:
-        """The state at the last border of the prefill just done. Raises ModelError where there was none."""
-        if self._mark is None:
-            raise ModelError("the last call was no prefill with borders")
-        mark, self._mark = self._mark, None
-        return self._cache.snapshot(mark)
+    def border_snapshot(self, mark: int) -> Snapshot:
+        """The state at a mark of the prefill just done, once; several in ascending order.
+
+        Raises ModelError where there is none.
+        """
+        if mark not in self._marks or mark != min(self._marks):
+            raise ModelError(f"the last call was no prefill with {mark} as its next mark")
+        return self._cache.snapshot(self._marks.pop(mark))
 
     def restore(self, snapshot: Snapshot) -> None:
         """Replaces the state by a snapshot of this model. Raises ModelError for another model's."""
-        self._mark = None
+        self._marks = {}
         self._cache.restore(snapshot)
 
     def follow(self, other: TextModel) -> None:

@@ -72,7 +72,7 @@ class Chat:
         return model.reply(
             self.messages, thinking=self.thinking, max_new=self.options.max_new,
             sampling=self.options.chosen(base), stop=self.options.stop,
-            tools=self.tools.declared or None, json_schema=self.schema, keep=True, cancel=cancelled,
+            tools=self.tools.declared or None, json_schema=self.schema, cancel=cancelled,
             begin=self.tools.forced,
         )
 
