@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import monotonic, time
@@ -161,14 +161,15 @@ class Answering:
         pieces = job.pieces()
         first = await anext(pieces, None)  # until here a failure is a status of its own
         if form.stream:
-            events = self._events(form, job, first, pieces, waited)
+            failed: list[ApiError] = []
+            events = self._events(form, job, first, pieces, waited, failed)
             stream = StreamingResponse(events, media_type="text/event-stream", headers=_STREAM)
             try:
                 await stream(scope, _never, send)
             finally:
                 await events.aclose()
-            if job.why is not None:
-                raise job.why
+            if failed:
+                raise failed[0]
             return
         reply = job.reply
         assert reply is not None
@@ -181,8 +182,9 @@ class Answering:
                        media_type="application/json")(scope, _never, send)
 
     async def _events(
-        self, form: Form, job: Job, first: Piece | None, pieces: AsyncIterator[Piece], waited: float
-    ) -> Any:
+        self, form: Form, job: Job, first: Piece | None, pieces: AsyncIterator[Piece], waited: float,
+        failed: list[ApiError],
+    ) -> AsyncGenerator[bytes, None]:
         reply = job.reply
         assert reply is not None
         for event in form.opening():
@@ -199,9 +201,8 @@ class Answering:
             for event in form.closing(reply, _timings(reply, waited)):
                 yield _event(event)
         except ApiError as error:
-            if error is not _GONE:
-                job.cancel(error)
-                yield _event(form.failing(error))
+            failed.append(error)
+            yield _event(form.failing(error))
             return
         yield form.last
 

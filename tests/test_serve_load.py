@@ -1,0 +1,340 @@
+"""qwen35.serve under load: many clients, the queue's bound, clients that leave, time-outs, a lost device."""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amdxdna.errors import DeviceLost
+from qwen35 import Qwen35, Sampling
+from qwen35.api import Info
+from tests.mock_model import HashModel, ScriptModel, fake, tokenizer
+
+httpx = pytest.importorskip("httpx")
+pytest.importorskip("uvicorn")
+pytest.importorskip("prometheus_client")
+
+from tests.serving import WAIT, Running, serving  # noqa: E402
+
+
+@pytest.fixture
+def http() -> Iterator[Any]:
+    limits = httpx.Limits(max_connections=64)
+    with httpx.Client(timeout=WAIT, limits=limits) as client:
+        yield client
+
+
+def body(text: str, **more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}], **more}
+
+
+def until(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT
+    while not what():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.01)
+
+
+def figure(http: Any, server: Running, name: str) -> float:
+    lines = http.get(f"{server.root}/metrics").text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+def content(answer: Any) -> str:
+    """The text of a whole answer or of a stream."""
+    if not answer.headers["content-type"].startswith("text/event-stream"):
+        return str(answer.json()["choices"][0]["message"]["content"])
+    events = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert events[-1] == "[DONE]"
+    chunks = [json.loads(event)["choices"][0]["delta"] for event in events[:-1]]
+    return "".join(chunk.get("content") or "" for chunk in chunks)
+
+
+def test_32_clients_get_what_each_gets_alone(tmp_path: Path, http: Any) -> None:
+    """Growing conversations, some streamed, over a model whose tokens depend on every bit of its state."""
+    system = {"role": "system", "content": "You are one model with many clients."}
+
+    def talk(client: int, ask: Callable[[list[Any], int, bool], str]) -> list[str]:
+        messages: list[Any] = [system]
+        said = []
+        for turn in range(3):
+            messages.append({"role": "user", "content": f"Client {client % 20}, turn {turn}?"})
+            said.append(ask(messages, client * 10 + turn, (client + turn) % 2 == 0))
+            messages.append({"role": "assistant", "content": said[-1]})
+        return said
+
+    with fake(tmp_path) as model, serving(model, limits={"queue": 12}) as server:
+        refused, most = [0], [0]
+
+        def over_http(messages: list[Any], seed: int, stream: bool) -> str:
+            request = {"messages": messages, "seed": seed, "temperature": 1, "max_tokens": 12}
+            request["stream"] = stream
+            while True:
+                got = http.post(f"{server.url}/chat/completions", json=request)
+                most[0] = max(most[0], server.service.line.inside)
+                if got.status_code != 429:
+                    assert got.status_code == 200, got.text
+                    return content(got)
+                assert got.json()["error"]["code"] == "queue_full"
+                assert int(got.headers["retry-after"]) >= 1
+                refused[0] += 1
+                time.sleep(0.02)
+
+        with ThreadPoolExecutor(32) as pool:
+            got = list(pool.map(lambda client: talk(client, over_http), range(32)))
+        assert refused[0] and most[0] <= 13
+        cached, whole = figure(http, server, "qwen35_cached_tokens_total"), figure(
+            http, server, "qwen35_prompt_tokens_total")
+        assert cached > whole / 4
+        assert figure(http, server, 'qwen35_requests_total{path="/v1/chat/completions",status="200"}') == 96
+        until(lambda: server.service.line.inside == 0)
+    (tmp_path / "alone").mkdir()
+    with fake(tmp_path / "alone", cache_bytes=0) as model:
+        def alone(messages: list[Any], seed: int, stream: bool) -> str:
+            return str(model.reply(messages, max_new=12, sampling=Sampling(seed=seed)))
+
+        assert got == [talk(client, alone) for client in range(32)]
+
+
+class Slow(ScriptModel):
+    """Counts its tokens, which take a moment."""
+
+    decoded = 0
+
+    def decode(self, token: int) -> np.ndarray:
+        self.decoded += 1
+        return super().decode(token)
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Iterator[tuple[Qwen35, Slow]]:
+    words = tokenizer(tmp_path)
+    made = Slow(words, lambda question: "word " * 400, 0.01)
+    stop = [words.added["<|im_end|>"]]
+    with Qwen35(made, words, stop=stop, info=Info("mock", sampling=Sampling(temperature=0))) as model:
+        yield model, made
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_ends_its_answer(
+    slow: tuple[Qwen35, Slow], http: Any, stream: bool
+) -> None:
+    model, made = slow
+    rng = random.Random(int(stream))
+    with serving(model) as server:
+        for _ in range(8):
+            data = json.dumps(body("Hi", stream=stream)).encode()
+            head = (f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                    f"Content-Length: {len(data)}\r\n\r\n").encode()
+            with socket.create_connection(("127.0.0.1", server.port), WAIT) as raw:
+                cut = rng.choice([len(head) - 9, len(head) + 5, len(head + data)])
+                raw.sendall((head + data)[:cut])
+                time.sleep(rng.random() * 0.2)
+            until(lambda: server.service.line.inside == 0)
+            before = made.decoded
+            time.sleep(0.05)
+            assert made.decoded == before  # the model is at rest
+        assert made.decoded < 8 * 100
+        got = http.post(f"{server.url}/chat/completions", json=body("Hi", max_tokens=3))
+        assert got.status_code == 200 and got.json()["usage"]["completion_tokens"] == 3
+
+
+def test_a_client_that_leaves_the_queue_is_no_longer_in_it(slow: tuple[Qwen35, Slow], http: Any) -> None:
+    model, _ = slow
+    with serving(model, limits={"queue": 1}) as server, \
+         http.stream("POST", f"{server.url}/chat/completions", json=body("Hi", stream=True)) as first:
+        lines = first.iter_lines()
+        next(lines)
+        with pytest.raises(httpx.ReadTimeout):
+            http.post(f"{server.url}/chat/completions", json=body("Hi"), timeout=0.2)
+        until(lambda: server.service.line.waiting == 0)
+        assert server.service.line.running == 1
+        first.close()
+        until(lambda: server.service.line.inside == 0)
+
+
+def test_a_request_has_its_time(slow: tuple[Qwen35, Slow], http: Any) -> None:
+    model, _ = slow
+    with serving(model, limits={"timeout": 0.4}) as server:
+        got = http.post(f"{server.url}/chat/completions", json=body("Hi"))
+        assert got.status_code == 504 and got.json()["error"]["code"] == "timeout"
+        got = http.post(f"{server.url}/chat/completions", json=body("Hi", stream=True))
+        last = json.loads(got.text.strip().rpartition("data: ")[2])
+        assert got.status_code == 200 and last["error"]["code"] == "timeout"
+        assert http.post(f"{server.url}/chat/completions", json=body("Hi", max_tokens=2)).status_code == 200
+
+
+def test_an_ending_server_tells_those_that_wait(slow: tuple[Qwen35, Slow], http: Any) -> None:
+    model, _ = slow
+    with serving(model, limits={"grace": 0.1}) as server, ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(http.post, f"{server.url}/chat/completions", json=body("Hi")) for _ in range(2)]
+        until(lambda: server.service.line.inside == 2)
+        server.server.should_exit = True
+        for each in asked:
+            got = each.result(WAIT)
+            assert got.status_code == 503 and got.json()["error"]["code"] == "shutdown"
+
+
+def test_a_lost_device_costs_one_request(tmp_path: Path, http: Any) -> None:
+    words = tokenizer(tmp_path)
+
+    class Losing(ScriptModel):
+        lose = False
+
+        def decode(self, token: int) -> np.ndarray:
+            if self.lose:
+                raise DeviceLost("the device is gone")
+            return super().decode(token)
+
+        def follow(self, other: HashModel) -> None:
+            pass
+
+    first, second = (Losing(words, lambda question: f"You said: {question}") for _ in range(2))
+    devices = iter([object(), object()])
+    made = Qwen35(first, words, stop=[words.added["<|im_end|>"]], info=Info("mock"), device=next(devices),
+                  reopen=lambda: (next(devices), second))  # type: ignore[arg-type, return-value]
+    with made as model, serving(model) as server:
+        for lose, want in ((False, 200), (True, 503), (False, 200)):
+            first.lose = lose
+            got = http.post(f"{server.url}/chat/completions", json=body("Hi", temperature=0))
+            assert got.status_code == want
+            if want == 503:
+                assert got.json()["error"]["code"] == "device_lost"
+            else:
+                assert content(got) == "You said: Hi"
+        assert figure(http, server, "qwen35_device_recoveries_total") == 1
+
+
+def test_clients_take_turns() -> None:
+    """One asks thrice before two others ask once each: they need not wait for all three."""
+    import asyncio
+
+    from qwen35.serve.line import Line
+
+    async def run() -> list[str]:
+        line, order = Line(10), []
+
+        async def one(client: str) -> None:
+            with line.enter(client) as place:
+                await place.turn()
+                order.append(client)
+                await asyncio.sleep(0)
+
+        await asyncio.gather(*(one(client) for client in ("a", "a", "a", "b", "a", "c")))
+        assert line.inside == 0
+        return order
+
+    assert asyncio.run(run()) == ["a", "a", "b", "c", "a", "a"]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    limits = {"body": 20_000, "reading": 0.5}
+    with fake(tmp_path_factory.mktemp("plain"), lambda q: f"You said: {q}") as model, \
+         serving(model, limits=limits, api_key="secret", origins=("http://good",)) as running:
+        yield running
+
+
+KEY = {"Authorization": "Bearer secret"}
+
+
+def test_who_may_ask(plain: Running, http: Any) -> None:
+    url = f"{plain.url}/chat/completions"
+    for headers in ({}, {"Authorization": "Bearer secre"}, {"Authorization": "Bearer secretx"},
+                    {"Authorization": "Basic secret"}, {"Authorization": "secret"}):
+        for method, path in (("POST", url), ("GET", f"{plain.url}/models"), ("GET", f"{plain.root}/metrics")):
+            got = http.request(method, path, headers=headers)
+            assert got.status_code == 401 and got.json()["error"]["type"] == "authentication_error"
+    assert http.get(f"{plain.root}/health").status_code == 200
+    assert http.post(url, json=body("Hi"), headers=KEY).status_code == 200
+    got = http.post(url, json=body("Hi"), headers=KEY | {"Origin": "http://evil"})
+    assert got.status_code == 403 and "access-control-allow-origin" not in got.headers
+    got = http.post(url, json=body("Hi"), headers=KEY | {"Origin": "http://good"})
+    assert got.status_code == 200 and got.headers["access-control-allow-origin"] == "http://good"
+
+
+def test_bodies_are_bounded_in_size_and_time(plain: Running, http: Any) -> None:
+    url = f"{plain.url}/chat/completions"
+    got = http.post(url, json=body("x" * 30_000), headers=KEY)
+    assert got.status_code == 413 and got.json()["error"]["code"] == "body_too_large"
+    pieces = (b" " * 1000 for _ in range(30))
+    got = http.post(url, content=pieces, headers=KEY | {"Content-Type": "application/json"})
+    assert got.status_code == 413
+    assert http.post(url, content=b"{}", headers=KEY).status_code == 415
+    with socket.create_connection(("127.0.0.1", plain.port), WAIT) as raw:
+        raw.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n"
+                    b"Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{")
+        assert b" 408 " in raw.recv(1000)
+
+
+def test_no_such_path_or_method(plain: Running, http: Any) -> None:
+    for method, path, status in (("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405),
+                                 ("POST", "/v1/models", 405), ("GET", "/", 404)):
+        got = http.request(method, plain.root + path, headers=KEY)
+        assert got.status_code == status and got.json()["error"]["message"]
+
+
+GOOD = {
+    "model": "mock", "messages": [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": [
+            {"type": "text", "text": "t"},
+            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]},
+        {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "1", "content": "r"}],
+    "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+    "stop": ["a"], "temperature": 1, "max_tokens": 5, "stream": False, "top_p": 0.5, "seed": 1,
+    "response_format": {"type": "text"}, "tool_choice": "auto",
+}
+ODD = [[], {}, "", "\ud800", "x" * 300, -1, 1e400, 2**70, True, [[]], [None], {"type": 1}, [{}], 0.5, "file:///x"]
+
+
+def spoil(rng: random.Random) -> bytes:
+    """A body with one or a few faults, now and then no JSON at all."""
+    made = json.loads(json.dumps(GOOD))
+    for _ in range(rng.randrange(1, 4)):
+        at: Any = made
+        while True:
+            key = rng.choice(list(at) if isinstance(at, dict) else range(len(at)))
+            if isinstance(at[key], (dict, list)) and at[key] and rng.random() < 0.7:
+                at = at[key]
+                continue
+            at[key] = copy.deepcopy(rng.choice(ODD))
+            break
+    data = json.dumps(made).encode()
+    how = rng.random()
+    if how < 0.1:
+        return data[: rng.randrange(len(data))]
+    if how < 0.2:
+        return bytes(rng.randrange(256) for _ in range(rng.randrange(40)))
+    if how < 0.25:
+        return b"[" * rng.randrange(1, 19_000)
+    return data
+
+
+def test_a_thousand_malformed_requests(plain: Running, http: Any) -> None:
+    """Each a 4xx in OpenAI's form (the good body, too: its picture is none); the server goes on."""
+    rng = random.Random(5)
+    headers = KEY | {"Content-Type": "application/json"}
+    for _ in range(1000):
+        data = spoil(rng)
+        got = http.post(f"{plain.url}/chat/completions", content=data, headers=headers)
+        if got.status_code == 200:  # what was spoilt was the picture, and the rest is a question
+            assert b"base64" not in data
+            continue
+        assert 400 <= got.status_code < 500, (got.status_code, data[:3000], got.text)
+        assert set(got.json()["error"]) == {"message", "type", "param", "code"}
+    assert content(http.post(f"{plain.url}/chat/completions", json=body("Hi"), headers=KEY)) == "You said: Hi"
+    assert threading.active_count() < 40
