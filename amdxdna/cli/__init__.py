@@ -31,6 +31,7 @@ COMMANDS = {
     "insts": "disassemble an instruction stream",
     "trace": "record every call a program makes to the NPU",
     "emulate": "run a program on an emulated NPU, or serve one to QEMU",
+    "pyxrt": "run a program written for XRT's Python module, without XRT",
     "run": "run a kernel of your own, with data from files",
     "example": "write a small kernel for the emulated NPU to start from",
     "selftest": "run known commands and check their data",

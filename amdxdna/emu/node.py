@@ -22,12 +22,14 @@ from amdxdna.emu.driver.device import EmuDriver, shutdown_all
 from amdxdna.emu.driver.memory import PAGE, page_align
 from amdxdna.emu.driver.store import error
 from amdxdna.emu.options import EmuOptions
+from amdxdna.emu.pci.sysfs import FUNCTION, attributes
 from amdxdna.errors import Closed, from_errno
 from amdxdna.kmsg import KERNEL_LOG
 from amdxdna.signals import uninterrupted
 
 _devices: dict[tuple[int, EmuOptions], tuple[EmuDriver, int]] = {}
 """By process id too: in a forked child the parent's devices have no threads, and locks that nobody opens."""
+_FUNCTION = "sys/class/accel/emu/device/"
 _devices_lock = threading.Lock()
 atexit.register(shutdown_all)
 
@@ -204,6 +206,8 @@ class EmuNode:
         """See :meth:`amdxdna.node.Node.text`: the machine and module that the options say it is."""
         if path == KERNEL_LOG:
             return self.driver.kernel_log()
+        if path.startswith(_FUNCTION):
+            return attributes(FUNCTION).get(path.removeprefix(_FUNCTION))
         return self.driver.kind.text(path, self.client.privileged)
 
     def close(self) -> None:

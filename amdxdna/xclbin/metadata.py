@@ -70,11 +70,13 @@ class Connection:
 
 @dataclass(frozen=True)
 class Metadata:
-    """All three; a section that the file does not have is empty."""
+    """All of them; a section that the file does not have is empty."""
 
     kernels: tuple[KernelInfo, ...]
     memories: tuple[Memory, ...]
     connections: tuple[Connection, ...]
+    ips: tuple[str, ...] = ()
+    """The names in IP_LAYOUT, which connections count by."""
 
     def kernel(self, name: str) -> KernelInfo | None:
         """The kernel of that name, or None."""
@@ -98,10 +100,12 @@ def read(xclbin: Xclbin) -> Metadata:
     xml = xclbin.section(layout.EMBEDDED_METADATA)
     memories = xclbin.section(layout.MEM_TOPOLOGY)
     connections = xclbin.section(layout.CONNECTIVITY)
+    ips = xclbin.section(layout.IP_LAYOUT)
     return Metadata(
         _kernels(xclbin.path, xml) if xml else (),
         _memories(xclbin.path, memories) if memories else (),
         _connections(xclbin.path, connections) if connections else (),
+        _names(xclbin.path, ips) if ips else (),
     )
 
 
@@ -182,6 +186,12 @@ def _connections(path: str, section: Section) -> tuple[Connection, ...]:
         Connection(*layout.CONNECTION.unpack_from(section.data, 4 + index * layout.CONNECTION.size))
         for index in range(count)
     )
+
+
+def _names(path: str, section: Section) -> tuple[str, ...]:
+    count = _count(path, section, 8, layout.IP_DATA.size)
+    rows = (layout.IP_DATA.unpack_from(section.data, 8 + i * layout.IP_DATA.size) for i in range(count))
+    return tuple(row[3].split(b"\0", 1)[0].decode("utf-8", "replace") for row in rows)
 
 
 def _count(path: str, section: Section, first: int, size: int) -> int:

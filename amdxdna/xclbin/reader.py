@@ -107,6 +107,8 @@ class Xclbin:
     pdis: tuple[Pdi, ...]
     cus: tuple[Cu, ...]
     digest: bytes
+    vbnv: str = ""
+    """The platform that the file was made for ("vendor:board:name:version")."""
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -180,7 +182,7 @@ class _Reader:
             self.bad(self.end, f"the file ends inside the header ({layout.HEADER_BYTES} bytes)")
         if self.data[:8] != layout.MAGIC:
             self.bad(0, f"not an xclbin: it starts with {self.data[:8]!r}, not {layout.MAGIC!r}")
-        (length, timestamp, _, _, _, _, _, _, _, _, uuid, _, count) = \
+        (length, timestamp, _, _, _, _, _, _, _, vbnv, uuid, _, count) = \
             layout.AXLF_HEADER.unpack_from(self.data, layout.LENGTH_AT)
         if length > self.end:
             self.bad(layout.LENGTH_AT, f"the header promises {length} bytes, the file has {self.end}")
@@ -200,7 +202,7 @@ class _Reader:
         pdis = tuple(Pdi(p.uuid, p.data, p.groups, p.cu_ids,
                          tuple(functions[k] for k in p.cu_ids if k in functions)) for p in pdis)
         return Xclbin(self.path, _uuid.UUID(bytes=uuid), timestamp, sections, partition, pdis, cus,
-                      _digest(partition, pdis, cus))
+                      _digest(partition, pdis, cus), _text(vbnv))
 
     def _sections(self, count: int) -> Iterator[Section]:
         room = self.end

@@ -439,6 +439,15 @@ def unpack_closure(root: Path, tree: str, packages: Sequence[str], skip: Callabl
         return folder
 
 
+XRT_PACKAGES = ("python3-xrt", "libxrt-utils-npu", "python3-cffi-backend")
+_NOT_NEEDED = {"dpkg", "tar", "tzdata", "debconf", "media-types", "netbase"}
+
+
+def xrt_tree(root: Path) -> Path:
+    """Debian's XRT with a Python for its module."""
+    return unpack_closure(root, "xrt", XRT_PACKAGES, lambda name: name in _NOT_NEEDED)
+
+
 def main() -> int:
     """Prepares the cache and prints a summary; exit status 1 with one line where it cannot."""
     try:

@@ -19,8 +19,6 @@ from . import debs, guest, xrt_side
 from .image import CHECKOUT
 from .python_root import APP, PythonRoot, loaded_by
 
-PACKAGES = ("python3-xrt", "libxrt-utils-npu", "python3-cffi-backend")
-NOT_NEEDED = {"dpkg", "tar", "tzdata", "debconf", "media-types", "netbase"}
 MEMORY = "1500M"
 PROGRAM = stream.copy(4 * xrt_side.WORDS, 1)
 AGENT = f"PYTHONPATH=/{APP} python3.13 -B -s -m {guest.AGENT}"
@@ -29,7 +27,7 @@ AGENT = f"PYTHONPATH=/{APP} python3.13 -B -s -m {guest.AGENT}"
 @pytest.fixture(scope="module")
 def machine(rig: debs.Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[guest.Machine]:
     """A guest of Debian's Python and XRT, with our binding beside it."""
-    tree = debs.unpack_closure(rig.root, "xrt", PACKAGES, lambda name: name in NOT_NEEDED)
+    tree = debs.xrt_tree(rig.root)
     archive = guest.base_archive(rig, AGENT)
     archive.link("lib64", "usr/lib64")
     archive.tree(tree, wanted=lambda path: not path.startswith(("usr/share", "usr/sbin", "etc")))

@@ -18,13 +18,11 @@ from pathlib import Path
 from amdxdna._native import lib
 from amdxdna.emu.driver.store import error
 from amdxdna.emu.npu import Npu
-from amdxdna.emu.pci.registers import CLASS_SIGNAL_PROCESSING, DEVICE_NPU2, REVISION_STRIX, VENDOR_AMD
+from amdxdna.emu.pci.sysfs import FUNCTION, attributes
 from amdxdna.emu.personality import PERSONALITIES, Personality
 from amdxdna.emu.seccomp import folders
 from amdxdna.profile import MODULE, RELEASE
 
-FUNCTION = "0000:c5:00.1"
-"""Where Strix parts have it. In domain 0: to XRT a domain is a number, and it loses any text."""
 MAJOR = 261
 """Character device number of accel nodes (ACCEL_MAJOR of include/drm/drm_accel.h)."""
 _BRIDGE = "pci0000:c5"
@@ -81,15 +79,7 @@ class Tree:
         self._file(f"dev/accel/{name}", "")
         accel = f"{_DEVICE}/accel/{name}"
         version = ".".join(map(str, Npu.FIRMWARE_VERSION))
-        ids = f"{VENDOR_AMD:04X}:{DEVICE_NPU2:04X}"
-        for field, text in {
-                "vendor": f"{VENDOR_AMD:#06x}", "device": f"{DEVICE_NPU2:#06x}",
-                "revision": f"{REVISION_STRIX:#04x}", "class": f"{CLASS_SIGNAL_PROCESSING:#08x}",
-                "subsystem_vendor": f"{VENDOR_AMD:#06x}", "subsystem_device": f"{DEVICE_NPU2:#06x}",
-                "enable": "1", "numa_node": "-1", "vbnv": "NPU Strix", "device_type": "0",
-                "fw_version": version,
-                "uevent": f"DRIVER=amdxdna\nPCI_CLASS={CLASS_SIGNAL_PROCESSING:X}\nPCI_ID={ids}\n"
-                          f"PCI_SUBSYS_ID={ids}\nPCI_SLOT_NAME={FUNCTION}"}.items():
+        for field, text in {**attributes(FUNCTION), "fw_version": version}.items():
             self._file(f"{_DEVICE}/{field}", text)
         self._file(f"{accel}/dev", f"{MAJOR}:{self.number}")
         self._file(f"{accel}/uevent", f"MAJOR={MAJOR}\nMINOR={self.number}\nDEVNAME=accel/{name}\n"

@@ -1,0 +1,78 @@
+"""XRT's Python module `pyxrt`, on this binding: existing NPU programs run unchanged, without XRT.
+
+:func:`install` makes ``import pyxrt`` give this module; ``python -m amdxdna pyxrt -- script.py`` does so for
+one program. The interface is that of XRT 2.25's module, what it answers measured on that. Control code in ELF
+files (`elf`, `module`, `program`) is not read yet: those names are absent, which programs test for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+from amdxdna.pyxrt import ext
+from amdxdna.pyxrt.buffers import bo
+from amdxdna.pyxrt.calls import incompatible
+from amdxdna.pyxrt.contexts import hw_context
+from amdxdna.pyxrt.devices import device, enumerate_devices, uuid
+from amdxdna.pyxrt.enums import ert_cmd_state, xclBOSyncDirection, xrt_info_device, xrt_msg_level
+from amdxdna.pyxrt.kernels import kernel, run
+from amdxdna.pyxrt.runlists import runlist
+from amdxdna.pyxrt.xclbins import xclbin
+
+XCL_BO_FLAGS_NONE = 0
+implementation = "amdxdna"
+"""Tells this module from XRT's own."""
+
+emergency, alert, critical, error = (xrt_msg_level(n) for n in range(4))
+warning, notice, info, debug = (xrt_msg_level(n) for n in range(4, 8))
+_TOLD = 4
+"""The least grave level that is shown, as in XRT's own default."""
+
+__all__ = [
+    "XCL_BO_FLAGS_NONE", "alert", "bo", "critical", "debug", "device", "emergency", "enumerate_devices",
+    "error", "ert_cmd_state", "ext", "hw_context", "implementation", "info", "install", "installed",
+    "kernel", "log_message", "notice", "run", "runlist", "uuid", "warning", "xclBOSyncDirection", "xclbin",
+    "xrt_info_device", "xrt_msg_level",
+]
+
+
+def __dir__() -> list[str]:
+    return [name for name in globals() if name.startswith("__")] + __all__
+
+
+def log_message(level: xrt_msg_level, tag: str, message: str) -> None:
+    """Writes a line to stderr; nothing for a level less grave than a warning."""
+    if not (isinstance(level, xrt_msg_level) and isinstance(tag, str) and isinstance(message, str)):
+        incompatible("log_message", level, tag, message)
+    if int(level) <= _TOLD:
+        print(f"[{tag}] {level.name.upper()}: {message}", file=sys.stderr)
+
+
+def install() -> None:
+    """Makes ``import pyxrt`` give this module from now on.
+
+    Raises ImportError where another pyxrt has been imported already.
+    """
+    found = sys.modules.get("pyxrt")
+    if found is not None and found is not sys.modules[__name__]:
+        raise ImportError(f"another pyxrt is imported already: {getattr(found, '__file__', found)}",
+                          name="pyxrt")
+    sys.modules["pyxrt"] = sys.modules[__name__]
+    sys.modules["pyxrt.ext"] = ext
+
+
+@contextlib.contextmanager
+def installed() -> Iterator[None]:
+    """:func:`install` for a while."""
+    before = {name: sys.modules.get(name) for name in ("pyxrt", "pyxrt.ext")}
+    install()
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            if module is None:
+                sys.modules.pop(name, None)
+            else:
+                sys.modules[name] = module

@@ -1,0 +1,236 @@
+"""`pyxrt.kernel` and `pyxrt.run`, of the flow with an xclbin and an instruction stream."""
+
+from __future__ import annotations
+
+import errno
+import math
+import re
+import warnings
+from operator import index
+from struct import Struct
+from typing import Any
+
+from amdxdna import packet
+from amdxdna.errors import CommandFailed, CommandTimeout, WaitTimeout
+from amdxdna.packet import State
+from amdxdna.pyxrt.buffers import bo
+from amdxdna.pyxrt.calls import INT, incompatible, refuse, select, text, translated, whole
+from amdxdna.pyxrt.contexts import hw_context
+from amdxdna.pyxrt.devices import device, uuid
+from amdxdna.pyxrt.enums import Enumeration, enumeration, ert_cmd_state
+from amdxdna.restart import Restartable
+
+_HEAD = 8
+"""Bytes of a packet before the register map: header and CU mask."""
+_NO_BANK = 0xFFFF
+_VALUE, _ADDRESS = Struct("<i"), Struct("<Q")
+
+
+@enumeration(exclusive=0, shared=1, none=2)
+class _CuAccessMode(Enumeration):
+    __slots__ = ()
+
+
+_CuAccessMode.__name__, _CuAccessMode.__qualname__ = "cu_access_mode", "kernel.cu_access_mode"
+_NAME = ("", text)
+_CONTEXT = ("", lambda value: isinstance(value, hw_context))
+_OF_DEVICE = (("", lambda value: isinstance(value, device)),
+              ("", lambda value: isinstance(value, uuid)), _NAME)
+
+
+class kernel:
+    """A kernel of a context's xclbin. Called, it starts a run over its arguments and returns that."""
+
+    __module__ = "pyxrt"
+    cu_access_mode = _CuAccessMode
+    exclusive, shared, none = _CuAccessMode(0), _CuAccessMode(1), _CuAccessMode(2)
+
+    def __init__(self, *args: Any) -> None:
+        form, values = select("__init__", args, {}, (_CONTEXT, _NAME), _OF_DEVICE,
+                              (*_OF_DEVICE, ("", lambda value: isinstance(value, _CuAccessMode))))
+        if form:
+            warnings.warn("kernel(device, uuid, name) is deprecated: use kernel(hw_context, name)",
+                          DeprecationWarning, stacklevel=2)
+            self._open(hw_context(values[0], values[1]), values[2])
+        else:
+            self._open(values[0], values[1])
+
+    def _open(self, context: hw_context, name: str) -> None:
+        """Finds the compute unit of ``KERNEL`` or ``KERNEL:{INSTANCE,...}``."""
+        base, colon, instance = name.partition(":")
+        self._context = context.context
+        self._owner = context
+        file = context.file
+        found = file.metadata.kernel(base)
+        if found is None:
+            refuse(f"No such kernel '{base}'", errno.EINVAL)
+        wanted = re.fullmatch(r"\{(.*)\}", instance)
+        instances = wanted.group(1).split(",") if wanted else found.instances if not colon else ()
+        names = {f"{base}:{each}" for each in instances}
+        cus = self._context.cus
+        units = [place for place, cu in enumerate(cus) if cu.name in names]
+        if not units:
+            if not colon and found.kind != "dpu":
+                refuse(f"CU name ({base}:{found.instances[0] if found.instances else ''}) not found "
+                       f"(err={errno.ENOENT})", errno.ENOENT)
+            refuse(f"No compute units matching '{name}'")
+        self._arguments = found.arguments
+        at = {each.index: each for each in found.arguments}
+        self._places = tuple((_HEAD + at[n].offset, min(at[n].size, 8)) if n in at else (0, 0)
+                             for n in range(max(at, default=-1) + 1))
+        with translated():
+            self._packet = packet.register_map(units[0], found.map_words)
+        ip = next((n for n, each in enumerate(file.metadata.ips) if each == cus[units[0]].name), -1)
+        self._banks = {each.index: file.metadata.bank(ip, each.index) for each in found.arguments}
+
+    def __call__(self, *args: Any) -> run:
+        made = run(self)
+        for number, value in enumerate(args[:len(self._places)]):
+            made._try(number, value)
+        made.start()
+        return made
+
+    def group_id(self, argument: Any) -> int:
+        """The memory bank of an argument, with the context's number."""
+        if not INT(argument):
+            incompatible("group_id", self, argument)
+        bank = self._banks.get(index(argument))
+        return (_NO_BANK if bank is None else bank & _NO_BANK) | self._context.handle << 16
+
+
+class run:
+    """One run of a kernel after another, each with the arguments set by then. It keeps its buffers alive."""
+
+    __module__ = "pyxrt"
+
+    def __init__(self, *args: Any) -> None:
+        if not args:
+            self._kernel: kernel | None = None
+            return
+        if len(args) > 1 or not isinstance(args[0], kernel):
+            incompatible("__init__", *args)
+        self._kernel = args[0]
+        self._places = args[0]._places
+        self._listed = 0
+        """How often it is on a runlist."""
+        self._marked: ert_cmd_state | None = None
+        self._bos: dict[int, bo] = {}
+        with translated():
+            self._job = Restartable(args[0]._context, args[0]._packet)
+
+    @property
+    def job(self) -> Restartable:
+        """The binding's command. Raises RuntimeError for an empty run."""
+        if self._kernel is None:
+            refuse("this run object is empty: make it with a kernel")
+        return self._job
+
+    def set_arg(self, argument: Any, value: Any) -> None:
+        """Sets an argument for the next start. Raises IndexError for one that the kernel does not have."""
+        job = self.job
+        if not INT(argument) or not (isinstance(value, bo) or INT(value)):
+            incompatible("set_arg", self, argument, value)
+        place = index(argument)
+        if not 0 <= place < len(self._places):
+            raise IndexError(f"vector::_M_range_check: __n (which is {place % (1 << 64)}) >= this->size() "
+                             f"(which is {len(self._places)})")
+        self._set(job, place, value)
+
+    def _set(self, job: Restartable, place: int, value: Any) -> None:
+        offset, size = self._places[place]
+        if isinstance(value, bo):
+            job.packet[offset:offset + size] = _ADDRESS.pack(value._address)[:size]
+            self._bos[place] = value
+        else:
+            # Four bytes of an argument of eight too.
+            count = min(size, 4)
+            job.packet[offset:offset + count] = _VALUE.pack(index(value))[:count]
+            self._bos.pop(place, None)
+
+    def _try(self, place: int, value: Any) -> None:
+        """Sets what is a buffer or a number; anything else leaves the argument 0, as programs rely on."""
+        if isinstance(value, bo) or INT(value):
+            self._set(self._job, place, value)
+
+    def buffers(self) -> list[Any]:
+        """The binding's buffers that a start touches."""
+        return [each.buffer for each in self._bos.values()]
+
+    def start(self) -> None:
+        """Submits it. Raises RuntimeError while it is in flight, or on a runlist."""
+        job = self.job
+        if self._listed:
+            refuse("Run object belongs to a runlist and cannot be explicitly started", errno.EINVAL)
+        if job.in_flight:
+            refuse("bad command state, can't launch")
+        with translated():
+            job.start(self.buffers())
+
+    def wait(self, *timeout: Any) -> ert_cmd_state:
+        """Waits for its end, at most so many milliseconds (0: no limit); its state, or TIMEOUT when the limit
+        passes, after which it can be waited for again."""
+        if len(timeout) > 1 or not all(map(whole(32), timeout)):
+            incompatible("wait", self, *timeout)
+        self._wait(index(timeout[0]) if timeout else 0)
+        return self._state() if self._over() else ert_cmd_state(State.TIMEOUT)
+
+    def wait2(self, *timeout: Any) -> None:
+        """Waits for its end. Raises RuntimeError unless it completed."""
+        if timeout:
+            incompatible("wait2", self, *timeout)
+        error = self._wait(0)
+        state = self._state()
+        if int(state) != State.COMPLETED:
+            raise RuntimeError(failure("Command failed to complete successfully", state, error)) from error
+
+    def _over(self) -> bool:
+        return self._marked is not None or not self._job.in_flight
+
+    def _wait(self, milliseconds: int) -> CommandFailed | None:
+        """Waits; what became of it, if it failed."""
+        started = self.job.run
+        if self._marked is not None:
+            return None
+        if started is None:
+            refuse("this run is not started")
+        with translated():
+            try:
+                started.wait(milliseconds / 1000 if milliseconds else math.inf)
+            except WaitTimeout:
+                pass
+            except CommandFailed as error:
+                return error
+        return None
+
+    def state(self) -> ert_cmd_state:
+        """NEW until the driver has answered."""
+        _ = self.job
+        return self._state()
+
+    def _state(self) -> ert_cmd_state:
+        return ert_cmd_state(int(self._job.state)) if self._marked is None else self._marked
+
+    def get_ctrl_scratchpad_bo(self) -> bo:
+        """The control scratchpad, which only control code in ELF files has."""
+        _ = self.job
+        refuse("No module associated with run object", errno.EINVAL)
+
+    def add_callback(self, *args: Any) -> None:
+        """Nothing that XRT's own module can be called with either."""
+        incompatible("add_callback", self, *args)
+
+
+def failure(what: str, state: ert_cmd_state, error: CommandFailed | None) -> str:
+    """XRT's text for a failed run: its state, where it stood if it hung, then the cause and what to do."""
+    lines = [f"{what} ({state.name})"]
+    health = error.health if isinstance(error, CommandTimeout) else None
+    if health is not None:
+        lines += [f"{name} = {value:#x}" for name, value in (
+            ("txn_op_idx", health.txn_op_idx), ("ctx_pc", health.ctx_pc),
+            ("fatal_error_type", health.fatal_error_type),
+            ("fatal_error_exception_type", health.fatal_error_exception_type),
+            ("fatal_error_exception_pc", health.fatal_error_exception_pc),
+            ("fatal_error_app_module", health.fatal_error_app_module))]
+    if error is not None:
+        lines.append(str(error))
+    return "\n".join(lines)
