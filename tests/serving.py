@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -36,6 +35,7 @@ def serving(
 
     from qwen35.serve.answering import Limits, Service
     from qwen35.serve.app import make_app
+    from qwen35.serve.cli import _bind
     from qwen35.serve.options import Served
 
     service = Service(Served(model, (model.info.name, *served.pop("names", ())), **served),
@@ -50,8 +50,7 @@ def serving(
             await super().shutdown(sockets)
 
     server = Server(config)
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
+    with _bind("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

@@ -132,3 +132,29 @@ def test_the_main_job_imports_nothing_of_it() -> None:
             "assert not {'starlette', 'uvicorn', 'prometheus_client', 'asyncio'} & set(sys.modules)")
     done = python(code)
     assert done.returncode == 0, done.stderr
+
+
+def test_pieces_are_sent_at_once() -> None:
+    """Without TCP_NODELAY each answer waits 40 ms for the client's acknowledgement."""
+    import asyncio
+    import socket
+
+    from qwen35.serve.cli import _bind
+
+    async def run() -> int:
+        seen: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            name = writer.get_extra_info("socket")
+            seen.set_result(name.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with _bind("127.0.0.1", 0) as bound:
+            server = await asyncio.start_server(connected, sock=bound)
+            _, writer = await asyncio.open_connection(*bound.getsockname())
+            found = await asyncio.wait_for(seen, WAIT)
+            writer.close()
+            server.close()
+            return found
+
+    assert asyncio.run(run())

@@ -108,9 +108,10 @@ def _bind(host: str, port: int) -> socket.socket:
     """A bound socket that does not listen yet: nobody is let in before the model is there."""
     where = f"--host {host} --port {port}"
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
                                                          flags=socket.AI_PASSIVE)[0]
-        bound = socket.socket(family, kind)
+        # asyncio sends small pieces at once (TCP_NODELAY) only on sockets that name their protocol.
+        bound = socket.socket(family, kind, protocol)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
