@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from qwen35.bundle.validate import text_tensors
 from qwen35.cli.args import Parser
 from qwen35.model.config import ModelConfig
 
-__all__ = ["describe", "info_main", "lines"]
+__all__ = ["describe", "info_main", "lines", "memory"]
 
 SHAPE = 1
 """Version of what `describe` returns and `--json` prints."""
@@ -56,7 +56,10 @@ def describe(bundle: Bundle, max_ctx: int = 8192) -> dict[str, Any]:
         "streams": sum(gemm.max_chunks for gemm in bundle.gemms.values()) + len(bundle.gemvs),
         "chunk": config.chunk, "max_prompt": config.max_prompt,
         "device": "emulated" if bundle.emulated else "compiled",
-        "memory": _memory(bundle, config, sizes, max_ctx), "max_ctx": max_ctx,
+        "memory": memory(config, sizes, max_ctx, {
+            key: (spec.streams[-1].a_elems, spec.streams[-1].c_elems, spec.c_stride)
+            for key, spec in bundle.gemms.items()
+        }), "max_ctx": max_ctx,
         "tokenizer_cases": len(bundle.tokcases), "references": [one.name for one in bundle.references],
         "checksums": len(bundle.sums), "warnings": [str(error) for error in bundle.warnings],
     }
@@ -110,14 +113,20 @@ def info_main(argv: Sequence[str]) -> int:
     """Runs `info`; returns 0. Raises UsageError, and BundleError where a byte differs or none is recorded."""
     parser = Parser(prog="qwen35 info", description="Tells what a bundle holds and what it needs to run.")
     add = parser.add_argument
-    add("bundle", nargs="?", metavar="BUNDLE", help="directory (default: as for a prompt)")
+    add("bundle", nargs="?", metavar="BUNDLE", help="directory (default: as for a prompt), or what is to be "
+        "downloaded: 0.8b, 2b, 4b, 9b, or a model's name on the Hugging Face Hub")
     add("--verify", action="store_true", help="read every byte and compare with the recorded checksums")
     add("--max-ctx", type=int, default=8192, metavar="N", help="tokens of context (default 8192)")
     add("--json", action="store_true", help="one JSON object on stdout")
     add("--quiet", "-q", action="store_true", help="no progress")
     options = parser.parse_args(list(argv))
     from qwen35.api import find_bundle
+    from qwen35.bundle.cost import cost, cost_lines, is_model
 
+    if options.bundle is not None and is_model(options.bundle):
+        costs = cost(options.bundle, max(1, options.max_ctx))
+        print(json.dumps(costs) if options.json else "\n".join(map(printable, cost_lines(costs))))
+        return 0
     bundle = Bundle.open(find_bundle(options.bundle))
     facts = describe(bundle, max(1, options.max_ctx))
     from qwen35.model.options import Options
@@ -158,21 +167,24 @@ def _group(name: str) -> str:
     return "embedding" if name == "embed" else "host"
 
 
-def _memory(bundle: Bundle, c: ModelConfig, sizes: dict[str, int], max_ctx: int) -> dict[str, int]:
+def memory(
+    c: ModelConfig, sizes: Mapping[str, int], max_ctx: int, spans: Mapping[str, tuple[int, int, int]]
+) -> dict[str, int]:
+    """Bytes that a run with `max_ctx` tokens takes, by use.
+
+    `sizes` are those of the weights, `spans` of each GEMM the elements of A and C over its longest pass and
+    C's row stride.
+    """
     linear = c.layer_types.count("lin")
     attention = c.layers - linear
-    gemms = bundle.gemms
-    text = {key: gemms[key] for key in ("lin", "att", "o", "gu", "down") if key in gemms}
-    reads = max(spec.streams[-1].a_elems for key, spec in text.items() if key != "down")
-    writes = max(
-        spec.streams[-1].c_elems * (c.n_down if key == "down" else 1)
-        for key, spec in text.items() if key != "gu"
-    )
-    inner = gemms["gu"].streams[-1].c_elems + gemms["gu"].c_stride
+    text = [key for key in ("lin", "att", "o", "gu", "down") if key in spans]
+    reads = max(spans[key][0] for key in text if key != "down")
+    writes = max(spans[key][1] * (c.n_down if key == "down" else 1) for key in text if key != "gu")
+    inner = spans["gu"][1] + spans["gu"][2]
     image = 0
     if c.vision is not None:
         v, merged = c.vision, c.vision.max_patches // c.vision.n_merge
-        rows = v.D * (5 + v.n_fc2) + gemms["v_fc1"].c_stride
+        rows = v.D * (5 + v.n_fc2) + spans["v_fc1"][2]
         image = v.max_patches * rows + merged * (v.n_merge * v.D * (1 + v.n_merge) + v.out * v.n_merge)
     return {
         "weights": sizes["text"] + sizes["vision"] + sizes["host"],
