@@ -191,12 +191,19 @@ def test_a_run_keeps_its_buffers(emu, folder):
     run = pyxrt.run(s.kernel)
     for index, value in enumerate((3, s.insts, s.code.nbytes, s.a, s.b)):
         run.set_arg(index, value)
-    view = s.b.map()
+    view, device, source = s.b.map(), s.device, weakref.ref(s.a)
     del s, value
     gc.collect()
+    # Whatever was dropped is given back now.
+    others = [pyxrt.bo(device, 4096, flags, 0) for flags in (pyxrt.bo.host_only, pyxrt.bo.cacheable)]
+    for other in others:
+        other.write(bytes([255]) * 4096, 0)
+    assert source() is not None
     run.start()
     run.wait2()
-    assert view[0] == 1
+    assert np.frombuffer(view, np.int32).tolist() == list(range(1, 1025))
+    run.set_arg(3, 0)
+    assert source() is None
 
 
 def test_a_run_dropped_in_flight(emu, folder):

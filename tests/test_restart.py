@@ -108,6 +108,10 @@ def test_after_a_time_out_the_packet_is_whole_again(open_emu):
             made.start([code, source, target]).wait(20)
         assert made.state == State.TIMEOUT
         head = bytes(made.packet)
+        spent = made._command
+        made.ready()
+        assert made._command is not spent  # which the driver may still write to
+        assert bytes(made._command.packet[:len(head)]) == head
         with opened.context(copy_xclbin()) as fresh:
             again = Restartable(fresh, head)
             again.start([code, source, target]).wait(20, [target])
@@ -132,6 +136,36 @@ def test_a_dropped_one_gives_its_command_buffer_back(device, copy):
     del flying
     assert prepared(context, code, [source, target])._command is not busy
     run.wait()
+
+
+def test_each_keeps_a_command_of_its_own(device, copy):
+    """Also when its run is over: another one's start does not take it."""
+    context, _, source, target = copy
+    slow = stream.program([stream.Delay(100_000), stream.Copy(4 * WORDS, 1)])
+    code = device.alloc(len(slow), "dev")
+    code.write(slow)
+    other = device.alloc(4 * WORDS)
+    first = prepared(context, code, [source, target])
+    first.start([code, source, target]).wait()
+    second = prepared(context, code, [target, other])
+    assert second._command is not first._command
+    runs = [each.start([code, source, target, other]) for each in (first, second)]
+    for run in runs:
+        run.wait(outputs=[other])
+    assert other.view("u4")[0] == 2
+
+
+def test_nothing_of_an_earlier_packet_is_behind_a_shorter_one(copy):
+    """Drivers up to Linux 6.18 copy 19 words whatever the count says."""
+    context, code, source, target = copy
+    long = prepared(context, code, [source, *[target] * 15], words=37)
+    long.start([code, source, target]).wait()
+    command = long._command
+    del long
+    short = prepared(context, code, [source, target])
+    short.start([code, source, target]).wait()
+    assert short._command is command
+    assert bytes(command.packet[8 + 60:8 + 4 * 19]) == bytes(16)
 
 
 def test_chains_of_restartables(copy, device):
