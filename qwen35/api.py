@@ -42,6 +42,8 @@ Message = Mapping[str, Any]
 def find_bundle(path: str | os.PathLike[str] | None = None) -> Path:
     """The bundle directory to use: `path`, else the environment's QWEN35_BUNDLE, else the one in the package.
 
+    A Hugging Face id (owner/name, owner/name@revision) is taken from the hub's cache, else downloaded.
+
     Raises ModelError naming what was tried when there is no bundle there.
     """
     named = os.environ.get("QWEN35_BUNDLE", "")
@@ -52,6 +54,10 @@ def find_bundle(path: str | os.PathLike[str] | None = None) -> Path:
         if (chosen / "manifest.txt").is_file():
             return chosen
         if not chosen.exists():
+            from qwen35.bundle.hub import fetch, is_id
+
+            if is_id(str(path or named)):
+                return fetch(str(path or named))
             from qwen35.cli.words import nearest_folders
 
             near = nearest_folders(str(chosen))
@@ -296,7 +302,7 @@ class Qwen35:
         system: str | None = None,
         thinking: bool = False,
         max_new: int = 512,
-        images: Sequence[Any] = (),
+        images: Any = (),
         stream: Callable[[str], None] | None = None,
         **options: Any,
     ) -> Reply:
@@ -327,7 +333,7 @@ class Qwen35:
         thinking: bool = False,
         max_new: int = 512,
         sampling: Sampling | None = None,
-        stop: Sequence[str] = (),
+        stop: str | Sequence[str] = (),
         tools: Sequence[Mapping[str, Any]] | None = None,
         json_schema: Any = None,
         allow_special: bool = False,
@@ -340,9 +346,10 @@ class Qwen35:
     ) -> Reply:
         """Answers a whole conversation (messages as in qwen35.template).
 
-        `stop` strings end the answer and are not part of it (they do not apply to reasoning). `json_schema`
-        makes the answer a JSON document that fits it (needs the llguidance package); `Reply.complete` says
-        whether it came to its end. `allow_special` lets markers inside messages become control tokens.
+        `stop` strings (or one) end the answer and are not part of it (they do not apply to reasoning).
+        `json_schema` makes the answer a JSON document that fits it (needs the llguidance package);
+        `Reply.complete` says whether it came to its end. `allow_special` lets markers inside messages
+        become control tokens.
         `loops` is after how many tokens of one pattern over and over an answer is ended (finish "loop"): True
         is LoopDetector's own number, False never. With `keep` states of the prompt are kept, and kept ones
         used: a prompt that was asked before, a conversation that goes on, the same system message and tools
@@ -356,6 +363,7 @@ class Qwen35:
         """
         if max_new < 1:
             raise UsageError(f"an answer of {max_new} tokens", "--max-new", "it must be 1 or more")
+        stop = (stop,) if isinstance(stop, str) else stop
         self.require_open()
         stats = Stats()
         pieces = render(messages, tools=tools, thinking=thinking)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import reprlib
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -28,8 +29,10 @@ Tools = Sequence[Mapping[str, Any]] | None
 
 __all__ = ["Conversation", "Reply", "ThinkSplitter", "user_message"]
 
-def user_message(text: str, images: Sequence[Any] = ()) -> dict[str, Any]:
-    """A question in the Hugging Face form, its images before the text."""
+def user_message(text: str, images: Any = ()) -> dict[str, Any]:
+    """A question in the Hugging Face form, its images (several, or one path or file's bytes) before it."""
+    if isinstance(images, (str, bytes, os.PathLike)):
+        images = [images]
     if not images:
         return {"role": "user", "content": text}
     items: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
@@ -281,7 +284,7 @@ class Conversation:
         """Questions asked and answered."""
         return sum(message["role"] == "user" for message in self.messages)
 
-    def ask(self, text: str, *, images: Sequence[Any] = (), **options: Any) -> Reply:
+    def ask(self, text: str, *, images: Any = (), **options: Any) -> Reply:
         """Asks the next question; read the answer from the reply. Images come before the text.
 
         Options are those of `Qwen35.reply`: thinking, sampling, max_new, stop, ... Raises what `Qwen35.reply`

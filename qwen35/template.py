@@ -6,8 +6,9 @@ plain text. Joined, the pieces are exactly what the checkpoint's own chat templa
 spells no marker the ids are those of that string.
 
 Messages are mappings in the Hugging Face form: `role` (system, user, assistant, tool), `content` (a string,
-or a list of `{"text": ...}` and `{"image": ...}` items), and for an assistant `reasoning_content` and
-`tool_calls` (`{"function": {"name", "arguments"}}`, arguments a mapping or its JSON).
+or a list of `{"text": ...}` and `{"image": ...}` items, or of OpenAI's parts
+with data: URLs), and for an assistant `reasoning_content` and `tool_calls` (`{"function":
+{"name", "arguments"}}`, arguments a mapping or its JSON).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from reprlib import repr  # of anything, in a line
 from typing import Any
 
+from qwen35.dataurl import decode, is_data_url
 from qwen35.errors import PromptTooLong, TemplateError, UsageError
 from qwen35.tokenizer import Tokenizer
 from qwen35.toolcalls import parse_tool_calls
@@ -260,6 +262,10 @@ def _content(message: Message, *, images: bool = True) -> list[Piece]:
             if not images:
                 raise TemplateError("a system message cannot hold images")
             image = item.get("image", item.get("image_url"))
+            if isinstance(image, Mapping):  # OpenAI's form
+                image = image.get("url")
+            if isinstance(image, str) and is_data_url(image):
+                image = decode(image)
             pieces += [Control("<|vision_start|>"), ImageSlot(image), Control("<|vision_end|>")]
         elif "video" in item or item.get("type") == "video":
             raise TemplateError("videos are not supported", role, "pass single frames as images")

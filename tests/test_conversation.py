@@ -481,3 +481,8 @@ def test_repeated_prompts_and_shared_system_messages_are_not_computed_again(mode
     assert total - 40 < kept < total - 10
     talk = model.conversation(system, tools=tools)
     assert talk.ask("And a cat?").result().stats.cached_tokens == kept
+
+
+def test_one_stop_string_is_one_string(model: Qwen35) -> None:
+    whole = str(model.chat("one two"))
+    assert str(model.chat("one two", stop="two")) == str(model.chat("one two", stop=["two"])) != whole

@@ -192,3 +192,17 @@ def test_a_bad_picture_ends_the_turn_and_not_the_session(bundle: Path, tmp_path:
     assert status == 1 and err.count("error: ") == 1 and "bad.png" in err and "Traceback" not in err
     assert "1 picture before" in err and "2 pictures before" in err and "0 pictures before" in err
     assert out.count("\n") >= 2
+
+
+def test_a_picture_as_path_bytes_or_part(model: Qwen35, tmp_path: Path) -> None:
+    import base64
+
+    shot = picture(tmp_path / "a.png", 1)
+    data = Path(shot).read_bytes()
+    url = "data:image/png;base64," + base64.b64encode(data).decode()
+    want = model.chat("x", images=[shot], max_new=3, sampling=GREEDY).result()
+    for images in (str(shot), Path(shot), data, [data]):
+        assert model.chat("x", images=images, max_new=3, sampling=GREEDY).result().tokens == want.tokens
+    parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "x"}]
+    got = model.reply([{"role": "user", "content": parts}], max_new=3, sampling=GREEDY).result()
+    assert got.tokens == want.tokens and got.stats.image_tokens == want.stats.image_tokens > 0

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Iterable
 from typing import Any
 
+from qwen35.dataurl import decode, is_data_url
+from qwen35.errors import ImageError
 from qwen35.serve.errors import ApiError
 from qwen35.serve.fields import Fields
 
@@ -136,17 +136,13 @@ class Reader:
             url = url.get("url")
         if not isinstance(url, str):
             raise part.wrong("image_url", "must hold the picture as a data: URL")
-        scheme, colon, rest = url.partition(":")
-        if not colon or scheme.lower() != "data":
+        if not is_data_url(url):
             raise part.wrong("image_url", "must be a data: URL; this server fetches no other",
                              "unsupported_image_url")
-        head, comma, data = rest.partition(",")
-        if not comma or not head.lower().endswith(";base64"):
-            raise part.wrong("image_url", "must be data:image/...;base64,...", "invalid_image")
         try:
-            return base64.b64decode("".join(data.split()), validate=True)
-        except (binascii.Error, ValueError):
-            raise part.wrong("image_url", "is not base64", "invalid_image") from None
+            return decode(url)
+        except ImageError as error:
+            raise part.wrong("image_url", error.what, "invalid_image") from None
 
 
 def tool_call(function: Fields) -> dict[str, Any]:
