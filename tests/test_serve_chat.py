@@ -352,3 +352,21 @@ def test_json_that_fits_a_schema(builtin: tuple[Any, Qwen35]) -> None:
         client.chat.completions.create(model=model.info.name, messages=[{"role": "user", "content": "x"}],
                                        response_format=form)
     assert "schema" in caught.value.message
+
+
+def test_completions(tmp_path: Path) -> None:
+    with fake(tmp_path) as model, serving(model) as running:
+        client = openai.OpenAI(base_url=running.url, api_key="x", max_retries=0, timeout=WAIT)
+        ids = model.tokenizer.encode("Once upon a time <|im_end|>")
+        for prompt in ("Once upon a time <|im_end|>", ids, [ids]):
+            got = client.completions.create(model="mock", prompt=prompt, max_tokens=12, seed=4, temperature=1)
+            text = "".join(c.choices[0].text for c in client.completions.create(
+                model="mock", prompt=prompt, max_tokens=12, seed=4, temperature=1, stream=True))
+            assert got.choices[0].text == text != "" and got.usage.prompt_tokens == len(ids)
+        assert got.usage.prompt_tokens_details.cached_tokens == len(ids) - 1
+        assert got.choices[0].finish_reason in ("length", "stop")
+        for prompt in ("", [], ["a", "b"], [-1], 3):
+            with pytest.raises(openai.BadRequestError, match="prompt"):
+                client.completions.create(model="mock", prompt=prompt)
+        with pytest.raises(openai.BadRequestError, match="suffix"):
+            client.completions.create(model="mock", prompt="a", suffix="b")

@@ -8,7 +8,7 @@
     fields     reading a JSON body: types, ranges, what is refused
     options    sampling, lengths, tools and formats that every endpoint shares
     messages   OpenAI's messages and pictures in the engine's form
-    chat, completions, responses   each endpoint's body and its answers, whole and streamed
+    chat, completions   each endpoint's body and its answers, whole and streamed
     metrics    Prometheus figures
 
 Starlette and uvicorn do the HTTP; nothing here is imported by the main job.

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from qwen35.serve.answering import Answering, Service, error_response
 from qwen35.serve.chat import Chat
+from qwen35.serve.completions import Completion
 from qwen35.serve.errors import ApiError
 from qwen35.serve.metrics import CONTENT_TYPE
 
@@ -39,6 +40,7 @@ def make_app(service: Service, *, api_key: str = "", origins: Sequence[str] = ()
                                         allow_headers=["*"]))
     routes = [
         Route("/v1/chat/completions", Answering(service, Chat), methods=["POST"]),
+        Route("/v1/completions", Answering(service, Completion), methods=["POST"]),
         Route("/v1/models", _models), Route("/v1/models/{name:path}", _model),
         Route("/health", _health), Route("/metrics", _metrics),
     ]

@@ -29,9 +29,9 @@ def build() -> Parser:
     parser = Parser(
         prog="qwen35 serve",
         description="Answers programs that speak OpenAI's HTTP API, with one model on one device.",
-        epilog="Paths: /v1/chat/completions, /v1/models, /health, /metrics. A client is given the base\n"
-        "URL http://HOST:PORT/v1. SIGINT or SIGTERM ends the server: waiting requests get 503 at once, the\n"
-        "running answer has --grace seconds; a second signal ends it at once.",
+        epilog="Paths: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics. A client is\n"
+        "given the base URL http://HOST:PORT/v1. SIGINT or SIGTERM ends the server: waiting requests get\n"
+        "503 at once, the running answer has --grace seconds; a second signal ends it at once.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
