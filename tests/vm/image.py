@@ -8,7 +8,6 @@ that ends in a shell, and prints what it weighs and how to boot it in QEMU.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import importlib.util
 import os
 import shlex
@@ -29,10 +28,12 @@ from .python_root import HOME, LOADER, Loaded, PythonRoot, compiled, loaded_by
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PACKAGES = ("amdxdna", "qwen35")
-# cffi's own Python is for building; its run-time part is one extension module.
-DEPENDENCIES = ("numpy", "tokenizers", "pillow", "cffi")
-IMPORTED = ["numpy", "tokenizers", "PIL.Image", "PIL.PngImagePlugin", "PIL.JpegImagePlugin", "_cffi_backend",
-            "amdxdna._native", "amdxdna.emu._kernels", "qwen35._host", "ssl", "ctypes", "zlib", "bz2", "lzma"]
+#: Beside what the main job loads: the other picture formats, and what other commands use.
+IMPORTED = ["PIL.JpegImagePlugin", "PIL.WebPImagePlugin", "PIL.GifImagePlugin", "PIL.BmpImagePlugin",
+            "amdxdna.emu._kernels", "ctypes", "zlib", "bz2", "lzma"]
+#: The main job, with text and with a picture: what of numpy, Pillow and tokenizers it loads goes in.
+RUNS = [["--prompt", "What is a whale?", "--device", "emu"],
+        ["--prompt", "What?", "--image", str(CHECKOUT / "qwen35/data/sample.png"), "--device", "emu"]]
 BUNDLE = "bundle"
 
 _STDLIB_LEFT_OUT = {
@@ -118,23 +119,10 @@ def _stdlib_wanted(root: PythonRoot, writer: ImageWriter) -> None:
             writer.add("python", path, f"{root.stdlib}/{path.name}")
 
 
-def _distribution(name: str) -> Iterator[tuple[Path, str]]:
-    """Files of an installed distribution that running it needs: (file, path below site-packages)."""
-    for file in importlib.metadata.files(name) or []:
-        parts = file.parts
-        if ".." in parts or _LEFT_OUT & set(parts) or file.suffix in _SUFFIXES_LEFT_OUT:
-            continue
-        if name == "cffi" and not file.name.startswith("_cffi_backend"):
-            continue
-        path = Path(str(file.locate()))
-        if path.is_file():
-            yield path, "/".join(parts)
-
-
 def add_python(archive: Initramfs, folder: Path, bundle: Path | None) -> dict[str, int]:
     """Interpreter, standard library, dependencies, packages and bundle; bytes by kind.
 
-    Raises importlib.metadata.PackageNotFoundError where a dependency is not installed.
+    Raises CalledProcessError where the main job does not run here.
     """
     root = PythonRoot(archive)
     writer = ImageWriter(archive, folder)
@@ -142,14 +130,14 @@ def add_python(archive: Initramfs, folder: Path, bundle: Path | None) -> dict[st
     writer.add("python", executable, f"{HOME}/bin/python3")
     writer.add("python", Path("/", LOADER).resolve(), LOADER)
     _stdlib_wanted(root, writer)
-    for name in DEPENDENCIES:
-        for path, target in _distribution(name):
-            writer.add("dependencies", path, f"{root.site}/{target}")
     for name in PACKAGES:
         spec = importlib.util.find_spec(name)
         assert spec is not None and spec.origin is not None
         writer.tree("ours", Path(spec.origin).parent, f"{root.site}/{name}", _LEFT_OUT)
-    loaded: Loaded = loaded_by(IMPORTED, CHECKOUT)
+    loaded: Loaded = loaded_by(IMPORTED, CHECKOUT, RUNS)
+    for path in loaded.files.values():
+        if not path.is_relative_to(CHECKOUT) and (target := root.site_target(path)) is not None:
+            writer.add("dependencies", path, target)
     for path in loaded.libraries:
         if (target := root.library_target(path)) is not None:
             kind = "python" if target.startswith("lib/") else "dependencies"
@@ -171,7 +159,8 @@ def build(rig: debs.Rig, main: str, bundle: Path | None, extra: list[str] | None
     if extra:
         root = PythonRoot(archive)
         for path in loaded_by(extra, CHECKOUT).files.values():
-            if path.is_relative_to(CHECKOUT / "tests"):
+            # What the tests need of a dependency beyond the main job goes with them.
+            if path.is_relative_to(CHECKOUT / "tests") or root.site_target(path) is not None:
                 root.module(path, CHECKOUT)
     return archive.done(), Sizes(machine=machine, **kinds)
 
@@ -193,7 +182,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         rig = debs.prepare()
         data, sizes = build(rig, _SHELL, options.bundle)
-    except (debs.Unavailable, importlib.metadata.PackageNotFoundError) as reason:
+    except (debs.Unavailable, subprocess.CalledProcessError) as reason:
         print(f"image: {reason}", file=sys.stderr)
         return 1
     options.out.write_bytes(data)

@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,10 +29,15 @@ _SHT_DYNAMIC = 6
 _DT_SONAME = 14
 
 _PROBE = """
-import json, os, sys
+import contextlib, io, json, os, sys
 sys.path.insert(0, os.getcwd())
-for name in sys.argv[1:]:
+for name in sys.argv[2:]:
     __import__(name)
+for words in json.loads(sys.argv[1]):
+    from qwen35.cli import main
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        status = main(words)
+    assert status == 0, (words, status)
 files = {}
 for name, module in sorted(sys.modules.items()):
     path = getattr(module, '__file__', None)
@@ -51,10 +57,11 @@ class Loaded:
     libraries: list[Path]
 
 
-def loaded_by(modules: list[str], folder: Path) -> Loaded:
-    """Imports `modules` in a child process with `folder` first on its path. Raises CalledProcessError."""
-    done = subprocess.run([sys.executable, "-B", "-c", _PROBE, *modules], cwd=folder, check=True,
-                          capture_output=True, text=True)
+def loaded_by(modules: list[str], folder: Path, runs: Sequence[list[str]] = ()) -> Loaded:
+    """Imports `modules` in a child process with `folder` first on its path, then runs `qwen35` with each of
+    `runs`. Raises CalledProcessError."""
+    done = subprocess.run([sys.executable, "-B", "-c", _PROBE, json.dumps(runs), *modules], cwd=folder,
+                          check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     record = json.loads(done.stdout)
     return Loaded({name: Path(path) for name, path in record["files"].items()},
                   [Path(path) for path in record["libraries"]])
@@ -120,12 +127,19 @@ class PythonRoot:
         if real.is_relative_to(own):
             self._put("ours", real, f"{APP}/{real.relative_to(own)}")
             return
-        for site in self._host_sites:
-            if real.is_relative_to(site):
-                self._module_at("dependencies", real, f"{self.site}/{real.relative_to(site)}")
-                return
+        if (target := self.site_target(real)) is not None:
+            self._module_at("dependencies", real, target)
+            return
         if real.is_relative_to(self.host_stdlib):
             self._module_at("python", real, f"{self.stdlib}/{real.relative_to(self.host_stdlib)}")
+
+    def site_target(self, path: Path) -> str | None:
+        """Where a file of an installed package goes; None for what is of none."""
+        real = Path(os.path.realpath(path))
+        for site in self._host_sites:
+            if real.is_relative_to(site):
+                return f"{self.site}/{real.relative_to(site)}"
+        return None
 
     def library(self, path: Path) -> None:
         """One shared object."""
@@ -140,9 +154,8 @@ class PythonRoot:
         None for what is no library of its own: extension modules, and the loader.
         """
         real = Path(os.path.realpath(path))
-        for site in self._host_sites:
-            if real.is_relative_to(site):
-                return f"{self.site}/{real.relative_to(site)}"
+        if (target := self.site_target(real)) is not None:
+            return target
         if real.is_relative_to(self.host_stdlib) or "abi3" in path.name or path.name.startswith("ld-linux"):
             return None
         return f"lib/{shared_object_name(real) or path.name}"
