@@ -17,6 +17,8 @@ from amdxdna.emu.kernels.families import Family, pdi
 
 ROOT = Path(__file__).resolve().parent.parent
 NODE = "/dev/accel/accel0"
+FILE_OPERATIONS = ROOT / "tests" / "data" / "file_operations.txt"
+"""What tests/c/files.c prints on any node."""
 
 
 def run(*arguments: str, seconds: float = 120, env: dict[str, str] | None = None,

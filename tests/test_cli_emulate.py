@@ -16,7 +16,16 @@ import pytest
 
 from amdxdna.cli import main
 from tests.conformance import kit, suite
-from tests.emulation import NODE, ROOT, c_program, device_programs, emulate, emulate_python, run
+from tests.emulation import (
+    FILE_OPERATIONS,
+    NODE,
+    ROOT,
+    c_program,
+    device_programs,
+    emulate,
+    emulate_python,
+    run,
+)
 
 assert suite.MODULES
 
@@ -24,7 +33,7 @@ assert suite.MODULES
 
 NOT_EMULATED = {
     "contexts.task_limit_is_the_drivers": "the emulated device's slots are its task limit",
-    "descriptor.reading": "reads of the descriptor go to the memory behind it",
+    "descriptor.reading": "a read fails with another errno",
     **{name: "runtime suspend is not emulated" for name in kit.CASES if name.startswith("power.")},
 }
 SLOW = {"timeouts"}
@@ -188,6 +197,14 @@ KernelNode({!r}).close()
     assert (third.returncode, third.stdout) == (0, "['/dev/accel/accel3'] False\n"), third.stderr
     other = emulate_python(code.format("/tmp/my-npu"), more=("--device-path", "/tmp/my-npu"))
     assert (other.returncode, other.stdout) == (0, "[] False\n"), other.stderr
+
+
+@pytest.mark.parametrize("options", ["address=pasid", "address=iova"])
+def test_file_operations(options: str) -> None:
+    """What tests/c/files.c prints is what it prints on the driver's node (tests/vm/test_uapi_program.py)."""
+    ended = emulate(str(c_program(name="files")), NODE, options=options)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout == FILE_OPERATIONS.read_text()
 
 
 # -- options

@@ -52,11 +52,14 @@ def test_a_link_in_the_tree_gives_no_rights(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
     secret.chmod(0o600)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
     ended = emulate_python(f"""
 import os
 names = ["absolute", "relative", "folder", "pipe"]
-fd = os.open("/sys/class/accel", os.O_RDONLY)
-tree = os.readlink(f"/proc/self/fd/{{fd}}")
+assert os.readlink(f"/proc/self/fd/{{os.open('/sys/class/accel', os.O_RDONLY)}}") == "/sys/class/accel"
+folder, = os.listdir({str(temporary)!r})
+tree = f"{temporary}/{{folder}}/sys/class/accel"
 os.symlink({str(secret)!r}, f"{{tree}}/absolute")
 os.symlink("../" * 20 + {str(secret)!r}, f"{{tree}}/relative")
 os.symlink({str(tmp_path)!r}, f"{{tree}}/folder")
@@ -75,7 +78,7 @@ for name in ("absolute", "relative", "folder/secret", "pipe"):
 print(os.readlink("/sys/class/accel/absolute") == {str(secret)!r})
 print(open("/sys/class/accel/accel0/device/vendor").read().strip())
 os.close(os.open("{NODE}", os.O_RDWR))
-""")
+""", env={"TMPDIR": str(temporary)})
     nothing = "FileNotFoundError FileNotFoundError False FileNotFoundError"
     assert ended.stdout.splitlines() == [
         *(f"{name} {nothing}" for name in ("absolute", "relative", "folder/secret", "pipe")),

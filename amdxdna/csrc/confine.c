@@ -1,4 +1,5 @@
 /* System calls of a child that somebody else answers (seccomp user notifications) or watches (ptrace). */
+#include "native.h"
 #include "process.h"
 
 #include <errno.h>
@@ -37,8 +38,14 @@ static const struct { short nr, path; } PATH_CALLS[] = {
     {SYS_open, 0}, {SYS_openat, 1}, {SYS_openat2, 1}, {SYS_stat, 0}, {SYS_lstat, 0}, {SYS_newfstatat, 1},
     {SYS_statx, 1}, {SYS_access, 0}, {SYS_faccessat, 1}, {SYS_faccessat2, 1}, {SYS_readlink, 0},
     {SYS_readlinkat, 1}, {SYS_chmod, 0}, {SYS_fchmodat, 1}, {SYS_getxattr, 0},
-    {SYS_lgetxattr, 0}, {SYS_listxattr, 0}, {SYS_llistxattr, 0},
+    {SYS_lgetxattr, 0}, {SYS_listxattr, 0}, {SYS_llistxattr, 0}, {SYS_chdir, 0},
 };
+/* Other calls that are the kernel's own business, unless they are about the device. */
+static const short OTHER_CALLS[] = {
+    SYS_fstat, SYS_getcwd, SYS_getdents, SYS_getdents64, SYS_pread64, SYS_pwrite64, SYS_poll, SYS_ppoll,
+    SYS_select, SYS_pselect6, SYS_epoll_ctl,
+};
+enum { MOST_POLLED = 1024, MOST_LINKS = 8 };
 enum { OPENS = 3 }; /* the first so many of them */
 
 struct program {
@@ -117,7 +124,17 @@ static void build(struct program *p, int watch)
 
     for (int i = 0; i < (watch ? OPENS : COUNT(PATH_CALLS)); i++)
         give_if(p, (uint32_t)PATH_CALLS[i].nr, action);
-    give_if(p, watch ? SYS_close : SYS_fstat, action);
+    if (watch) {
+        give_if(p, SYS_close, action);
+    } else {
+        for (int i = 0; i < COUNT(OTHER_CALLS); i++)
+            give_if(p, (uint32_t)OTHER_CALLS[i], action);
+        at = skip_unless(p, SYS_lseek);
+        load(p, ARGUMENT(2)); /* SEEK_DATA and SEEK_HOLE ask for the memory behind a file */
+        emit(p, (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JGT | BPF_K, SEEK_END, 1, 0));
+        give(p, action);
+        skip_end(p, at);
+    }
     give(p, SECCOMP_RET_ALLOW);
 }
 
@@ -269,10 +286,104 @@ int xdna_notice_valid(int listener, uint64_t id)
     return ioctl(listener, SECCOMP_IOCTL_NOTIF_ID_VALID, &id) ? -errno : 0;
 }
 
-/* Whether Python must see it; fills in path, dev and ino. */
-static int concerns(struct xdna_notice *n, uint64_t device, const char *tokens)
+/* Where a link of another process's leads, cut to `size`; -errno. */
+static int read_link(const char *name, char *target, size_t size)
 {
-    int fd = n->nr == SYS_mmap ? (int)n->args[4] : (int)n->args[0];
+    ssize_t length = readlink(name, target, size - 1);
+    if (length < 0)
+        return -errno;
+    target[length] = 0;
+    return (int)length;
+}
+
+/* Whether a path leads through a link of the program's to what the tokens name. `base` is a path of /proc that
+ * leads to where a relative one begins. */
+static int leads_to(int pid, const char *base, const char *path, const char *tokens, int links)
+{
+    char name[4096], target[2048], from[4096];
+    int at = path[0] == '/' ? snprintf(name, sizeof name, "/proc/%d/root", pid)
+                            : snprintf(name, sizeof name, "%s/", base);
+    for (const char *end = path; *end;) {
+        const char *begin = end;
+        while (*end == '/')
+            end++;
+        while (*end && *end != '/')
+            end++;
+        if (at + (end - begin) >= (int)sizeof name)
+            return 0;
+        memcpy(name + at, begin, (size_t)(end - begin));
+        name[at + (end - begin)] = 0;
+        if (read_link(name, target, sizeof target) > 0) {
+            if (xdna_mentions(target, tokens))
+                return 1;
+            memcpy(from, name, (size_t)at);
+            from[at] = 0;
+            if (links < MOST_LINKS && strncmp(target, "/proc/", 6)
+                && leads_to(pid, from, target, tokens, links + 1))
+                return 1;
+        }
+        at += (int)(end - begin);
+    }
+    return 0;
+}
+
+/* Whether a path that names nothing of the device may lead there all the same: by a link, or from one of the
+ * device's own folders. */
+static int may_lead(const struct xdna_notice *n, int calls, const struct xdna_interest *in)
+{
+    char base[64], folder[1024];
+    int from = PATH_CALLS[calls].path ? (int)n->args[0] : AT_FDCWD;
+    if (from == AT_FDCWD)
+        snprintf(base, sizeof base, "/proc/%d/cwd", (int)n->pid);
+    else
+        snprintf(base, sizeof base, "/proc/%d/fd/%d", (int)n->pid, from);
+    if (n->path[0] != '/' && read_link(base, folder, sizeof folder) > 0
+        && !strncmp(folder, in->root, strlen(in->root)))
+        return 1;
+    return leads_to((int)n->pid, base, n->path, in->tokens, 0);
+}
+
+/* Whether a descriptor of the caller's is the node; fills in dev and ino. */
+static int is_device(struct xdna_notice *n, int fd, const struct xdna_interest *in)
+{
+    return fd >= 0 && xdna_identify((int)n->pid, fd, &n->dev, &n->ino) == 0
+           && (n->dev == in->device || (n->dev == in->node_dev && n->ino == in->node_ino));
+}
+
+static int poll_concerns(struct xdna_notice *n, const struct xdna_interest *in)
+{
+    struct pollfd polled[MOST_POLLED];
+    uint64_t count = n->args[1];
+    if (!in->opens || !count || count > MOST_POLLED
+        || xdna_vm_read((int)n->pid, n->args[0], polled, count * sizeof *polled))
+        return 0;
+    for (uint64_t i = 0; i < count; i++)
+        if (is_device(n, polled[i].fd, in))
+            return 1;
+    return 0;
+}
+
+static int select_concerns(struct xdna_notice *n, const struct xdna_interest *in)
+{
+    int count = (int)n->args[0];
+    size_t bytes = ((size_t)count + 63) / 64 * 8;
+    if (!in->opens || count <= 0 || count > MOST_POLLED)
+        return 0;
+    for (int set = 1; set <= 3; set++) {
+        unsigned char bits[MOST_POLLED / 8];
+        if (!n->args[set] || xdna_vm_read((int)n->pid, n->args[set], bits, bytes))
+            continue;
+        for (int fd = 0; fd < count; fd++)
+            if (bits[fd / 8] >> fd % 8 & 1 && is_device(n, fd, in))
+                return 1;
+    }
+    return 0;
+}
+
+/* Whether Python must see it; fills in path, dev and ino. */
+static int concerns(struct xdna_notice *n, const struct xdna_interest *in)
+{
+    char name[64];
     n->path[0] = 0;
     n->dev = n->ino = 0;
     for (int i = 0; i < COUNT(PATH_CALLS); i++)
@@ -284,17 +395,41 @@ static int concerns(struct xdna_notice *n, uint64_t device, const char *tokens)
                 return length == -EPERM; /* no way into its memory: someone should be told */
             }
             if (n->path[0])
-                return xdna_mentions(n->path, tokens);
+                return xdna_mentions(n->path, in->tokens) || may_lead(n, i, in);
             break; /* an empty path means the descriptor itself */
         }
-    return xdna_identify((int)n->pid, fd, &n->dev, &n->ino) == 0 && n->dev == device;
+    switch (n->nr) {
+    case SYS_getcwd:
+        snprintf(name, sizeof name, "/proc/%d/cwd", (int)n->pid);
+        return read_link(name, n->path, sizeof n->path) > 0 && !strncmp(n->path, in->root, strlen(in->root));
+    case SYS_getdents:
+    case SYS_getdents64:
+        snprintf(name, sizeof name, "/proc/%d/fd/%d", (int)n->pid, (int)n->args[0]);
+        if (read_link(name, n->path, sizeof n->path) <= 0)
+            return 0;
+        for (const char *folder = in->listed; *folder; folder += strlen(folder) + 1)
+            if (!strcmp(n->path, folder))
+                return 1;
+        return 0;
+    case SYS_poll:
+    case SYS_ppoll:
+        return poll_concerns(n, in);
+    case SYS_select:
+    case SYS_pselect6:
+        return select_concerns(n, in);
+    case SYS_mmap:
+        return is_device(n, (int)n->args[4], in);
+    case SYS_epoll_ctl:
+        return is_device(n, (int)n->args[2], in);
+    default:
+        return is_device(n, (int)n->args[0], in);
+    }
 }
 
 /* The next call that concerns the device: 1, or 0 when every process has ended or `stop` is readable, or
- * -errno. A call concerns it that names a path with one of the tokens in it, or a descriptor of a file on
- * `device`; others go on here. `seen` counts them all. */
-int xdna_notice_next(int listener, int stop, uint64_t device, const char *tokens, struct xdna_notice *n,
-                     uint64_t *seen)
+ * -errno. A call concerns it that names a path with one of the tokens in it or a link to such a path, or a
+ * descriptor of the device's; others go on here. */
+int xdna_notice_next(int listener, int stop, struct xdna_interest *interest, struct xdna_notice *n)
 {
     for (;;) {
         struct pollfd wait[2] = {{listener, POLLIN, 0}, {stop, POLLIN, 0}};
@@ -314,12 +449,12 @@ int xdna_notice_next(int listener, int stop, uint64_t device, const char *tokens
                 continue;
             return -errno;
         }
-        ++*seen;
+        interest->seen++;
         n->id = notif.id;
         n->pid = notif.pid;
         n->nr = notif.data.nr;
         memcpy(n->args, notif.data.args, sizeof n->args);
-        if (concerns(n, device, tokens))
+        if (concerns(n, interest))
             return 1;
         xdna_notice_answer(listener, n->id, 0, 0, 1);
     }

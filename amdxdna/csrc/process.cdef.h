@@ -12,6 +12,17 @@ struct xdna_notice {
     char path[4096];
 };
 
+/* What the answering side looks for. Lists are NUL-separated and end with an empty string. */
+struct xdna_interest {
+    uint64_t device;             /* of the files that stand for opens of the node */
+    uint64_t node_dev, node_ino; /* the file that stands for the node where it is not open */
+    const char *tokens;          /* what a path that concerns the device has in it */
+    const char *root;            /* the folder of the device's files */
+    const char *listed;          /* folders whose listing is not the kernel's */
+    int opens;                   /* of the node, at present */
+    uint64_t seen;               /* calls that came */
+};
+
 int xdna_confine(int socket);
 int xdna_watch(void);
 int xdna_read_string(int pid, uint64_t address, char *text, size_t size);
@@ -20,8 +31,7 @@ int xdna_take_fd(int process, int thread, int fd);
 int xdna_open_beneath(int folder, const char *path, int flags);
 int xdna_mentions(const char *path, const char *tokens);
 int xdna_notice_start(int listener);
-int xdna_notice_next(int listener, int stop, uint64_t device, const char *tokens, struct xdna_notice *n,
-                     uint64_t *seen);
+int xdna_notice_next(int listener, int stop, struct xdna_interest *interest, struct xdna_notice *n);
 int xdna_notice_answer(int listener, uint64_t id, int64_t value, int error, int go_on);
 int xdna_notice_give(int listener, uint64_t id, int fd, int close_on_exec, int answer);
 int xdna_notice_valid(int listener, uint64_t id);

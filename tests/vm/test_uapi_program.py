@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.emulation import NODE, c_program, device_programs
+from tests.emulation import FILE_OPERATIONS, NODE, c_program, device_programs
 
 from . import debs, guest
 from .conftest import CHECKOUT
@@ -33,6 +33,7 @@ def machine(rig: debs.Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     root = PythonRoot(archive)
     root.interpreter()
     root.modules(loaded_by([guest.AGENT, *MODULES], CHECKOUT), CHECKOUT)
+    archive.file("files", c_program(static=True, name="files").read_bytes(), 0o755)
     archive.file("sequence", c_program(static=True).read_bytes(), 0o755)
     blob, code = device_programs(folder)
     archive.file("copy.pdi", blob.read_bytes())
@@ -56,6 +57,11 @@ def test_program_on_the_drivers_node(machine: guest.Machine) -> None:
     lines = shell(machine, PROGRAM).splitlines()
     assert len(lines) == PARTS
     assert all(line.startswith("ok: ") for line in lines)
+
+
+def test_file_operations(machine: guest.Machine) -> None:
+    """The same lines as on the emulated node (tests/test_cli_emulate.py)."""
+    assert shell(machine, f"mkdir -p /tmp && /files {NODE}") == FILE_OPERATIONS.read_text()
 
 
 def test_its_trace(machine: guest.Machine, tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ _HWCTX_OFFSET = 16
 """Of struct amdxdna_drm_exec_cmd."""
 _VADDR_OFFSET = 8
 """Of struct amdxdna_drm_create_bo."""
+_LAST = (1 << 63) - 1
 USER_NAME = "amdxdna-user"
 _FIXED, _MARK = 0x10, 0x1000
 """MAP_EXECUTABLE, which means nothing: the seccomp filter lets mappings with it pass."""
@@ -155,8 +156,19 @@ class RemoteClient(Client):
 
     def open_file(self, flags: int) -> int:
         """A second open of the memory, with the access mode of `flags`, for the program; the caller closes
-        it."""
-        return os.open(f"/proc/self/fd/{self.store.file.fd}", flags & os.O_ACCMODE | os.O_CLOEXEC)
+        it.
+
+        It stands at the last position there is, where reads and writes of any length fail with EINVAL
+        (rw_verify_area of fs/read_write.c).
+        """
+        fd = os.open(f"/proc/self/fd/{self.store.file.fd}",
+                     flags & (os.O_ACCMODE | os.O_NONBLOCK) | os.O_CLOEXEC)
+        try:
+            os.lseek(fd, _LAST, os.SEEK_SET)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
 
     def may_block(self, call: Call) -> bool:
         """Whether the ioctl may have to wait for something: another thread must handle it then.

@@ -1,7 +1,8 @@
-"""Answers to the calls that name files: open, stat, access and the like of the node and its sysfs."""
+"""Answers to the calls that name files: open, stat, access, listings and so on of the node and its sysfs."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -10,6 +11,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from amdxdna._native import ffi
 from amdxdna.emu.driver.store import error
 from amdxdna.emu.seccomp.tree import MAJOR, Tree
 
@@ -18,17 +20,22 @@ OPEN, STAT, FSTAT, LSTAT, MMAP, IOCTL, ACCESS, READLINK, CHMOD = 2, 4, 5, 6, 9, 
 OPENAT, NEWFSTATAT, READLINKAT, FCHMODAT, FACCESSAT = 257, 262, 267, 268, 269
 STATX, OPENAT2, FACCESSAT2 = 332, 437, 439
 GETXATTR, LGETXATTR, LISTXATTR, LLISTXATTR = 191, 192, 194, 195
+CHDIR, FCHDIR, GETCWD, GETDENTS, GETDENTS64 = 80, 81, 79, 78, 217
+LSEEK, PREAD, PWRITE, EPOLL_CTL, OPEN_TREE = 8, 17, 18, 233, 428
 _HAVE_FOLDER = {OPENAT, OPENAT2, NEWFSTATAT, STATX, FACCESSAT, FACCESSAT2, READLINKAT, FCHMODAT}
 OPENS = {OPEN, OPENAT, OPENAT2}
 _XATTRS = {GETXATTR, LGETXATTR, LISTXATTR, LLISTXATTR}
-CALLS = {OPEN, STAT, LSTAT, ACCESS, READLINK, CHMOD} | _XATTRS | _HAVE_FOLDER
-AT_FDCWD, AT_SYMLINK_NOFOLLOW = -100, 0x100
+CALLS = {OPEN, STAT, LSTAT, ACCESS, READLINK, CHMOD, CHDIR} | _XATTRS | _HAVE_FOLDER
+AT_FDCWD, AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH = -100, 0x100, 0x1000
 STATX_BASIC = 0x7FF
 _STAT = struct.Struct("<QQQIII4xQqqq6Q24x")
 _STATX = struct.Struct("<IIQIIIH2xQQQQ" + "qI4x" * 4 + "IIII112x")
 _OPEN_HOW = struct.Struct("<Q")
 _INODE = 0xACCE1
-_OWN_FD = re.compile(r"/proc/(?:self|thread-self|(\d+)(?:/task/\d+)?)/fd/(\d+)")
+_DT_CHR = 2
+_MOST_ENTRIES = 1 << 16
+_libc = ctypes.CDLL(None, use_errno=True)
+_OWN_FD = re.compile(r"/proc/(?:self|thread-self|(\d+)(?:/task/\d+)?)/(fd/\d+|cwd)")
 
 
 @dataclass
@@ -61,21 +68,45 @@ class Files:
         self.tree = tree
         self.node_mode = 0o666
 
-    def resolve(self, nr: int, thread: int, arguments: list[int], path: str) -> str:
-        """The absolute path that a call names. Raises OSError when its folder cannot be told."""
-        if path.startswith("/"):
-            return self.tree.absolute(path, "/")
-        folder = int(struct.unpack("<i", struct.pack("<I", arguments[0] & 0xFFFFFFFF))[0])
-        at = "cwd" if nr not in _HAVE_FOLDER or folder == AT_FDCWD else f"fd/{folder}"
-        return self.tree.absolute(path, os.readlink(f"/proc/{thread}/{at}"))
+    def folder(self, nr: int, thread: int, arguments: list[int]) -> str:
+        """Where a call's relative paths begin. Raises OSError when that cannot be told."""
+        number = int(struct.unpack("<i", struct.pack("<I", arguments[0] & 0xFFFFFFFF))[0])
+        at = "cwd" if nr not in _HAVE_FOLDER or number == AT_FDCWD else f"fd/{number}"
+        return os.readlink(f"/proc/{thread}/{at}")
 
-    def descriptor(self, nr: int, thread: int, path: str) -> str | None:
-        """The same link under the caller's own number, when the path is that of a process's descriptor and
-        the call asks what it leads to."""
+    def descriptor(self, thread: int, path: str) -> str | None:
+        """The same link under the caller's own number, when the path is that of a process's descriptor or
+        folder."""
         match = _OWN_FD.fullmatch(path)
-        if match is None or nr not in (READLINK, READLINKAT, STAT, NEWFSTATAT, STATX):
+        return None if match is None else f"/proc/{match[1] or thread}/{match[2]}"
+
+    def plain(self, path: str) -> str | None:
+        """The program's path of what is in the tree; None for what is not."""
+        root = self.tree.root
+        if path != root and not path.startswith(root + "/"):
             return None
-        return f"/proc/{match[1] or thread}/fd/{match[2]}"
+        return path[len(root):] or "/"
+
+    def entries(self, fd: int, nr: int, size: int) -> bytes:
+        """What getdents tells of a folder of the tree: the node is a character device.
+
+        `fd` shares its position with the program's. Raises OSError.
+        """
+        data = ffi.new("char[]", min(size, _MOST_ENTRIES))
+        count = int(_libc.syscall(nr, fd, ctypes.c_void_p(int(ffi.cast("uintptr_t", data))), len(data)))
+        if count < 0:
+            raise error(ctypes.get_errno())
+        listed = bytearray(ffi.buffer(data, count))
+        name = os.fsencode(os.path.basename(self.tree.node))
+        at = 0
+        while at < count:
+            length = int.from_bytes(listed[at + 16:at + 18], "little")
+            start = at + (19 if nr == GETDENTS64 else 18)
+            if bytes(listed[start:at + length]).partition(b"\0")[0] == name:
+                listed[at:at + 8] = _INODE.to_bytes(8, "little")
+                listed[at + 18 if nr == GETDENTS64 else at + length - 1] = _DT_CHR
+            at += length
+        return bytes(listed)
 
     def open_flags(self, nr: int, arguments: list[int], read: Callable[[int, int], bytes]) -> int:
         """The flags of an open."""
@@ -89,6 +120,8 @@ class Files:
             raise error(errno.EEXIST)
         if flags & os.O_DIRECTORY:
             raise error(errno.ENOTDIR)
+        if flags & os.O_PATH:
+            return
         wanted = {os.O_RDONLY: os.R_OK, os.O_WRONLY: os.W_OK}.get(flags & os.O_ACCMODE, os.R_OK | os.W_OK)
         self._permit(wanted, caller)
 
@@ -100,17 +133,19 @@ class Files:
         if wanted & ~bits:
             raise error(errno.EACCES)
 
-    def open_entry(self, entry: int, flags: int) -> int:
-        """A descriptor of a file, folder or link of the tree. Raises OSError as the open would."""
+    def check_entry(self, entry: int, flags: int) -> None:
+        """What an open of a file, folder or link of the tree checks at any rate. Raises OSError."""
         mode = os.fstat(entry).st_mode
         if flags & os.O_DIRECTORY and not stat.S_ISDIR(mode):
             raise error(errno.ENOTDIR)
-        if flags & os.O_PATH:
-            return os.dup(entry)
         if stat.S_ISLNK(mode):
             raise error(errno.ELOOP)
+
+    def open_entry(self, entry: int, flags: int) -> int:
+        """A descriptor of a file or folder of the tree. Raises OSError as the open would."""
+        self.check_entry(entry, flags)
         if flags & os.O_ACCMODE != os.O_RDONLY:
-            raise error(errno.EISDIR if stat.S_ISDIR(mode) else errno.EACCES)
+            raise error(errno.EISDIR if stat.S_ISDIR(os.fstat(entry).st_mode) else errno.EACCES)
         return os.open(f"/proc/self/fd/{entry}", os.O_RDONLY | os.O_CLOEXEC)
 
     # -- calls about a path; each returns the call's value, and what to write where
@@ -143,6 +178,8 @@ class Files:
             if entry is None or not stat.S_ISLNK(os.fstat(entry).st_mode):
                 raise error(errno.EINVAL)
             return self.link(nr, a, os.readlink("", dir_fd=entry))
+        if nr == CHDIR:
+            raise error(errno.ENOTDIR)
         if nr in _XATTRS:
             if nr in (GETXATTR, LGETXATTR):
                 raise error(errno.ENODATA)

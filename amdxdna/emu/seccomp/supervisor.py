@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+import stat
 import sys
 import threading
 import time
@@ -16,10 +17,10 @@ from typing import Any, Protocol
 
 from amdxdna._native import ffi, lib
 from amdxdna.emu.driver.device import EmuDriver
-from amdxdna.emu.driver.store import memfd_device
+from amdxdna.emu.driver.store import error, memfd_device
 from amdxdna.emu.options import EmuOptions
-from amdxdna.emu.seccomp import files, folders, spawn
-from amdxdna.emu.seccomp.call import Call, Stale
+from amdxdna.emu.seccomp import files, folders, polling, spawn
+from amdxdna.emu.seccomp.call import CLOSE, Call, Stale
 from amdxdna.emu.seccomp.client import HOT, RemoteClient
 from amdxdna.emu.seccomp.files import Caller, Files
 from amdxdna.emu.seccomp.tree import PCI_DEVICES, Outside, Tree, identity
@@ -27,6 +28,7 @@ from amdxdna.emu.seccomp.watch import CloseWatch
 from amdxdna.emu.seccomp.workers import Workers
 from amdxdna.usermem import UserMemory
 
+_LONGEST_NAME = 4096
 DEFAULT_NODE = "/dev/accel/accel0"
 
 
@@ -65,7 +67,7 @@ class Supervisor:
         self.opens = 0
         self.ioctls = 0
         self._observer = observer
-        self._seen = ffi.new("uint64_t *")
+        self._interest = ffi.new("struct xdna_interest *")
         self._clients: dict[tuple[int, int] | None, RemoteClient] = {}
         """By device and inode of their memory."""
         self._workers = Workers("amdxdna-emu call")
@@ -78,7 +80,7 @@ class Supervisor:
     @property
     def seen(self) -> int:
         """Calls of the program that came here, most of them to go on at once."""
-        return int(self._seen[0])
+        return int(self._interest.seen)
 
     def run(self, argv: Sequence[str], environ: Mapping[str, str]) -> int:
         """Runs the program and everything it starts to the end; the wait status of its first process.
@@ -115,9 +117,15 @@ class Supervisor:
 
     def _receive(self) -> None:
         notice = ffi.new("struct xdna_notice *")
-        device, tokens = memfd_device(), self._files.tree.tokens
+        tree, interest = self._files.tree, self._interest
+        texts = [ffi.new("char[]", text) for text in
+                 (tree.tokens, os.fsencode(tree.root + "/"), os.fsencode(tree.listed) + b"\0")]
+        interest.device = memfd_device()
+        interest.node_dev, interest.node_ino = tree.node_file
+        interest.tokens, interest.root, interest.listed = texts
         while True:
-            found = lib.xdna_notice_next(self._listener, self._stop, device, tokens, notice, self._seen)
+            interest.opens = len(self._clients)
+            found = lib.xdna_notice_next(self._listener, self._stop, interest, notice)
             if found == -errno.EINTR:
                 continue
             if found <= 0:
@@ -140,14 +148,26 @@ class Supervisor:
                 call.fail(errno.EIO)
 
     def _dispatch(self, call: Call, path: bytes) -> None:
+        if call.nr == files.GETCWD:
+            self._cwd(call, os.fsdecode(path))
+            return
+        if call.nr in (files.GETDENTS, files.GETDENTS64):
+            self._list(call)
+            return
         if path:
             self._path(call, os.fsdecode(path))
+            return
+        if call.nr in polling.CALLS:
+            self._workers.run(partial(self._guard, partial(self._poll, call), call))
             return
         client = self._clients.get(call.file)
         if client is None:
             if call.nr in files.CALLS and call.file == (0, 0):
                 self._cannot_read(call.thread)
-            call.go_on()
+            if call.file == self._files.tree.node_file and call.nr in files.CALLS | {files.FSTAT}:
+                self._entry(call, None)  # a descriptor of O_PATH
+            else:
+                call.go_on()
         elif call.nr == files.IOCTL:
             self._ioctl(client, call)
         elif call.nr == files.MMAP:
@@ -155,8 +175,45 @@ class Supervisor:
                 self._workers.run(partial(self._guard, partial(self._mmap, client, call), call))
             else:
                 self._mmap(client, call)
+        elif call.nr in (files.PREAD, files.PWRITE):
+            call.fail(errno.EINVAL)
+        elif call.nr in (files.LSEEK, files.EPOLL_CTL):
+            call.succeed(0)  # noop_llseek; an event that never comes
         else:
-            self._answer(call, self._files.status(call.nr, call.arguments, self._files.node_status()))
+            self._answer(call, self._files.answer(call.nr, call.arguments, None,
+                                                  lambda: Caller.of(call.thread)))
+
+    def _cwd(self, call: Call, path: str) -> None:
+        """getcwd() in one of the tree's folders."""
+        data = os.fsencode(self._files.plain(path) or path) + b"\0"
+        if len(data) > call.arguments[1]:
+            raise error(errno.ERANGE)
+        self._answer(call, (len(data), call.arguments[0], data))
+
+    def _list(self, call: Call) -> None:
+        """getdents() of the folder that the node is in."""
+        process = Caller.of(call.thread).process
+        fd = int(lib.xdna_take_fd(process, call.thread, call.arguments[0] & 0xFFFFFFFF))
+        if fd < 0:
+            call.go_on()
+            return
+        try:
+            data = self._files.entries(fd, call.nr, call.arguments[2] & 0xFFFFFFFF)
+        finally:
+            os.close(fd)
+        self._answer(call, (len(data), call.arguments[1], data))
+
+    def _poll(self, call: Call) -> None:
+        def is_node(fd: int) -> bool:
+            with contextlib.suppress(OSError):
+                return identity(os.stat(f"/proc/{call.thread}/fd/{fd}")) in self._clients
+            return False
+
+        def write(address: int, data: bytes) -> None:
+            call.check()
+            UserMemory(call.thread).write(address, data)
+
+        call.succeed(polling.answer(call, is_node, self._reader(call), write))
 
     def _cannot_read(self, thread: int) -> None:
         if not self._blind:
@@ -167,37 +224,48 @@ class Supervisor:
     # -- files
 
     def _path(self, call: Call, path: str) -> None:
+        tree = self._files.tree
         try:
-            full = self._files.resolve(call.nr, call.thread, call.arguments, path)
+            folder = "" if path.startswith("/") else self._files.folder(call.nr, call.thread, call.arguments)
         except OSError:
             call.go_on()
             return
-        link = self._files.descriptor(call.nr, call.thread, full)
+        follow = self._follows(call)
+        full = tree.absolute(path, folder, follow, f"/proc/{call.thread}/root")
+        link = self._files.descriptor(call.thread, full)
         if link is not None:
-            self._descriptor(call, link)
-            return
-        tree = self._files.tree
-        if full == tree.node:
+            self._descriptor(call, link, follow)
+        elif full == tree.node:
             self._entry(call, None)
         elif not tree.covers(full) or (call.nr not in files.OPENS and full.rstrip("/") == PCI_DEVICES):
             call.go_on()
         else:
-            follow = self._files.follows(call.nr, call.arguments)
-            if call.nr in files.OPENS:
-                follow = not self._flags(call) & os.O_NOFOLLOW
             try:
                 with tree.opened(full, follow) as entry:
                     self._entry(call, None if tree.is_node(entry) else entry)
             except Outside:
                 call.go_on()
 
+    def _follows(self, call: Call) -> bool:
+        """Whether a call goes through a link at its path's end."""
+        if call.nr not in files.OPENS:
+            return self._files.follows(call.nr, call.arguments)
+        flags = self._flags(call)
+        return not (flags & os.O_NOFOLLOW or (flags & os.O_CREAT and flags & os.O_EXCL))
+
     def _entry(self, call: Call, entry: int | None) -> None:
         """A call about a file of the tree, None for the node."""
-        if call.nr not in files.OPENS:
+        if call.nr == files.CHDIR and entry is not None:
+            self._later(call, os.dup(entry), self._chdir)
+        elif call.nr not in files.OPENS:
             self._answer(call, self._files.answer(call.nr, call.arguments, entry,
                                                   lambda: Caller.of(call.thread)))
         elif entry is None:
             self._open(call)
+        elif self._flags(call) & os.O_PATH:
+            flags = self._flags(call)
+            self._files.check_entry(entry, flags)
+            self._later(call, os.dup(entry), partial(self._give_path, flags=flags))
         else:
             flags = self._flags(call)
             fd = self._files.open_entry(entry, flags)
@@ -206,24 +274,55 @@ class Supervisor:
             finally:
                 os.close(fd)
 
+    def _later(self, call: Call, fd: int, step: Callable[[Call, int], None]) -> None:
+        """Has a worker do a step that the program itself must take part in; the step closes `fd`."""
+        try:
+            self._workers.run(partial(self._guard, partial(step, call, fd), call))
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _chdir(self, call: Call, folder: int) -> None:
+        """Makes the caller go to a folder of the tree, as only it can."""
+        try:
+            if not stat.S_ISDIR(os.fstat(folder).st_mode):
+                raise error(errno.ENOTDIR)
+            own = os.open(f"/proc/self/fd/{folder}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        finally:
+            os.close(folder)
+        try:
+            fd = call.give(own, True)
+        finally:
+            os.close(own)
+        try:
+            call.inject(files.FCHDIR, fd)
+        finally:
+            call.inject(CLOSE, fd)
+        call.succeed()
+
     def _flags(self, call: Call) -> int:
         """The flags of an open."""
         return self._files.open_flags(call.nr, call.arguments, self._reader(call))
 
-    def _descriptor(self, call: Call, link: str) -> None:
-        """A question about /proc/PID/fd/N: the device's descriptors lead to the node."""
+    def _descriptor(self, call: Call, link: str, follow: bool) -> None:
+        """A call about /proc/PID/fd/N or /proc/PID/cwd: descriptors of the device lead to the node, those of
+        its folders to where the program knows them. An open of the node's is a new one."""
         try:
             file: tuple[int, int] | None = identity(os.stat(link))
+            target = os.readlink(link)
         except OSError:
-            file = None
-        follow = not ((call.nr == files.NEWFSTATAT and call.arguments[3] & files.AT_SYMLINK_NOFOLLOW)
-                      or (call.nr == files.STATX and call.arguments[2] & files.AT_SYMLINK_NOFOLLOW))
-        if file not in self._clients or not follow:
             call.go_on()
-        elif call.nr in (files.READLINK, files.READLINKAT):
-            self._answer(call, self._files.link(call.nr, call.arguments, self.node))
-        else:
-            self._answer(call, self._files.status(call.nr, call.arguments, self._files.node_status()))
+            return
+        node = file in self._clients or file == self._files.tree.node_file
+        if call.nr in (files.READLINK, files.READLINKAT):
+            shown = self.node if node else self._files.plain(target)
+            if shown is not None:
+                self._answer(call, self._files.link(call.nr, call.arguments, shown))
+                return
+        elif node and follow:
+            self._entry(call, None)
+            return
+        call.go_on()
 
     def _reader(self, call: Call) -> Callable[[int, int], bytes]:
         def read(address: int, size: int) -> bytes:
@@ -250,6 +349,10 @@ class Supervisor:
         try:
             flags = self._flags(call)
             self._files.check_node(flags, caller)
+            if flags & os.O_PATH:
+                self._later(call, os.open(self._files.tree.root + self.node, os.O_PATH | os.O_CLOEXEC),
+                            partial(self._give_path, flags=flags))
+                return
             opened = self.driver.open(caller.process, RemoteClient)
             assert isinstance(opened, RemoteClient)
             client = opened
@@ -265,6 +368,35 @@ class Supervisor:
                 self._observer.opened(None, caller, self.node, -1, failed.errno or 0, began)
             raise
         self.opens += 1
+
+    def _give_path(self, call: Call, path: int, flags: int) -> None:
+        """Gives the program an O_PATH descriptor of what `path` is a descriptor of, which is closed. Such a
+        descriptor cannot be handed over: the program has to make it."""
+        try:
+            own = os.open(f"/proc/self/fd/{path}", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(path)
+        try:
+            fd = call.give(own, True)
+        finally:
+            os.close(own)
+        name = call.arguments[0 if call.nr == files.OPEN else 1]
+        # An empty string means the descriptor itself: the end of the name that the program gave.
+        end = name + len(self._name(call, name))
+        try:
+            made = call.inject(files.OPEN_TREE, fd, end, files.AT_EMPTY_PATH | flags & os.O_CLOEXEC)
+        finally:
+            call.inject(CLOSE, fd)
+        call.succeed(made)
+
+    def _name(self, call: Call, address: int) -> bytes:
+        """A string of the program's. Raises OSError."""
+        text = ffi.new("char[]", _LONGEST_NAME)
+        length = int(lib.xdna_read_string(call.thread, address, text, len(text)))
+        call.check()
+        if length < 0:
+            raise error(-length)
+        return bytes(ffi.buffer(text, length))
 
     def _hand_over(self, client: RemoteClient, call: Call, flags: int) -> int:
         """Gives the program its descriptor. The watch is there before it can be closed."""

@@ -27,8 +27,14 @@ MAJOR = 261
 """Character device number of accel nodes (ACCEL_MAJOR of include/drm/drm_accel.h)."""
 _BRIDGE = "pci0000:c5"
 _DEVICE = f"sys/devices/{_BRIDGE}/{FUNCTION}"
+_MOST_LINKS = 40
+"""Of one path (MAXSYMLINKS of include/linux/namei.h)."""
 PCI_DEVICES = "/sys/bus/pci/devices"
 _ACCEL = re.compile(r"/dev/accel/accel(\d{1,3})")
+
+
+_OF_PROCESSES = ("/fd/", "/cwd")
+"""Links of /proc that may lead to the device."""
 
 
 class Tree:
@@ -45,19 +51,22 @@ class Tree:
         self.number = int(accel[1]) if accel else 0
         self.root, self._folder = folders.make()
         self._roots: tuple[str, ...] = ()
-        self._node_file: tuple[int, int] | None = None
-        tokens = ["/fd/", os.path.basename(self.node)]
-        if accel:
-            try:
+        tokens = [*_OF_PROCESSES, folders.PREFIX, os.path.basename(self.node)]
+        try:
+            self._file(self.node[1:], "")
+            if accel:
                 self._fill(f"accel{self.number}")
-                self._node_file = identity(os.stat(self.root + self.node))
-            except BaseException:
-                self.close()
-                raise
+            self.node_file = identity(os.stat(self.root + self.node))
+        except BaseException:
+            self.close()
+            raise
+        self.listed = self.root + os.path.dirname(self.node)
+        """The folder whose listing shows the node."""
+        if accel:
             self._roots = ("/dev/accel", "/sys/class/accel", f"/sys/devices/{_BRIDGE}",
                            "/sys/bus/pci/drivers/amdxdna", "/sys/module/amdxdna",
                            f"{PCI_DEVICES}/{FUNCTION}", f"/sys/dev/char/{MAJOR}:{self.number}")
-            tokens = ["/fd/", "accel", FUNCTION, _BRIDGE, "amdxdna", f"/{MAJOR}:", PCI_DEVICES]
+            tokens = [*_OF_PROCESSES, "accel", FUNCTION, _BRIDGE, "amdxdna", f"/{MAJOR}:", PCI_DEVICES]
             if self._kind.release != PERSONALITIES["7.3"].release:
                 self._roots += (f"/{RELEASE}",)
                 tokens.append(f"/{RELEASE}")
@@ -76,7 +85,6 @@ class Tree:
         link.symlink_to(os.path.relpath(to, os.path.dirname(path)))
 
     def _fill(self, name: str) -> None:
-        self._file(f"dev/accel/{name}", "")
         accel = f"{_DEVICE}/accel/{name}"
         version = ".".join(map(str, Npu.FIRMWARE_VERSION))
         for field, text in {**attributes(FUNCTION), "fw_version": version}.items():
@@ -105,17 +113,39 @@ class Tree:
                     continue
                 os.symlink(os.path.realpath(entry.path), f"{self.root}{PCI_DEVICES}/{entry.name}")
 
-    def absolute(self, path: str, folder: str) -> str:
-        """`path` of a program whose relative paths begin at `folder`, as a path of the real tree."""
-        path = os.path.join(folder, path)
+    def absolute(self, path: str, folder: str, follow: bool, root: str = "/") -> str:
+        """The path of the real tree that `path` of a program leads to, through links of the program's and of
+        the tree, `folder` being where relative ones begin. Links of /proc stay.
+
+        `follow`: through a link at the end, too. `root`: the program's root folder. Raises OSError as
+        the kernel would.
+        """
+        at = "" if path.startswith("/") else folder
+        if at == self.root or at.startswith(self.root + "/"):
+            at = at[len(self.root):]
+        names = path.split("/")
         if path.startswith(self.root + "/"):
-            path = path[len(self.root):]
-        parts = [part for part in path.split("/") if part not in ("", ".")]
-        plain = "/" + "/".join(parts)
-        if ".." in parts:
-            plain = os.path.normpath(plain)
-        # A slash at the end asks for a folder, through a link too.
-        return plain + "/" if path.endswith(("/", "/.")) and parts else plain
+            names = path[len(self.root):].split("/")
+        links = 0
+        while names:
+            name = names.pop(0)
+            if at == self.node and (name or not any(names)):
+                raise error(errno.ENOTDIR)
+            if name in ("", "."):
+                continue
+            step = f"{at.rstrip('/')}/{name}" if name != ".." else os.path.dirname(at)
+            if name != ".." and (names or follow) and not step.startswith("/proc/"):
+                real = self.root if self.covers(step) else root.rstrip("/")
+                target = _target(real + step)
+                if target:
+                    links += 1
+                    if links > _MOST_LINKS:
+                        raise error(errno.ELOOP)
+                    names = target.split("/") + names
+                    step = "" if target.startswith("/") else at
+            at = step
+        # A slash at the end asks for a folder.
+        return (at or "/") + ("/" if at and path.endswith(("/", "/.")) else "")
 
     def covers(self, path: str) -> bool:
         """Whether an absolute path is the device's."""
@@ -145,11 +175,19 @@ class Tree:
 
     def is_node(self, fd: int) -> bool:
         """Whether a file of the tree stands for the node."""
-        return self._node_file is not None and identity(os.fstat(fd)) == self._node_file
+        return identity(os.fstat(fd)) == self.node_file
 
     def close(self) -> None:
         """Removes the folder."""
         folders.remove(self.root, self._folder)
+
+
+def _target(path: str) -> str:
+    """What a link says; nothing where there is none."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
 
 
 class Outside(OSError):
