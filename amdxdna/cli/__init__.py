@@ -70,7 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             return error.status
         return USAGE if isinstance(error, UsageError) else FAILED
 
-    return guarded(lambda: _run(words), lambda line: tell([f"amdxdna: {line}"]), failed)
+    def run() -> int:
+        try:
+            return _run(words)
+        except BrokenPipeError:
+            if as_json:  # a program asked for all of a document; a person who leaves `| head` knows
+                tell(["amdxdna: error: stdout cannot be written: its reader is gone"])
+            raise
+
+    return guarded(run, lambda line: tell([f"amdxdna: {line}"]), failed)
 
 
 def _run(words: list[str]) -> int:
