@@ -21,7 +21,7 @@ WORDS = {
     "xclbin": ["{folder}/example/{xclbin}"], "insts": ["{folder}/code"], "example": ["{folder}/new"],
     "run": ["{folder}/example/{xclbin}", "{folder}/code", "--in", "4096", "--out", "4096", *EMULATED],
     "selftest": EMULATED, "bench": EMULATED,
-    # These write their document to stderr, and leave stdout to the program: only a fault of theirs goes there.
+    # These write their document to stderr and leave stdout to the program: only faults of theirs go there.
     "trace": ["--nonsense", "--", "true"], "emulate": ["--nonsense", "--", "true"],
     "pyxrt": ["--nonsense", "--", "true.py"],
 }

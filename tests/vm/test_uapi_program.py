@@ -20,6 +20,7 @@ from .python_root import APP, HOME, PythonRoot, loaded_by
 
 PYTHON = f"PYTHONHOME={HOME} PYTHONPATH=/{APP} python3 -B -s"
 MODULES = ["amdxdna.cli.trace", "amdxdna.__main__", "amdxdna.trace.ptrace", "amdxdna.trace.summary",
+           "amdxdna.trace.text", "amdxdna.trace.timeline",
            "amdxdna.emu.seccomp.spawn", "amdxdna.errors", "locale", "shutil", "traceback"]
 PROGRAM = f"/sequence {NODE} /copy.pdi /copy.insts"
 PARTS = 13
