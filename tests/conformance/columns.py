@@ -48,7 +48,6 @@ _RAW_SINGLES: Column = {
     "commands.before_configuration": "the state is the low four bits of the firmware's status",
     "commands.foreign_pdi": "the state is the low four bits of the firmware's status",
     "commands.several_cus": "the state is the low four bits of the firmware's status",
-    "commands.argument_limit": "the state is the low four bits of the firmware's status",
     "commands.count_beyond_the_bo": "the state is the low four bits of the firmware's status",
 }
 _VIRTUAL: Column = {

@@ -44,7 +44,6 @@ LINUX_6_18: dict[str, Difference] = {
         "sends a command longer than its BO to the firmware", "START_NPU, count beyond the BO"),
     "commands.count_beyond_the_bo": Difference(
         "sends a command longer than its BO to the firmware", "state(packet) == ERROR"),
-    "commands.argument_limit": Difference("has room for more argument words", "27 argument words"),
     "contexts.task_limit_is_the_drivers": Difference(
         "does not know the query", "Operation not supported"),
     "contexts.resource_info": Difference("does not know the query", "Operation not supported"),

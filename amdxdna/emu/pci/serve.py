@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"emulate: --threads {options.threads}: negative", file=sys.stderr)
         return 2
     if len(str(options.vfio_user.absolute()).encode()) > _LONGEST_SOCKET:
-        print(f"emulate: {printable(options.vfio_user)}: longer than a Unix socket's path can be"
+        print(f"emulate: {printable(str(options.vfio_user))}: longer than a Unix socket's path can be"
               f" ({_LONGEST_SOCKET} bytes)", file=sys.stderr)
         return 2
     if options.print_qemu_args:
@@ -77,12 +77,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     firmware = FirmwareOptions(protocol=PROTOCOLS[options.protocol], slots=options.slots,
                                threads=options.threads)
     function = Npu2Function(firmware, log)
+    where = printable(str(options.vfio_user))
     try:
         server = Server(options.vfio_user, function, log)
     except OSError as error:
-        print(f"emulate: cannot listen on {printable(options.vfio_user)}: {error.strerror}", file=sys.stderr)
+        print(f"emulate: cannot listen on {where}: {error.strerror}", file=sys.stderr)
         return 1
-    print(f"listening on {printable(options.vfio_user)}; end with Ctrl-C", flush=True)
+    print(f"listening on {where}; end with Ctrl-C", flush=True)
     try:
         server.serve()
     except KeyboardInterrupt:
