@@ -136,7 +136,8 @@ def add_python(archive: Initramfs, folder: Path, bundle: Path | None) -> dict[st
         writer.tree("ours", Path(spec.origin).parent, f"{root.site}/{name}", _LEFT_OUT)
     loaded: Loaded = loaded_by(IMPORTED, CHECKOUT, RUNS)
     for path in loaded.files.values():
-        if not path.is_relative_to(CHECKOUT) and (target := root.site_target(path)) is not None:
+        # By the package's folder alone: an environment may lie in the checkout.
+        if (target := root.site_target(path)) is not None:
             writer.add("dependencies", path, target)
     for path in loaded.libraries:
         if (target := root.library_target(path)) is not None:

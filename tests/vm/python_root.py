@@ -124,11 +124,11 @@ class PythonRoot:
     def module(self, path: Path, own: Path) -> None:
         """One module's file, to its place in the guest."""
         real = Path(os.path.realpath(path))
-        if real.is_relative_to(own):
-            self._put("ours", real, f"{APP}/{real.relative_to(own)}")
-            return
         if (target := self.site_target(real)) is not None:
             self._module_at("dependencies", real, target)
+            return
+        if real.is_relative_to(own):  # after the packages: an environment may lie in the checkout
+            self._put("ours", real, f"{APP}/{real.relative_to(own)}")
             return
         if real.is_relative_to(self.host_stdlib):
             self._module_at("python", real, f"{self.stdlib}/{real.relative_to(self.host_stdlib)}")
