@@ -166,7 +166,7 @@ def test_commands(terminal: Terminal, tmp_path: Path) -> None:
     terminal.ask("/clear", "forgotten; the system message stays")
     terminal.ask("/undo", "nothing to take back")
     terminal.ask(f"/load {file}", "loaded 1 turn")
-    terminal.ask("/stats", "1 states kept")
+    terminal.ask("/stats", "2 states kept")
     terminal.ask("/think", "thinking is on")
     terminal.ask("think hard", "Done with think hard.\n")
     terminal.ask("/think off", "thinking is off")
