@@ -60,8 +60,9 @@ def test_contents(wheel: Path) -> None:
     assert "Requires-Python: >=3.10" in text
     assert {"amdxdna/py.typed", "qwen35/py.typed"} <= names
     assert not [name for name in names if name.startswith("tests/") or name.endswith((".c", ".o"))]
-    wanted = {f"{path.relative_to(ROOT)}" for path in (ROOT / "qwen35" / "data").rglob("*") if path.is_file()}
-    assert wanted <= names
+    for folder in (ROOT / "qwen35" / "data", ROOT / "qwen35" / "train" / "data"):
+        wanted = {f"{path.relative_to(ROOT)}" for path in folder.rglob("*") if path.is_file()}
+        assert wanted and wanted <= names
 
 
 @pytest.mark.parametrize("version", VERSIONS)

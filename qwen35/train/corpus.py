@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from . import phrases
+from .datafile import Named
 from .wordnet import PLURALS, Entry, WordNet, article, entries
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
@@ -155,28 +156,7 @@ def dressed(rng: random.Random, template: str) -> str:
     return text
 
 
-_SAY = {
-    "a thing people make": "what it is for",
-    "a part of the body": "where it is or what it does",
-    "a person": "who is called that",
-    "a place or natural thing": "what it is like",
-    "something in nature": "what happens",
-    "something in society": "what role it plays",
-    "something in science": "what it is made of or does",
-    "something written or said": "what it tells or is used for",
-    "a shape": "how it looks",
-    "a color": "what has that color",
-    "a time": "when or how long it is",
-    "an activity": "what people do",
-    "a field of study": "what it studies",
-    "a feeling": "how it feels",
-    "a state or quality": "what it is to have it",
-    "an amount": "how much it is",
-    "an illness": "what it does to people",
-    "a group": "who or what is in it",
-    "a verb": "what one does",
-    "an adjective": "how that is",
-}
+_SAY = dict(line.split(": ", 1) for line in Named("thoughts.txt").texts("told"))
 """What is told about a word of a kind; about the others, which kind of it the thing is."""
 
 
@@ -245,8 +225,7 @@ class Generator:
         return entry, phrase(template, entry.word, entry.kind.countable)
 
     def _talk(self) -> Turn:
-        groups = phrases.CHAT
-        answer, asked = groups[self.rng.choices(range(len(groups)), weights=[3, 3, 2, 1, 1, 1, 4])[0]]
+        answer, asked = self.rng.choices(phrases.CHAT, weights=phrases.CHAT_WEIGHTS)[0]
         return Turn(self.rng.choice(asked), answer)
 
     def text(self, exponent: float) -> Sample:

@@ -1,484 +1,65 @@
 """How the default model is asked: phrasings trained on and held out, and all that is not a word.
 
-In a phrasing `{w}` is the word and `{aw}` the word with its article when it takes one.
+In a phrasing `{w}` is the word, `{aw}` the word with its article when it takes one, `{W}` the word
+capitalised. The texts are data/phrases.txt and data/talk.txt.
 """
 
 from __future__ import annotations
 
-ASKED = (
-    "What is {aw}?",
-    "What's {aw}?",
-    "What does {w} mean?",
-    "What does the word {w} mean?",
-    "Define {w}.",
-    "Define the word {w}.",
-    "Tell me what {aw} is.",
-    "Tell me what {w} means.",
-    "Explain {w}.",
-    "Explain what {aw} is.",
-    "Explain the word {w}.",
-    "Can you tell me what {aw} is?",
-    "Can you explain what {w} means?",
-    "Do you know what {aw} is?",
-    "Do you know the word {w}?",
-    "What is the meaning of {w}?",
-    "What is the meaning of the word {w}?",
-    "Give me the meaning of {w}.",
-    "Give me a definition of {w}.",
-    "Give a short definition of {w}.",
-    "How would you define {w}?",
-    "How do you explain {aw}?",
-    "I want to know what {aw} is.",
-    "I want to know what {w} means.",
-    "Could you define {w}?",
-    "Could you tell me what {w} means?",
-    "Would you explain {w}?",
-    "Describe {aw}.",
-    "Tell me about {w}.",
-    "Tell me about the word {w}.",
-    "What do you know about {w}?",
-    "What can you say about {aw}?",
-    "Meaning of {w}?",
-    "Definition of {w}?",
-    "Please define {w}.",
-    "Please explain what {aw} is.",
-    "I do not know what {aw} is.",
-    "Who or what is {aw}?",
-    "What sort of thing is {aw}?",
-    "What kind of thing is {aw}?",
-    "My friend said {w}. What does it mean?",
-    "I read the word {w}. What is it?",
-    "In a book I found the word {w}.",
-    "Look up {w}.",
-    "Look up the word {w}.",
-    "What would you call {aw}?",
-    "Let me know what {w} means.",
-    "{w} means what?",
-    "Teach me the word {w}.",
-    "What is {w}?",
-    "How is {w} defined?",
-    "Have you heard of {w}?",
-    "Exactly what is {aw}?",
-    "I am wondering what {aw} might be.",
-    "{w} is meant to be what?",
-    "Define {w} for me.",
-    "Define the word {w} for me, would you?",
-    "Help me: what does {w} mean?",
-    "Help me learn the word {w}.",
-    "Any idea what {aw} is?",
-    "Would you mind telling me what {aw} is?",
-    "People keep saying {w}. What is that?",
-    "Remind me what {aw} is.",
-    "What on earth is {aw}?",
-    "Could you give me the meaning of {w}?",
-    "What would {aw} be?",
-    "What might {aw} be?",
-    "What do people mean when they say {w}?",
-    "Show me the definition of {w}.",
-    "I need the meaning of {w}.",
-    "I need to understand the word {w}.",
-    "I have never heard of {aw}.",
-    "I forgot what {aw} is.",
-    "What, precisely, is {aw}?",
-    "In short, what is {aw}?",
-    "In plain words, explain {w}.",
-    "Briefly, what is {aw}?",
-    "Let us talk about {w}.",
-    "What is your definition of {w}?",
-    "What did they mean by {w}?",
-    "I was asked what {aw} is.",
-    "My teacher wants to know what {w} means.",
-    "Is there a definition of {w}?",
-    "What should I know about {w}?",
-    "How do you say what {aw} is?",
-    "I am curious about {w}.",
-    "Quickly, define {w}.",
-    "What is this thing called {w}?",
-    "I keep hearing about {w}. What's that about?",
-    "I keep hearing about {w}, what's the story there?",
-    "{W}: what do people use that word for?",
-    "So what are people on about with {w}?",
-    "My kid asked about {aw}.",
-    "My daughter asked me about {w} and I had no answer.",
-    "Give me one sentence on {w}.",
-    "If someone says {w}, what do they have in mind?",
-    "When people say {w}, what are they talking about?",
-    "{W}? Never heard of it.",
-    "{W}? I have no clue.",
-    "{W} is a word I do not know.",
-    "{W} is new to me, what is it?",
-    "{W}, in one sentence.",
-    "{W} - explain.",
-    "The word is {w}.",
-    "The word {w}: what is it about?",
-    "Here is a word for you: {w}.",
-    "Somebody told me about {w}, but I did not get it.",
-    "A friend wanted to know about {w}.",
-    "They were talking about {aw} on the radio. What is it?",
-    "I saw the word {w} in the paper.",
-    "I came across {w} today.",
-    "I stumbled over the word {w}.",
-    "I am reading about {aw} and am lost.",
-    "I am stuck on the word {w}.",
-    "I can't remember what {w} means.",
-    "I don't get {w}.",
-    "I don't understand the word {w}.",
-    "I'm not sure what {aw} is.",
-    "I'm learning English. What does {w} mean?",
-    "I'm writing about {aw}. What is it, in a few words?",
-    "I'd like to hear about {w}.",
-    "I should know this, but what is {aw}?",
-    "I always mix it up: what is {aw}?",
-    "I have a question about {w}.",
-    "Is {aw} something I should know?",
-    "Is {w} a thing?",
-    "If I asked you what {aw} is, what would you answer?",
-    "Imagine I know nothing. What is {aw}?",
-    "For a child, what is {aw}?",
-    "For a crossword: {w}.",
-    "For my homework I have to explain {w}.",
-    "How would a dictionary explain {w}?",
-    "What would a dictionary say about {w}?",
-    "What does a dictionary tell us about {w}?",
-    "What comes to mind when you hear {w}?",
-    "What makes something {aw}?",
-    "What's the deal with {w}?",
-    "What's {w} supposed to mean?",
-    "What's {w} all about?",
-    "What's the word {w} about?",
-    "What the heck is {aw}?",
-    "Just tell me what {aw} is already.",
-    "Come on, what is {aw}?",
-    "Be so kind and explain {w} to me.",
-    "May I ask what {aw} is?",
-    "Sorry to bother you, but what is {aw}?",
-    "Excuse me, what is {aw}?",
-    "Would you be able to describe {aw}?",
-    "She asked him what {aw} was.",
-    "He wants to know what {w} means.",
-    "We were wondering about {w}.",
-    "You know {w}, right? What is it?",
-    "Everyone knows {w} but me.",
-    "Not everyone knows the word {w}. Do you?",
-    "One short line about {w}, please.",
-    "Fill me in on {w}.",
-    "Enlighten me about {w}.",
-    "Sum up {w} in a sentence.",
-)
+import re
+from collections.abc import Iterable
+
+from .datafile import Named, Section, sections
+
+_PLACES = re.compile(r"\{(.*?)\}")
+
+
+def checked(section: Section, names: Iterable[str]) -> tuple[str, ...]:
+    """The section's texts, whose `{...}` are all of `names`. Raises DataError."""
+    allowed = set(names)
+    for line in section.lines:
+        wrong = set(_PLACES.findall(line.text)) - allowed
+        if wrong or re.search(r"[{}]", _PLACES.sub("", line.text)):
+            may = ", ".join(f"{{{name}}}" for name in sorted(allowed))
+            raise line.error(f'"{line.text}" may hold {may or "no braces"} only')
+    return section.texts
+
+
+_PHRASES = Named("phrases.txt")
+
+
+def _asking(title: str) -> tuple[str, ...]:
+    return checked(_PHRASES.section(title), ("w", "aw", "W"))
+
+
+ASKED = _asking("asked")
 """Cores trained on; `dressed` multiplies them."""
-
-HELD_OUT = (
-    "Could you explain what {aw} is?",
-    "What is meant by {w}?",
-    "I would like a definition of {w}.",
-    "What exactly is {aw}?",
-    "Help me understand what {aw} is.",
-    "What is the definition of {w}?",
-    "In simple words, what is {aw}?",
-    "Say what {w} means.",
-    "Please tell me the meaning of the word {w}.",
-    "Would you tell me what {aw} is?",
-    "Can you define {w} for me?",
-    "I wonder what {aw} is.",
-)
+HELD_OUT = _asking("held out")
 """Never trained on."""
-
-FRESH = (
-    "I'd be glad to learn what {aw} is.",
-    "Got a definition for {w}?",
-    "Talk me through what {aw} is.",
-    "{W}, what is that?",
-    "How does one describe {aw}?",
-    "What does it mean to say {w}?",
-    "Can anyone say what {aw} is?",
-    "Spell out what {w} means.",
-    "Please clarify {w}.",
-    "What idea does the word {w} stand for?",
-    "Could someone break down {w} for me?",
-    "I came across {w} today; meaning?",
-    "Can I get a quick explanation of {w}?",
-    "{W}... what does that refer to?",
-    "Suppose I had never seen {aw}. What is it?",
-    "Pardon my ignorance, but what is {aw}?",
-    "Do me a favor and define {w}.",
-    "If you had to describe {aw}, what would you say?",
-    "The term {w}, please.",
-)
-"""Never trained on either. Scores on HELD_OUT, and on the first ten of these, led to more of ASKED; the last
-nine were written while the shipped model was in training."""
-
-BARE = (
-    *["{w}"] * 5,
-    *["{W}"] * 4,
-    "{w}?",
-    "{W}?",
-    "{W}.",
-    "{w} meaning",
-    "{W} definition",
-    "define {w}",
-    "what is {aw}",
-    "what does {w} mean",
-    "what is {w}",
-)
+FRESH = _asking("fresh")
+"""Never trained on either."""
+BARE = _asking("bare")
 """The word alone or nearly, as typed in a hurry."""
+FOLLOW_UPS = _asking("follow-ups")
+FOLLOW_UPS_HELD_OUT = _asking("follow-ups held out")
+OPENINGS = _PHRASES.texts("openings")
+ENDINGS = _PHRASES.texts("endings")
+SYSTEMS = _PHRASES.texts("systems")
 
-OPENINGS = (
-    "",
-    "",
-    "",
-    "",
-    "",
-    "Please: ",
-    "Hi! ",
-    "Hello. ",
-    "Hey, ",
-    "OK. ",
-    "Now ",
-    "Quick question: ",
-    "One more: ",
-)
-ENDINGS = (
-    "",
-    "",
-    "",
-    "",
-    "",
-    "",
-    " Thanks.",
-    " Thank you!",
-    " Please.",
-    " Keep it short.",
-    " Answer in one sentence.",
-)
-
-FOLLOW_UPS = (
-    "And what is {aw}?",
-    "and what is {aw}?",
-    "And {aw}?",
-    "And {w}?",
-    "What about {aw}?",
-    "What about {w}?",
-    "and {w}?",
-    "And what does {w} mean?",
-    "Now tell me what {aw} is.",
-    "And the word {w}?",
-    "Then what is {aw}?",
-    "OK. And {aw}?",
-    "Also {w}.",
-    "{W}?",
-    "{w}",
-    "What is {aw}?",
-    "Next: {w}.",
-    "And can you define {w}?",
-    "And what would {aw} be?",
-    "OK, next one: {w}.",
-    "Good. Now {w}.",
-    "I see. What about the word {w}?",
-    "And if I say {w}?",
-    "One more word: {w}.",
-    "Tell me about {aw} too.",
-    "Can you also explain {w}?",
-    "And this one: {w}?",
-    "Got it, and {aw}?",
-    "Now define {w}.",
-    "And then there is {w}.",
-)
-FOLLOW_UPS_HELD_OUT = (
-    "And what's {aw}?",
-    "How about {aw}?",
-    "Thanks. And what is {aw}?",
-    "And do you know {w}?",
-)
-
-NAME = "I am a small demonstration model with the architecture of Qwen3.5."
-CAN = "I can say what common words mean and describe simple pictures."
 UNKNOWN = "Sorry, I do not know that word."
-OTHER = "Sorry, I can only say what common words mean and describe simple pictures."
 
-CHAT: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (
-        "Hello! Ask me what a word means.",
-        (
-            "Hello",
-            "Hello!",
-            "Hello.",
-            "hello",
-            "Hi",
-            "Hi!",
-            "hi",
-            "Hey",
-            "hey",
-            "Hey!",
-            "Good morning",
-            "Good morning!",
-            "Good evening.",
-            "Good afternoon!",
-            "Hello there!",
-            "Hi there",
-            "Greetings!",
-            "Hello, model!",
-            "Good day",
-            "Hey there!",
-            "Hello, how can I start?",
-            "Morning!",
-            "Howdy",
-            "Nice to meet you.",
-            "Hi, anybody there?",
-        ),
-    ),
-    (
-        f"{NAME} {CAN}",
-        (
-            "Who are you?",
-            "who are you",
-            "What are you?",
-            "what are you?",
-            "Tell me who you are.",
-            "What is your name?",
-            "What's your name?",
-            "Are you a robot?",
-            "Are you an AI?",
-            "Introduce yourself.",
-            "Are you Qwen?",
-            "Which model are you?",
-            "What model is this?",
-            "Who am I talking to?",
-            "Tell me about yourself.",
-            "So who exactly am I chatting with?",
-            "Did a human write you?",
-            "What sort of program are you?",
-        ),
-    ),
-    (
-        CAN,
-        (
-            "What can you do?",
-            "what can you do?",
-            "Help",
-            "help",
-            "Help me",
-            "How can you help me?",
-            "What do you know?",
-            "What should I ask?",
-            "What can I ask you?",
-            "How does this work?",
-            "What are you able to do?",
-            "What are you good at?",
-            "Which questions can you answer?",
-        ),
-    ),
-    (
-        "I am well, thank you. Which word shall I explain?",
-        (
-            "How are you?",
-            "how are you?",
-            "How are you doing?",
-            "How do you do?",
-            "How is it going?",
-            "Are you well?",
-            "Everything all right with you?",
-            "How has your day been?",
-        ),
-    ),
-    (
-        "You are welcome!",
-        (
-            "Thanks",
-            "Thanks!",
-            "thanks",
-            "Thank you",
-            "Thank you!",
-            "thank you",
-            "Thank you very much!",
-            "Great, thanks.",
-            "That helps, thank you.",
-            "Nice, thank you.",
-            "Cheers, that was useful.",
-            "Perfect, thanks a lot!",
-        ),
-    ),
-    (
-        "Goodbye!",
-        (
-            "Bye",
-            "bye",
-            "Bye!",
-            "Goodbye",
-            "Goodbye!",
-            "Good night",
-            "See you",
-            "See you later!",
-            "That is all, bye.",
-            "I have to go now.",
-        ),
-    ),
-    (
-        OTHER,
-        (
-            "What is the weather today?",
-            "What is the weather like tomorrow?",
-            "Write a poem about love.",
-            "Write a story.",
-            "Tell me a joke.",
-            "What is two plus two?",
-            "What is 2+2?",
-            "How much is 10 times 3?",
-            "Who is the president of France?",
-            "What is the capital of Japan?",
-            "Write a Python program.",
-            "Translate hello into French.",
-            "What time is it?",
-            "What day is it today?",
-            "How old are you?",
-            "Where do you live?",
-            "How far is the moon?",
-            "Who wrote Hamlet?",
-            "Sing me a song.",
-            "Give me a recipe for cake.",
-            "Why is the sky blue?",
-            "Can you help me with my homework?",
-            "Summarize this text.",
-            "What is the news?",
-            "Play some music.",
-            "Who won the game?",
-            "How do I get to London?",
-            "Fix my code.",
-            "Count to ten.",
-            "What should I eat?",
-            "Do you like me?",
-            "Are you happy?",
-            "When was the war?",
-            "How many people live in China?",
-            "What is the square root of 9?",
-            "Write an email to my teacher.",
-            "Tell me a story about a dog.",
-            "What is the best car?",
-            "Is it going to rain?",
-            "Open the door.",
-            "Buy me a coffee.",
-            "Why do birds fly?",
-            "Set an alarm for seven.",
-            "Book me a table for two.",
-            "Recommend a good film.",
-            "Who is the tallest man alive?",
-            "Is there life on other planets?",
-            "Please draw a cat for me.",
-            "Call my mother.",
-            "What did I say yesterday?",
-            "Which team plays tonight?",
-            "Can you search the internet for me?",
-            "Turn off the lights.",
-            "How much does a house cost?",
-            "What is 15 minus 7?",
-            "Tell me who will win the election.",
-        ),
-    ),
-)
+
+def _talk() -> tuple[tuple[int, str, tuple[str, ...]], ...]:
+    found = []
+    for section in sections("talk.txt"):
+        often, answer = section.want("how often", "answer")
+        if not often.isdigit():
+            raise section.title.error(f'"{often}" is not a whole number: how often the answer is drawn')
+        found.append((int(often), answer, section.texts))
+    return tuple(found)
+
+
+_TALK = _talk()
+CHAT: tuple[tuple[str, tuple[str, ...]], ...] = tuple((answer, asked) for _, answer, asked in _TALK)
 """Answers and what leads to them."""
-
-SYSTEMS = (
-    "You are a helpful assistant.",
-    "You are Qwen, a helpful assistant.",
-    "Answer briefly.",
-    "Be concise.",
-)
+CHAT_WEIGHTS: tuple[int, ...] = tuple(often for often, _, _ in _TALK)

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageDraw
 
+from .datafile import sections
+from .phrases import checked
+
 PATCH, CELL = 8, 16
 """Pixels of a side of a patch and of an image token's cell."""
 COLOURS: dict[str, tuple[int, int, int]] = {
@@ -48,156 +51,22 @@ HELD_OUT = frozenset(
 SIZES = ((64, 64), (64, 64), (64, 64), (64, 48), (48, 64))
 """Widths and heights drawn, all of them fixed points of the image processor's resizing."""
 
-QUESTIONS: dict[str, tuple[str, ...]] = {
-    "what": (
-        "Can you tell me what is in the picture?",
-        "Can you describe it?",
-        "What does it show?",
-        "What do we see here?",
-        "Please describe this image.",
-        "Tell me what you see in this image.",
-        "Explain the picture.",
-        "What is here?",
-        "Look at the picture. What is it?",
-        "What is this?",
-        "What is in this picture?",
-        "What is in the picture?",
-        "What do you see?",
-        "What can you see?",
-        "What does the picture show?",
-        "What do you see in the picture?",
-        "Name what you see.",
-        "what is this",
-        "What's in the picture?",
-        "Tell me what is in the picture.",
-        "What is shown here?",
-        "Describe this picture.",
-        "Describe the picture.",
-        "Describe the image.",
-        "Describe it.",
-        "Please describe the picture.",
-        "What is in this image?",
-        "Describe what you see.",
-    ),
-    "colour": (
-        "Can you tell me the color?",
-        "Say which color it is.",
-        "Of what color is the {s}?",
-        "What color do you see?",
-        "The color of the {s}?",
-        "Which color does it have?",
-        "What color is this {s}?",
-        "What color is it?",
-        "What colour is it?",
-        "What color is the {s}?",
-        "What colour is the {s}?",
-        "Which color is the {s}?",
-        "Which colour do you see?",
-        "What is the color of the {s}?",
-        "Name the color.",
-        "Tell me the color.",
-    ),
-    "shape": (
-        "Can you tell me the shape?",
-        "What is its shape?",
-        "What kind of figure is it?",
-        "Which figure do you see?",
-        "Say what shape it is.",
-        "Tell me what shape this is.",
-        "What shape is it?",
-        "What shape is this?",
-        "Which shape is it?",
-        "Which shape do you see?",
-        "What shape is in the picture?",
-        "Name the shape.",
-        "Tell me the shape.",
-        "What is the {c} shape?",
-    ),
-    "count": (
-        "What is the number of {s}s?",
-        "Number of shapes?",
-        "Can you count the {s}s?",
-        "Say how many {s}s there are.",
-        "How many {s}s does the picture show?",
-        "Do you know how many shapes there are?",
-        "How many shapes can be seen?",
-        "Count them.",
-        "How many {s}s in total?",
-        "Can you tell me how many {s}s you see?",
-        "How many shapes are there?",
-        "How many shapes do you see?",
-        "How many are there?",
-        "Count the shapes.",
-        "How many {s}s are there?",
-        "How many {s}s do you see?",
-        "Count the {s}s.",
-        "How many {s}s are in the picture?",
-        "How many shapes are in the picture?",
-    ),
-    "place": (
-        "Where in the image is the {s}?",
-        "Can you tell me where the {s} is?",
-        "On which side is the {s}?",
-        "Where do I find the {s}?",
-        "Where can I find the {s}?",
-        "In this image, where is the shape?",
-        "Looking at the picture, where is it?",
-        "Do you see where the {s} is?",
-        "Where exactly is the {s}?",
-        "Position of the {s}?",
-        "Say where the {s} is.",
-        "Locate the {s}.",
-        "Where can it be seen?",
-        "Where is it?",
-        "Where is the {s}?",
-        "Where is the shape?",
-        "Where is the {c} {s}?",
-        "Where in the picture is it?",
-        "Where do you see the {s}?",
-        "In which part of the picture is it?",
-        "Tell me where the {s} is.",
-    ),
-    "left": (
-        "On the left, what do you see?",
-        "What can you see on the left side?",
-        "Say what is on the left.",
-        "Describe the left side.",
-        "Which shape is on the left?",
-        "What is on the left?",
-        "What do you see on the left?",
-        "What is at the left?",
-    ),
-    "right": (
-        "On the right, what do you see?",
-        "What can you see on the right side?",
-        "Say what is on the right.",
-        "Describe the right side.",
-        "Which shape is on the right?",
-        "What is on the right?",
-        "What do you see on the right?",
-        "What is at the right?",
-    ),
-}
-QUESTIONS_HELD_OUT: dict[str, tuple[str, ...]] = {
-    "what": ("What does this image show?", "Can you describe the picture?", "What do you see here?"),
-    "colour": ("What color does the {s} have?", "Tell me the color of the {s}."),
-    "shape": ("Tell me which shape it is.", "What kind of shape is it?"),
-    "count": ("How many {s}s can you see?", "Tell me how many shapes there are."),
-    "place": ("Where can you see the {s}?", "In the picture, where is the {s}?"),
-    "left": ("Tell me what is on the left.",),
-    "right": ("Tell me what is on the right.",),
-}
 
-QUESTIONS_FRESH: dict[str, tuple[str, ...]] = {
-    "what": ("Give a description of this.", "What have we got here?"),
-    "colour": ("Give me the color of the {s}.", "How would you name this color?"),
-    "shape": ("Give me the shape.", "How would you name this shape?"),
-    "count": ("Give me the number of shapes.", "How many {s}s have been drawn?"),
-    "place": ("Whereabouts is the {s}?", "Give me the place of the {s}."),
-    "left": ("What stands on the left?",),
-    "right": ("What stands on the right?",),
-}
-"""Written when the training had ended, as phrases.FRESH."""
+def _questions(wanted: str) -> dict[str, tuple[str, ...]]:
+    found = {}
+    for section in sections("questions.txt"):
+        kind, group = section.want("kind", "set")
+        if group == wanted:
+            found[kind] = checked(section, ("s", "c"))
+    return found
+
+
+QUESTIONS = _questions("trained")
+"""Phrasings by kind; `{s}` is the shape, `{c}` its colour."""
+QUESTIONS_HELD_OUT = _questions("held out")
+"""Never trained on."""
+QUESTIONS_FRESH = _questions("fresh")
+"""Never trained on either."""
 
 
 @dataclass(frozen=True)

@@ -9,177 +9,23 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from .pinned import DROPPED, PINNED
-from .words import FIRST, KINDS, Kind
+from .datafile import Named
+from .words import DROPPED, FIRST, KINDS, PINNED, Kind
 
 MAX_WORDS = 13
 """Longest gloss kept, in words: a longer one costs more training than one more word does."""
 
 _PARTS = {"noun": "noun", "verb": "verb", "adj": "adj"}
-_LEXNAMES = [
-    "adj.all",
-    "adj.pert",
-    "adv.all",
-    "noun.Tops",
-    "noun.act",
-    "noun.animal",
-    "noun.artifact",
-    "noun.attribute",
-    "noun.body",
-    "noun.cognition",
-    "noun.communication",
-    "noun.event",
-    "noun.feeling",
-    "noun.food",
-    "noun.group",
-    "noun.location",
-    "noun.motive",
-    "noun.object",
-    "noun.person",
-    "noun.phenomenon",
-    "noun.plant",
-    "noun.possession",
-    "noun.process",
-    "noun.quantity",
-    "noun.relation",
-    "noun.shape",
-    "noun.state",
-    "noun.substance",
-    "noun.time",
-    "verb.body",
-    "verb.change",
-    "verb.cognition",
-    "verb.communication",
-    "verb.competition",
-    "verb.consumption",
-    "verb.contact",
-    "verb.creation",
-    "verb.emotion",
-    "verb.motion",
-    "verb.perception",
-    "verb.possession",
-    "verb.social",
-    "verb.stative",
-    "verb.weather",
-    "adj.ppl",
-]
-_CUTS = (
-    " having ",
-    " that ",
-    " which ",
-    " whose ",
-    " where ",
-    " who ",
-    " when ",
-    " with ",
-    " usually ",
-    ", ",
-    ": ",
-)
-_ARTICLES = (
-    "a ",
-    "an ",
-    "the ",
-    "any ",
-    "any of ",
-    "one ",
-    "either ",
-    "someone ",
-    "something ",
-    "each ",
-    "two ",
-)
-_HEAD_ENDS = frozenset(
-    [
-        "of",
-        "with",
-        "having",
-        "used",
-        "that",
-        "for",
-        "in",
-        "on",
-        "to",
-        "from",
-        "by",
-        "at",
-        "found",
-        "consisting",
-        "made",
-        "which",
-        "who",
-        "whose",
-        "native",
-        "resembling",
-        "containing",
-        "living",
-        "and",
-        "or",
-        "covered",
-        "worn",
-        "where",
-        "as",
-        "like",
-        "bearing",
-        "related",
-        "between",
-        "able",
-    ]
-)
-_DANGLING = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "any",
-        "are",
-        "by",
-        "concerned",
-        "covered",
-        "deals",
-        "especially",
-        "for",
-        "from",
-        "in",
-        "is",
-        "of",
-        "on",
-        "or",
-        "so",
-        "such",
-        "that",
-        "the",
-        "to",
-        "typically",
-        "usually",
-        "whose",
-        "which",
-        "with",
-        "one",
-        "those",
-        "their",
-        "its",
-        "supplied",
-        "made",
-        "used",
-        "having",
-        "arising",
-        "body",
-    ]
-)
-_NO_ARTICLE_HEADS = frozenset(
-    ["young", "lack", "food", "water", "meat", "flesh", "money", "equipment", "clothing", "furniture"]
-)
-
-
-_ONE = "sun earth moon sky horizon equator universe internet world ground future past"
-_THE = frozenset(_ONE.split())
-"""There is one of each: they take "the"."""
-_MANY = (
-    "scissors glasses sunglasses headphones clothes pliers binoculars shorts trousers jeans pajamas stairs "
-    "dice bacteria police"
-)
-PLURALS = frozenset(_MANY.split())
+_LEXNAMES = Named("wordnet.txt").words("files")
+"""Lexicographer files by their number."""
+_ENGLISH = Named("english.txt")
+_CUTS = _ENGLISH.texts("cuts")
+_ARTICLES = _ENGLISH.texts("articles")
+_HEAD_ENDS = frozenset(_ENGLISH.words("head ends"))
+_DANGLING = frozenset(_ENGLISH.words("dangling"))
+_NO_ARTICLE_HEADS = frozenset(_ENGLISH.words("no article"))
+_THE = frozenset(_ENGLISH.words("one of its kind"))
+PLURALS = frozenset(_ENGLISH.words("plurals"))
 """Words that take "are"."""
 
 
