@@ -4,9 +4,10 @@ Python runs signal handlers in the main thread, between any two of its bytecodes
 (KeyboardInterrupt, SystemExit, an exception of the user's) leaves whatever function it finds there. A kernel
 does not know this: a system call is over, or was never begun, when the handler runs.
 :func:`uninterrupted` calls a function in that way. Meanwhile each Python handler is replaced by one that
-notes the signal; at the end the handlers are back and the signals are sent again, so that a handler's
-exception comes out of the call when its work is whole. :func:`interruptible` is the way out for a wait
-inside: handlers run, and raise, in it.
+notes the signal; at the end the handlers are back and those of the noted signals are called, so that a
+handler's exception comes out of the call when its work is whole. (They are not sent again: who listens on
+:func:`signal.set_wakeup_fd`, as asyncio does, was told when the signal came.) :func:`interruptible` is the
+way out for a wait inside: handlers run, and raise, in it.
 
 Only the main thread is concerned; elsewhere both are plain calls. SIG_DFL, SIG_IGN and handlers in C stay as
 they are. Handlers themselves can be replaced by :func:`signal.signal` at any time but within a section.
@@ -41,11 +42,10 @@ _c: Any = importlib.import_module("_signal")
 _get: Callable[[int], Any] = _c.getsignal
 _set: Callable[[int, Any], Any] = _c.signal
 
-_LATER = ("HUP", "INT", "QUIT", "USR1", "USR2", "PIPE", "ALRM", "TERM", "CHLD", "CONT", "TSTP", "XCPU",
-          "VTALRM", "PROF", "WINCH")
-_NUMBERS = tuple(int(getattr(signal, "SIG" + name)) for name in _LATER)
-"""The signals that are put off: not those of a fault, which cannot wait, nor the real-time ones and those
-that tell of a terminal's or a socket's state: each costs every section the time to ask for its handler."""
+_NUMBERS = tuple(sorted(int(number) for number in signal.valid_signals() - {
+    signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}))
+"""The signals that are put off: every one but KILL and STOP, which have no handlers, and those of a fault:
+the instruction that made it is repeated as soon as Python has noted it, so no handler in Python ends it."""
 
 
 class _Main:
@@ -57,7 +57,9 @@ class _Main:
         """In a section, and not in one of its waits."""
         self.replaced = False
         """The handlers in `numbers` are :meth:`note`."""
-        self.noted: list[int] = []
+        self.noted: dict[int, FrameType | None] = {}
+        """Signals that came in the section, in their order, with the frames they found: each number once, as
+        the kernel keeps a blocked one."""
         self.originals: dict[int, Any] = {}
         self.seen: list[Any] = []
         """The handlers of all signals when `numbers` was made."""
@@ -68,7 +70,7 @@ class _Main:
     def note(self, number: int, frame: FrameType | None) -> None:
         """Handles a signal: in a section later; in its waits, and while the handlers are exchanged, now."""
         if self.noting:
-            self.noted.append(number)
+            self.noted.setdefault(number, frame)
         else:
             self.originals[number](number, frame)
 
@@ -116,7 +118,7 @@ def uninterrupted(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
         finally:
             main.noting = False
             if main.noted:
-                _send_again()
+                _handle_noted()
     found = [*map(_get, _NUMBERS)]
     if found != main.seen:
         main.look(found)
@@ -139,7 +141,7 @@ def uninterrupted(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
             raise
         finally:
             if main.noted:
-                _send_again()
+                _handle_noted()
 
 
 def _restore() -> None:
@@ -154,14 +156,21 @@ def _restore() -> None:
         raise
 
 
-def _send_again() -> None:
-    """Sends the signals that were noted to this thread again, whatever their handlers raise."""
-    noted = _main.noted
-    while noted:
-        try:
-            signal.raise_signal(noted.pop(0))
-        finally:
-            _send_again()
+def _handle_noted() -> None:
+    """Calls the handlers of the signals that were noted, whatever each raises."""
+    main = _main
+    try:
+        while main.noted:
+            number = next(iter(main.noted))
+            frame = main.noted.pop(number)
+            handler = _get(number)
+            if handler is main.handler:
+                handler = main.originals[number]
+            if callable(handler):  # none that ran before has taken it away
+                handler(number, frame)
+    finally:
+        if main.noted:
+            _handle_noted()
 
 
 def interruptible(wait: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -172,7 +181,7 @@ def interruptible(wait: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     try:
         main.noting = False
         if main.noted:
-            _send_again()
+            _handle_noted()
         return wait(*args, **kwargs)
     finally:
         main.noting = True

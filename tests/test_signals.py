@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
@@ -218,6 +219,84 @@ def test_a_child_of_another_thread_is_in_no_section():
 
     uninterrupted(work)
     assert status == [0]
+
+
+FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+
+
+@pytest.mark.parametrize("number", sorted(signal.valid_signals() - FAULTS - {signal.SIGKILL, signal.SIGSTOP}))
+def test_handlers_of_all_signals_wait_for_the_end(number, handlers):
+    """Also of those that few programs handle: SIGIO, SIGURG, the real-time ones."""
+    done = []
+
+    def work():
+        signal.raise_signal(number)
+        done.append("after the signal")
+
+    before = signal.signal(number, handlers["stop"])
+    try:
+        with pytest.raises(Stop):
+            uninterrupted(work)
+        assert signal.getsignal(number) is handlers["stop"]
+    finally:
+        signal.signal(number, before)
+    assert done == ["after the signal"]
+
+
+def test_asyncio_hears_of_each_signal_once():
+    calls = []
+
+    async def main():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGALRM, calls.append, 1)
+        for sent in range(1, 6):
+            uninterrupted(signal.raise_signal, signal.SIGALRM)
+            uninterrupted(interruptible, signal.raise_signal, signal.SIGALRM)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert len(calls) == 2 * sent
+
+    asyncio.run(main())
+
+
+def test_a_handler_gets_the_frame_that_the_signal_found():
+    frames = []
+
+    def work():
+        signal.raise_signal(signal.SIGALRM)
+
+    before = signal.signal(signal.SIGALRM, lambda number, frame: frames.append(frame))
+    uninterrupted(work)
+    signal.signal(signal.SIGALRM, before)
+    assert [frame.f_code for frame in frames] == [work.__code__]
+
+
+def test_a_storm_in_a_section_ends_as_one_signal():
+    """As the kernel keeps a blocked one; thousands that raise must not nest."""
+
+    def work():
+        for _ in range(5000):
+            signal.raise_signal(signal.SIGUSR1)
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(End) as caught:
+        uninterrupted(work)
+    assert isinstance(caught.value.__context__, Stop) and caught.value.__context__.__context__ is None
+
+
+def test_a_handler_that_another_takes_away_is_not_called():
+    """CPython ignores a signal whose handler is gone when its turn comes."""
+
+    def take_away(number, frame):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+    def work():
+        signal.raise_signal(signal.SIGVTALRM)
+        signal.raise_signal(signal.SIGALRM)
+
+    before = signal.signal(signal.SIGVTALRM, take_away), signal.signal(signal.SIGALRM, take_away)
+    uninterrupted(work)
+    signal.signal(signal.SIGVTALRM, before[0])
+    assert signal.signal(signal.SIGALRM, before[1]) == signal.SIG_DFL
 
 
 def test_random_signals_find_everything_done(handlers):
