@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from amdxdna._native import ffi, lib
+from amdxdna.emu.driver.bo import AddressMap
 from amdxdna.emu.driver.device import HOLDER_PID
-from amdxdna.emu.driver.ranges import AddressMap, RangeAllocator
+from amdxdna.emu.driver.ranges import RangeAllocator
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.node import EmuNode
 from amdxdna.emu.npu import HEAP_CHUNK, Status, context, lend

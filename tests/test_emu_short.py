@@ -13,7 +13,7 @@ import pytest
 
 from amdxdna._native import ffi
 from amdxdna.device import Device
-from amdxdna.emu.driver import jobs, memory
+from amdxdna.emu.driver import jobs, memory, objects
 from amdxdna.emu.faults import Fault, Faults
 from amdxdna.emu.kernels import Family, stream, work
 from amdxdna.emu.npu import Reply, Slot, Status
@@ -239,8 +239,8 @@ def handler() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("place", [
-    (lend_module, "lend"), (lend_module, "_run"), (lend_module, "_execute"), (jobs.Job, "reply"),
-    (jobs, "finish"), (jobs.Job, "settle"), (jobs, "_start"), (memory.DeviceMemory, "begin"),
+    (lend_module, "lend"), (lend_module, "_run"), (lend_module, "_execute"), (jobs, "answered"),
+    (jobs, "finish"), (objects.Job, "settle"), (jobs, "_start"), (memory.DeviceMemory, "begin"),
     (memory.DeviceMemory, "end"), (context_module.Context, "enqueue"), (context_module.Context, "end"),
 ], ids=lambda place: place[1])
 @pytest.mark.parametrize("when", ["before", "after"])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from amdxdna.emu.driver.teardown import flush
 
 if TYPE_CHECKING:
-    from amdxdna.emu.driver.client import Client
+    from amdxdna.emu.driver.objects import Client
 
 _STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.system", "os.posix_spawn", "os.spawn"})
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()

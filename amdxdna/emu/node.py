@@ -17,10 +17,10 @@ import threading
 from amdxdna.emu import children
 from amdxdna.emu.driver import store
 from amdxdna.emu.driver.bo import Bo
-from amdxdna.emu.driver.client import Client
 from amdxdna.emu.driver.device import EmuDriver, shutdown_all
+from amdxdna.emu.driver.errors import error
 from amdxdna.emu.driver.memory import PAGE, page_align
-from amdxdna.emu.driver.store import error
+from amdxdna.emu.driver.objects import Client
 from amdxdna.emu.options import EmuOptions
 from amdxdna.emu.pci.sysfs import FUNCTION, attributes
 from amdxdna.errors import Closed, from_errno

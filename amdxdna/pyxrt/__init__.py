@@ -15,10 +15,11 @@ from amdxdna.pyxrt import ext
 from amdxdna.pyxrt.buffers import bo
 from amdxdna.pyxrt.calls import incompatible
 from amdxdna.pyxrt.contexts import hw_context
-from amdxdna.pyxrt.devices import device, enumerate_devices, uuid
+from amdxdna.pyxrt.devices import device, enumerate_devices
 from amdxdna.pyxrt.enums import ert_cmd_state, xclBOSyncDirection, xrt_info_device, xrt_msg_level
 from amdxdna.pyxrt.kernels import kernel, run
 from amdxdna.pyxrt.runlists import runlist
+from amdxdna.pyxrt.uuids import uuid
 from amdxdna.pyxrt.xclbins import xclbin
 
 XCL_BO_FLAGS_NONE = 0

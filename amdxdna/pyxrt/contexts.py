@@ -6,8 +6,9 @@ from typing import Any
 
 from amdxdna.hwctx import HwContext, QoS
 from amdxdna.pyxrt.calls import incompatible, refuse, select, settings, text, translated
-from amdxdna.pyxrt.devices import device, uuid
+from amdxdna.pyxrt.devices import device
 from amdxdna.pyxrt.enums import Enumeration, enumeration
+from amdxdna.pyxrt.uuids import uuid
 from amdxdna.pyxrt.xclbins import xclbin
 
 # XRT's name of a setting -> the field of the driver's QoS block (xdna-driver's src/shim/hwctx.cpp).

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import threading
 import uuid as _uuid
 import warnings
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amdxdna import sysfs
 from amdxdna.device import Device
 from amdxdna.errors import NoDevice
 from amdxdna.pyxrt.calls import incompatible, refuse, select, text, translated, whole
 from amdxdna.pyxrt.enums import xrt_info_device
-
-if TYPE_CHECKING:
-    from amdxdna.pyxrt.xclbins import xclbin
+from amdxdna.pyxrt.uuids import uuid
+from amdxdna.pyxrt.xclbins import xclbin
 
 DEVICE = "AMDXDNA_PYXRT_DEVICE"
 """Environment: what device 0 is, as ``Device.open`` takes it. The emulated NPU is never taken unasked."""
@@ -34,22 +32,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-class uuid:
-    """What identifies an xclbin. Two are equal when they are the same object, as XRT's are."""
-
-    __module__ = "pyxrt"
-
-    def __init__(self, text: str) -> None:
-        if not isinstance(text, str):
-            incompatible("__init__", text)
-        found = re.fullmatch(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", text)
-        self._uuid = _uuid.UUID(text) if found else _uuid.UUID(int=0)
-
-    def to_string(self) -> str:
-        """The text."""
-        return str(self._uuid)
 
 
 def enumerate_devices() -> int:
@@ -115,8 +97,6 @@ class device:
 
     def register_xclbin(self, file: xclbin) -> uuid:
         """Makes `file` known to contexts of this device."""
-        from amdxdna.pyxrt.xclbins import xclbin
-
         if not isinstance(file, xclbin):
             incompatible("register_xclbin", self, file)
         self._registered[file.read.uuid] = file
@@ -125,8 +105,6 @@ class device:
 
     def load_xclbin(self, file: xclbin | str) -> uuid:
         """Registers a file. XRT's own fails on every NPU."""
-        from amdxdna.pyxrt.xclbins import xclbin
-
         if not isinstance(file, (str, xclbin)):
             incompatible("load_xclbin", self, file)
         warnings.warn("device.load_xclbin is deprecated: use register_xclbin and hw_context",

@@ -16,8 +16,9 @@ from amdxdna.packet import State
 from amdxdna.pyxrt.buffers import bo
 from amdxdna.pyxrt.calls import INT, incompatible, refuse, select, text, translated, whole
 from amdxdna.pyxrt.contexts import hw_context
-from amdxdna.pyxrt.devices import device, uuid
+from amdxdna.pyxrt.devices import device
 from amdxdna.pyxrt.enums import Enumeration, enumeration, ert_cmd_state
+from amdxdna.pyxrt.uuids import uuid
 from amdxdna.restart import Restartable
 
 _HEAD = 8

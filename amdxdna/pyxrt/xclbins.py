@@ -7,7 +7,7 @@ from typing import Any
 
 from amdxdna.errors import BadXclbin
 from amdxdna.pyxrt.calls import refuse, select, text
-from amdxdna.pyxrt.devices import uuid
+from amdxdna.pyxrt.uuids import uuid
 from amdxdna.xclbin import Xclbin, metadata
 
 

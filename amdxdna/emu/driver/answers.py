@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from amdxdna.emu.driver import packet
+from amdxdna.emu.driver import minors, packet
+from amdxdna.emu.driver.objects import Job
 from amdxdna.emu.driver.packet import State
-from amdxdna.emu.driver.queries import HEALTH_MINOR
-
-if TYPE_CHECKING:
-    from amdxdna.emu.driver.jobs import Job
-    from amdxdna.emu.npu import Health, Reply
+from amdxdna.emu.npu import Health, Reply
 
 _MASK = 0xFFFFFFFF
 
@@ -58,7 +53,7 @@ def timed_out(job: Job, report: Health) -> None:
         return
     words = _report(report, kind.report_version)
     if kind.hung == "report":
-        told = kind.level >= HEALTH_MINOR or kind.major > 0
+        told = kind.level >= minors.HEALTH_REPORT or kind.major > 0
         # The legacy driver of 2025 names the first member whichever hung.
         fail(job, State.TIMEOUT, 0 if kind.major else report.slot, words if told else b"")
         return

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
-import sys
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
 from time import sleep
 
-from amdxdna.emu.driver import clocks, hwctx, jobs
-from amdxdna.emu.driver.bo import Bo
-from amdxdna.emu.driver.client import Client
-from amdxdna.emu.driver.memory import DeviceMemory
-from amdxdna.emu.driver.store import error
-from amdxdna.emu.faults import Faults
-from amdxdna.emu.npu import Npu
+from amdxdna.emu.driver import hwctx as contexts
+from amdxdna.emu.driver import jobs, teardown
+from amdxdna.emu.driver.errors import error
+from amdxdna.emu.driver.objects import Client, Device, Hwctx
+from amdxdna.emu.driver.table import entries
 from amdxdna.emu.options import EmuOptions
-from amdxdna.text import printable
 
 HOLDER_PID = 0x7FFFFFFE
 """Process id of the pretended process that holds `held_slots`: no real process has it."""
@@ -32,41 +26,12 @@ JIFFIES = 0.99
 _LIVE: weakref.WeakSet[EmuDriver] = weakref.WeakSet()
 
 
-class EmuDriver:
-    """A device. `lock` is the driver's device lock: contexts, queries and power change under it.
-
-    Lock order: device lock, context lock, memory lock. Thread-safe.
-    """
-
-    clock_max = clocks.LEVELS[clocks.TOP][1]
+class EmuDriver(Device):
+    """A device with its watchdog; :meth:`open` gives its clients. Thread-safe."""
 
     def __init__(self, options: EmuOptions, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock` gives the seconds that the watchdog counts; whoever sets it forward calls :meth:`look`."""
-        self.options = options
-        self.clock = clock
-        self.kind = options.personality
-        self.lock = threading.RLock()
-        self.faults = Faults(options.faults)
-        self.memory = DeviceMemory(options.address == "pasid")
-        # Virtual contexts share the firmware's slots in time.
-        slots = self.kind.context_limit or options.slots
-        self.npu = Npu(self.memory, slots=slots, columns=options.columns, threads=options.threads,
-                       instant=options.instant, log=self.log, clock=lambda: self.clock())
-        self.memory.computing = lambda: self.npu.computing
-        self.clients: list[Client] = []
-        self.power_mode = 0
-        self.default_level = clocks.TOP
-        self.level = clocks.TOP
-        self.force_preempt = 0
-        self.frame_boundary_preempt = 0
-        self.last_async_error = bytes(24)
-        self.progressed = 0.0
-        """When a command was last sent or answered, on the whole device."""
-        self.idle_wait = min(2.0, self.kind.tdr) if self.kind.tdr else 2.0
-        self.messages: deque[str] = deque(maxlen=256)
-        """What a kernel log would show."""
-        self._records: deque[tuple[float, str]] = deque(maxlen=32)
-        self._told: set[str] = set()
+        super().__init__(options, clock, entries(options.personality.level))
         self._watching = False
         self._stopped = False
         self._wake = threading.Event()
@@ -89,38 +54,13 @@ class EmuDriver:
             self.clients.append(client)
         return client
 
-    def wait_gone(self, bo: Bo) -> None:
-        """Waits until nothing here touches the user's memory behind a BO whose handle is gone."""
-        self.memory.wait_gone(bo, 2 * self.idle_wait)
-
     def _hold(self, count: int) -> None:
         """Another process holds `count` contexts; they show in the queries and never end."""
         holder = Client(self, HOLDER_PID)
         self.clients.append(holder)
         for number in range(1, count + 1):
-            context = hwctx.pretend(holder, number)
+            context = contexts.pretend(holder, number)
             holder.contexts[number] = context
-
-    def log(self, line: str) -> None:
-        """Keeps a line of the driver's log; on stderr the first time, unless the device is quiet."""
-        self.messages.append(line)
-        self._records.append((time.monotonic(), line))
-        if not self.options.quiet and line not in self._told and len(self._told) < 50:
-            self._told.add(line)
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                print(f"amdxdna.emu: {printable(line)}", file=sys.stderr)
-
-    def kernel_log(self) -> str:
-        """The newest lines as :meth:`amdxdna.node.Node.text` gives a kernel's."""
-        return "\n".join(f"{when:.6f} {line}" for when, line in self._records.copy())
-
-    def set_default_clock(self, context: hwctx.Hwctx, columns: int) -> None:
-        """A new context's QoS raises or sets the default clock level."""
-        requested = hwctx.requested_gops(context)
-        self.default_level = clocks.level_for(context.gops, context.fps, context.latency, requested,
-                                              hwctx.OPS_PER_COLUMN * columns)
-        if self.power_mode == 0:
-            self.level = self.default_level
 
     # -- timeouts (TDR)
 
@@ -176,13 +116,13 @@ class EmuDriver:
                         context.head_since = now
                     else:
                         self._time_out(context)
-                self.catch_up(context)
+                contexts.catch_up(context)
                 for due in (context.head_since + tdr if context.jobs else 0, context.configure_at):
                     if due:
                         soonest = min(due - now, 1e9 if soonest is None else soonest)
         return None if soonest is None else max(soonest, 0.001)
 
-    def _time_out(self, context: hwctx.Hwctx) -> None:
+    def _time_out(self, context: Hwctx) -> None:
         """The oldest command times out, the rest of the queue aborts, and the context is made anew."""
         with self.lock:
             if context.id not in context.client.contexts or context.firmware is None or not context.jobs:
@@ -192,29 +132,19 @@ class EmuDriver:
             self.log("TDR timeout detected")
             _, report = self.npu.health(context.firmware)
             with context.lock:
-                hwctx.disconnect(context)
+                contexts.disconnect(context)
                 jobs.end_all(context, report)
                 # Its CUs follow later: whoever submits before that meets a context without any.
                 context.configure_at = self.clock() + RECONFIGURE * self.kind.tdr
                 try:
-                    hwctx.reconnect(context)
+                    contexts.reconnect(context)
                 except OSError as reason:
                     self.log(f"context could not be made anew: {reason}")
 
-    def catch_up(self, context: hwctx.Hwctx) -> None:
-        """Configures a context that was made anew, when that is due: whoever looks at it first does so."""
-        if not 0 < context.configure_at <= self.clock():
-            return
-        with self.lock, context.lock:
-            if not context.configure_at:
-                return
-            context.configure_at = 0.0
-            try:
-                hwctx.configure_firmware(context)
-            except OSError as reason:
-                self.log(f"CUs could not be configured again: {reason}")
-
     # -- the end
+
+    def end_context(self, hwctx: Hwctx) -> None:
+        teardown.finish(hwctx)
 
     def shutdown(self, seconds: float) -> None:
         """Ends the workers, at most that long, and the watchdog; commands in flight stay unanswered."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amdxdna.emu.driver import store
 from amdxdna.emu.driver.bo import DEV, SHARE, Bo
-from amdxdna.emu.driver.store import error
+from amdxdna.emu.driver.errors import error
+from amdxdna.emu.driver.objects import Client
 from amdxdna.emu.driver.timeline import (
     WAIT_ALL,
     WAIT_AVAILABLE,
@@ -18,9 +19,6 @@ from amdxdna.emu.driver.timeline import (
     wait_many,
 )
 from amdxdna.usermem import LONGS, WORDS
-
-if TYPE_CHECKING:
-    from amdxdna.emu.driver.client import Client
 
 NAME = b"amdxdna_accel_driver"
 DATE = b"0"

@@ -6,16 +6,15 @@ import errno
 import os
 import struct
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amdxdna._native import lib
 from amdxdna.emu.driver import hwctx as contexts
 from amdxdna.emu.driver.bo import CMD, DEV, DEV_HEAP, INVALID_ADDR, SHARE, Bo
+from amdxdna.emu.driver.errors import error
 from amdxdna.emu.driver.memory import PAGE, page_align
-from amdxdna.emu.driver.store import Backing, apart, error, import_dmabuf
-
-if TYPE_CHECKING:
-    from amdxdna.emu.driver.client import Client
+from amdxdna.emu.driver.objects import Client
+from amdxdna.emu.driver.store import Backing, apart, import_dmabuf
 
 MAX_VA_ENTRIES = 1 << 16
 _COPY = 16 << 20

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING
 
-from amdxdna.emu.driver.bo import DEV, DEV_HEAP, INVALID_ADDR, Bo
-from amdxdna.emu.driver.memory import page_align
+from amdxdna.emu.driver.bo import DEV, DEV_HEAP, INVALID_ADDR, Bo, Owner
+from amdxdna.emu.driver.errors import error
+from amdxdna.emu.driver.memory import DeviceMemory, page_align
 from amdxdna.emu.driver.ranges import RangeAllocator
-from amdxdna.emu.driver.store import error
 from amdxdna.emu.npu import DEVICE_HEAP, HEAP_CHUNK
-
-if TYPE_CHECKING:
-    from amdxdna.emu.driver.client import Client
+from amdxdna.emu.personality import Personality
 
 DEV_ALIGN = 32 << 10
 
@@ -20,9 +17,11 @@ DEV_ALIGN = 32 << 10
 class DeviceHeap:
     """Guarded by the device's memory lock."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Owner, memory: DeviceMemory, kind: Personality) -> None:
         self._client = client
-        self._free = RangeAllocator(DEVICE_HEAP, DEVICE_HEAP + client.device.kind.heap_max)
+        self._memory = memory
+        self._kind = kind
+        self._free = RangeAllocator(DEVICE_HEAP, DEVICE_HEAP + kind.heap_max)
         self.chunks: list[Bo] = []
         self.size = 0
         self.usage = 0
@@ -33,8 +32,8 @@ class DeviceHeap:
         EBUSY: there is one, and the driver knows only one."""
         if not size or size % HEAP_CHUNK:
             raise error(errno.EINVAL)
-        memory = self._client.memory
-        kind = self._client.device.kind
+        memory = self._memory
+        kind = self._kind
         with memory.lock:
             if not kind.heap_grows:
                 if size > kind.heap_max:
@@ -56,9 +55,9 @@ class DeviceHeap:
         ENOSPC: 512 MiB are used up.
         """
         aligned = page_align(size)
-        if not 0 < aligned <= self._client.device.kind.heap_max:
+        if not 0 < aligned <= self._kind.heap_max:
             raise error(errno.EINVAL)
-        memory = self._client.memory
+        memory = self._memory
         with memory.lock:
             start = self._free.lowest(aligned, DEV_ALIGN)
             if start is None:

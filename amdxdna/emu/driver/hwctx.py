@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import errno
 import struct
-import threading
-from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amdxdna._native import ffi, lib
+from amdxdna.emu.driver import clocks, minors
 from amdxdna.emu.driver.bo import DEV, Bo
-from amdxdna.emu.driver.store import error
-from amdxdna.emu.driver.timeline import Timeline
-
-if TYPE_CHECKING:
-    from amdxdna.emu.driver.client import Client
-    from amdxdna.emu.driver.device import EmuDriver
-    from amdxdna.emu.driver.jobs import Job
+from amdxdna.emu.driver.errors import error
+from amdxdna.emu.driver.objects import Client, Device, Hwctx
 
 MAX_CONTEXTS = 255
 MAX_JOBS = 4
@@ -28,51 +22,6 @@ MAX_CONFIG = 4096
 _MASK = 0xFFFFFFFF
 _CONFIG_HEAD = struct.Struct("<H3H")
 _CU_CONFIG = struct.Struct("<IB3B")
-
-
-class Hwctx:
-    """One context. `lock` guards its jobs; the rest changes under the device's lock."""
-
-    def __init__(self, client: Client, qos: Any, num_tiles: int) -> None:
-        self.client = client
-        self.device: EmuDriver = client.device
-        self.id = 0
-        self.gops, self.fps = int(qos.gops), int(qos.fps)
-        self.dma_bandwidth, self.latency = int(qos.dma_bandwidth), int(qos.latency)
-        self.frame_exec_time, self.priority = int(qos.frame_exec_time), int(qos.priority)
-        self.num_tiles = num_tiles
-        self.start_col = 0
-        self.num_col = 0
-        self.heap: list[Bo] = []
-        """Chunks that the firmware context has mapped."""
-        self.command_buffers: list[Bo] = []
-        self.cus: list[tuple[int, int]] | None = None
-        """(BO handle, function) of each CU: looked up again whenever the context is made anew."""
-        self.firmware: int | None = None
-        """Firmware context id; None when there is no channel to it."""
-        self.broken = False
-        """The channel is dead: commands complete unread."""
-        self.configure_at = 0.0
-        """When a context made anew gets its CUs; 0 when it has them."""
-        self.timeline = Timeline(self.lend)
-        self.syncobj = 0
-        self.lock = threading.Lock()
-        self.jobs: deque[Job] = deque()
-        self.sequence = 0
-        self.completions = 0
-        self.head_since = 0.0
-        """When the oldest command in flight began to count against the timeout."""
-        self.room: deque[threading.Lock] = deque()
-        """Submitters that wait for one of the four places."""
-        self.closing = False
-
-    def lend(self, seconds: float) -> bool:
-        """Executes the oldest command on this thread, which would wait for it that long; false: it cannot.
-
-        Holds no lock.
-        """
-        number = self.firmware
-        return number is not None and self.device.npu.lend(number, seconds)
 
 
 def create(client: Client, args: Any) -> None:
@@ -125,7 +74,7 @@ def _init(hwctx: Hwctx) -> None:
     except OSError:
         release(hwctx)
         raise
-    device.set_default_clock(hwctx, columns)
+    _set_default_clock(device, hwctx, columns)
     hwctx.syncobj = client.add_syncobj(hwctx.timeline)
 
 
@@ -134,6 +83,14 @@ def requested_gops(hwctx: Hwctx) -> int:
     rate = 1000 // hwctx.latency if hwctx.latency else 0
     rate = max(rate, hwctx.fps)
     return (rate * hwctx.gops & _MASK) * 2 & _MASK
+
+
+def _set_default_clock(device: Device, hwctx: Hwctx, columns: int) -> None:
+    """A new context's QoS raises or sets the default clock level."""
+    device.default_level = clocks.level_for(hwctx.gops, hwctx.fps, hwctx.latency, requested_gops(hwctx),
+                                            OPS_PER_COLUMN * columns)
+    if device.power_mode == 0:
+        device.level = device.default_level
 
 
 def connect(hwctx: Hwctx) -> None:
@@ -216,6 +173,21 @@ def configure_firmware(hwctx: Hwctx) -> None:
     device.npu.config_cus(hwctx.firmware, cus)
 
 
+def catch_up(hwctx: Hwctx) -> None:
+    """Configures a context that was made anew, when that is due: whoever looks at it first does so."""
+    device = hwctx.device
+    if not 0 < hwctx.configure_at <= device.clock():
+        return
+    with device.lock, hwctx.lock:
+        if not hwctx.configure_at:
+            return
+        hwctx.configure_at = 0.0
+        try:
+            configure_firmware(hwctx)
+        except OSError as reason:
+            device.log(f"CUs could not be configured again: {reason}")
+
+
 def config(client: Client, args: Any) -> None:
     """CONFIG_HWCTX."""
     if args.pad:
@@ -259,7 +231,7 @@ def _config_cus(hwctx: Hwctx, data: bytes) -> None:
 def _debug_buffer(hwctx: Hwctx, handle: int, kind: int) -> None:
     """Attaches or detaches a debug buffer; the firmware writes nothing into it."""
     client = hwctx.client
-    if client.device.kind.level < 3:
+    if client.device.kind.level < minors.DEBUG_BUFFER:
         raise error(errno.EOPNOTSUPP)
     bo = client.handles.get(handle)
     if bo is None or bo.kind != DEV:

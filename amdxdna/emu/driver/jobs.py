@@ -4,68 +4,48 @@ from __future__ import annotations
 
 import errno
 import threading
+from functools import partial
 from itertools import takewhile
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amdxdna._native import lib
 from amdxdna.emu.driver import answers, packet
-from amdxdna.emu.driver.bo import SHARE, Bo
-from amdxdna.emu.driver.hwctx import MAX_JOBS, Hwctx
+from amdxdna.emu.driver.bo import SHARE
+from amdxdna.emu.driver.errors import error
+from amdxdna.emu.driver.hwctx import MAX_JOBS, catch_up
+from amdxdna.emu.driver.objects import Client, Hwctx, Job
 from amdxdna.emu.driver.packet import Rejected, State
-from amdxdna.emu.driver.store import error
+from amdxdna.emu.npu import Health, Reply
 from amdxdna.signals import interruptible
 from amdxdna.usermem import WORDS
-
-if TYPE_CHECKING:
-    from amdxdna.emu.driver.client import Client
-    from amdxdna.emu.npu import Health, Reply
 
 MAX_ARGUMENTS = 4095
 
 
-class Job:
-    """One command in flight: it keeps its BOs until it is over."""
-
-    __slots__ = ("bos", "command", "done", "hwctx", "queued", "sequence")
-
-    def __init__(self, hwctx: Hwctx, command: Bo, bos: list[Bo]) -> None:
-        self.hwctx = hwctx
-        self.command = command
-        self.bos = bos
-        self.done = False
-        self.queued = False
-        self.sequence = 0
-
-    def reply(self, reply: Reply) -> None:
-        """The firmware's answer, on whichever thread executed the command."""
-        hwctx = self.hwctx
-        with hwctx.lock:
-            if not self.done:
-                self._answer(reply)
-            finish(hwctx, self)
-
-    def _answer(self, reply: Reply) -> None:
-        """Writes the answer into the packet."""
-        hwctx = self.hwctx
-        hwctx.device.progressed = hwctx.device.clock()
-        if not reply.status:
-            packet.set_state(self.command, State.COMPLETED)
-        elif not reply.slot_status:
-            answers.fail(self, State.ABORT)
-        else:
-            answers.failed(self, reply)
-        hwctx.completions += 1
-
-    def settle(self) -> None:
-        """Gives the BOs back, once."""
-        memory = self.hwctx.device.memory
-        with memory.lock:
-            bos, self.bos = self.bos, []
-            memory.end(bos)
-
-
 _is_done = attrgetter("done")
+
+
+def answered(job: Job, reply: Reply) -> None:
+    """The firmware's answer, on whichever thread executed the command."""
+    hwctx = job.hwctx
+    with hwctx.lock:
+        if not job.done:
+            _answer(job, reply)
+        finish(hwctx, job)
+
+
+def _answer(job: Job, reply: Reply) -> None:
+    """Writes the answer into the packet."""
+    hwctx = job.hwctx
+    hwctx.device.progressed = hwctx.device.clock()
+    if not reply.status:
+        packet.set_state(job.command, State.COMPLETED)
+    elif not reply.slot_status:
+        answers.fail(job, State.ABORT)
+    else:
+        answers.failed(job, reply)
+    hwctx.completions += 1
 
 
 def submit(client: Client, args: Any) -> None:
@@ -93,7 +73,7 @@ def submit(client: Client, args: Any) -> None:
         memory.begin(job.bos)
     try:
         if hwctx.configure_at:
-            hwctx.device.catch_up(hwctx)
+            catch_up(hwctx)
         with hwctx.lock:
             while len(hwctx.jobs) >= MAX_JOBS and not hwctx.closing:
                 if not _lend_a_hand(hwctx) and len(hwctx.jobs) >= MAX_JOBS and not hwctx.closing:
@@ -164,7 +144,7 @@ def _start(hwctx: Hwctx, job: Job, args: Any) -> None:
         hwctx.broken = True
     device.progressed = now
     device.watch()
-    if device.npu.submit(hwctx.firmware, slots, job.reply):
+    if device.npu.submit(hwctx.firmware, slots, partial(answered, job)):
         finish(hwctx, job)
 
 

@@ -7,15 +7,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 
 from amdxdna.emu.driver import store
-from amdxdna.emu.driver.bo import DEV, DEV_HEAP, INVALID_ADDR, Bo
-from amdxdna.emu.driver.ranges import AddressMap, RangeAllocator
+from amdxdna.emu.driver.bo import DEV, DEV_HEAP, INVALID_ADDR, AddressMap, Bo, Owner
+from amdxdna.emu.driver.errors import error
+from amdxdna.emu.driver.ranges import RangeAllocator
 from amdxdna.emu.npu import BadAddress
-
-if TYPE_CHECKING:
-    from amdxdna.emu.driver.client import Client
 
 PAGE = 4096
 _IOVA_START, _IOVA_END = 1 << 32, 1 << 48
@@ -35,7 +32,7 @@ class DeviceMemory:
     def __init__(self, pasid: bool) -> None:
         self.pasid = pasid
         self.lock = threading.RLock()
-        self.contexts: dict[int, Client] = {}
+        self.contexts: dict[int, Owner] = {}
         """Firmware context id -> whose address space its addresses belong to."""
         self.by_offset: dict[int, Bo] = {}
         self._offsets = RangeAllocator(store.OFFSET_START, store.OFFSET_END)
@@ -54,14 +51,14 @@ class DeviceMemory:
 
     # -- BOs
 
-    def create(self, client: Client, kind: int, size: int, backing: store.Backing | None = None,
+    def create(self, client: Owner, kind: int, size: int, backing: store.Backing | None = None,
                vaddr: int = 0) -> Bo:
         """A SHARE or DEV_HEAP BO of `size` whole pages: fresh, over an imported `backing`, or over the
         client's own memory at `vaddr`. ENOSPC: no map offset (size 0 or over 1 TiB); ENOMEM."""
         with self.lock:
             offset = self._offsets.lowest(size) if 0 < size <= store.OFFSET_END else None
             if offset is None:
-                raise store.error(errno.ENOSPC)
+                raise error(errno.ENOSPC)
             bo = Bo(kind, size, client)
             try:
                 if vaddr:
@@ -72,7 +69,7 @@ class DeviceMemory:
                     client.borrowed += size
                 else:
                     if size > self.largest:
-                        raise store.error(errno.ENOMEM)
+                        raise error(errno.ENOMEM)
                     bo.backing = backing or client.store.backing(offset, size)
                     bo.pointer = bo.backing.map(size)
                 if not self.pasid:
@@ -93,7 +90,7 @@ class DeviceMemory:
         align = 1 << (bo.size - 1).bit_length() if bo.kind == DEV_HEAP else PAGE
         iova = self._iovas.highest(bo.size, align)
         if iova is None:
-            raise store.error(errno.ENOMEM)
+            raise error(errno.ENOMEM)
         bo.iova = iova
         self._iova_map.add(iova, bo.size, bo)
 
@@ -194,7 +191,7 @@ class DeviceMemory:
 
     # -- the NPU's Memory
 
-    def bind(self, context: int, client: Client) -> None:
+    def bind(self, context: int, client: Owner) -> None:
         """From now on the addresses of firmware context `context` are the client's."""
         with self.lock:
             self.contexts[context] = client

@@ -8,14 +8,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING
 
+from amdxdna.emu.driver.bo import Bo
 from amdxdna.emu.npu import Slot, SlotType
 from amdxdna.emu.npu.slot import KERNEL_OP_TXN, MAX_ARGUMENT_WORDS
 from amdxdna.packet import State as State
-
-if TYPE_CHECKING:
-    from amdxdna.emu.driver.bo import Bo
 
 CHAIN_BUFFER = 4096
 """Bytes of the buffer in which the driver builds a chain's slots."""

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amdxdna._native import lib
-from amdxdna.emu.driver import clocks
-from amdxdna.emu.driver.store import error
-
-if TYPE_CHECKING:
-    from amdxdna.emu.driver.client import Client
-
-PREEMPT_MINOR = 6
+from amdxdna.emu.driver import clocks, minors
+from amdxdna.emu.driver.errors import error
+from amdxdna.emu.driver.objects import Client
 
 
 def set_state(client: Client, args: Any) -> None:
@@ -21,7 +17,7 @@ def set_state(client: Client, args: Any) -> None:
         if args.param == lib.DRM_AMDXDNA_SET_POWER_MODE:
             _power_mode(client, args.buffer)
         elif (args.param in (lib.DRM_AMDXDNA_SET_FORCE_PREEMPT, lib.DRM_AMDXDNA_SET_FRAME_BOUNDARY_PREEMPT)
-              and client.device.kind.level >= PREEMPT_MINOR):
+              and client.device.kind.level >= minors.PREEMPTION):
             _preempt(client, args.param, args.buffer)
         else:
             raise error(errno.EOPNOTSUPP)

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amdxdna._native import ffi, lib
-from amdxdna.emu.driver import clocks
-from amdxdna.emu.driver.hwctx import OPS_PER_COLUMN, Hwctx
-from amdxdna.emu.driver.store import error
-
-if TYPE_CHECKING:
-    from amdxdna.emu.driver.client import Client
+from amdxdna.emu.driver import clocks, minors
+from amdxdna.emu.driver.errors import error
+from amdxdna.emu.driver.hwctx import OPS_PER_COLUMN
+from amdxdna.emu.driver.objects import Client, Hwctx
 
 MAX_TELEMETRY = 4 << 20
 TELEMETRY_TYPES = 5
-HEALTH_MINOR = 9
-"""Drivers of smaller minors ask the firmware for no health report: the fields stay 0."""
 MAX_ELEMENT, MAX_ELEMENTS = 4096, 1024
 _U32 = 0xFFFFFFFF
 
@@ -150,20 +146,20 @@ def _resources(client: Client, args: Any) -> None:
         npu_tops_curr=tops * clocks.LEVELS[device.level][1] // 1000000, npu_task_curr=used))
 
 
-Query = Callable[["Client", Any], None]
+Query = Callable[[Client, Any], None]
 INFO: dict[int, tuple[int, Query]] = {
-    lib.DRM_AMDXDNA_QUERY_AIE_STATUS: (0, _aie_status),
-    lib.DRM_AMDXDNA_QUERY_AIE_METADATA: (0, _metadata),
-    lib.DRM_AMDXDNA_QUERY_AIE_VERSION: (0, _aie_version),
-    lib.DRM_AMDXDNA_QUERY_CLOCK_METADATA: (0, _clocks),
-    lib.DRM_AMDXDNA_QUERY_SENSORS: (7, _sensors),
-    lib.DRM_AMDXDNA_QUERY_HW_CONTEXTS: (0, _hw_contexts),
-    lib.DRM_AMDXDNA_QUERY_FIRMWARE_VERSION: (0, _firmware_version),
-    lib.DRM_AMDXDNA_GET_POWER_MODE: (0, _power_mode),
-    lib.DRM_AMDXDNA_QUERY_TELEMETRY: (5, _telemetry),
-    lib.DRM_AMDXDNA_GET_FORCE_PREEMPT_STATE: (6, _force_preempt),
-    lib.DRM_AMDXDNA_QUERY_RESOURCE_INFO: (4, _resources),
-    lib.DRM_AMDXDNA_GET_FRAME_BOUNDARY_PREEMPT_STATE: (6, _frame_boundary_preempt),
+    lib.DRM_AMDXDNA_QUERY_AIE_STATUS: (minors.FIRST, _aie_status),
+    lib.DRM_AMDXDNA_QUERY_AIE_METADATA: (minors.FIRST, _metadata),
+    lib.DRM_AMDXDNA_QUERY_AIE_VERSION: (minors.FIRST, _aie_version),
+    lib.DRM_AMDXDNA_QUERY_CLOCK_METADATA: (minors.FIRST, _clocks),
+    lib.DRM_AMDXDNA_QUERY_SENSORS: (minors.SENSORS, _sensors),
+    lib.DRM_AMDXDNA_QUERY_HW_CONTEXTS: (minors.FIRST, _hw_contexts),
+    lib.DRM_AMDXDNA_QUERY_FIRMWARE_VERSION: (minors.FIRST, _firmware_version),
+    lib.DRM_AMDXDNA_GET_POWER_MODE: (minors.FIRST, _power_mode),
+    lib.DRM_AMDXDNA_QUERY_TELEMETRY: (minors.TELEMETRY, _telemetry),
+    lib.DRM_AMDXDNA_GET_FORCE_PREEMPT_STATE: (minors.PREEMPTION, _force_preempt),
+    lib.DRM_AMDXDNA_QUERY_RESOURCE_INFO: (minors.RESOURCES, _resources),
+    lib.DRM_AMDXDNA_GET_FRAME_BOUNDARY_PREEMPT_STATE: (minors.PREEMPTION, _frame_boundary_preempt),
 }
 """GET_INFO's parameters: the first minor that answers, and the answer."""
 
@@ -177,7 +173,7 @@ def _contexts(client: Client) -> Iterator[Hwctx]:
 def _entry(context: Hwctx) -> bytes:
     device = context.device
     fields: dict[str, Any] = {}
-    if context.firmware is not None and device.kind.level >= HEALTH_MINOR:
+    if context.firmware is not None and device.kind.level >= minors.HEALTH_REPORT:
         status, health = device.npu.health(context.firmware)
         if not status:
             fatal = health.fatal
@@ -228,9 +224,9 @@ def _bo_usage(client: Client, args: Any) -> None:
 
 
 ARRAY: dict[int, tuple[int, Query]] = {
-    lib.DRM_AMDXDNA_HW_CONTEXT_ALL: (1, _all_contexts),
-    lib.DRM_AMDXDNA_HW_LAST_ASYNC_ERR: (2, _last_async_error),
-    lib.DRM_AMDXDNA_BO_USAGE: (8, _bo_usage),
+    lib.DRM_AMDXDNA_HW_CONTEXT_ALL: (minors.CONTEXTS, _all_contexts),
+    lib.DRM_AMDXDNA_HW_LAST_ASYNC_ERR: (minors.ASYNC_ERROR, _last_async_error),
+    lib.DRM_AMDXDNA_BO_USAGE: (minors.BO_USAGE, _bo_usage),
 }
 """GET_ARRAY's parameters, likewise."""
 

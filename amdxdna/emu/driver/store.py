@@ -16,6 +16,7 @@ from typing import Any
 
 from amdxdna._native import lib
 from amdxdna.emu import identity as names
+from amdxdna.emu.driver.errors import error
 from amdxdna.emu.driver.huge import HUGE_PAGE, huge_file
 
 OFFSET_START = 1 << 32
@@ -37,11 +38,6 @@ _libc: Any = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 _libc.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-
-
-def error(number: int) -> OSError:
-    """The OSError of an errno."""
-    return OSError(number, os.strerror(number))
 
 
 def map_shared(fd: int, offset: int, size: int, address: int = 0) -> int:

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from amdxdna._native import ffi
-from amdxdna.emu.driver import drm, gem, hwctx, jobs, power, queries, teardown
-from amdxdna.emu.driver.client import Entry
-from amdxdna.emu.driver.store import error
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from amdxdna.emu.driver.client import Client
+from amdxdna.emu.driver import drm, gem, hwctx, jobs, minors, power, queries, teardown
+from amdxdna.emu.driver.errors import error
+from amdxdna.emu.driver.objects import Client, Entry
 
 DRIVER = 0x40
 
@@ -46,7 +42,7 @@ ENTRIES: dict[int, Entry] = {
     DRIVER + 0x9: _entry("amdxdna_drm_wait_cmd", _wait_cmd),
     DRIVER + 0xA: _entry("amdxdna_drm_get_array", queries.get_array),
 }
-SINCE = {DRIVER + 0x9: 10, DRIVER + 0xA: 1}
+SINCE = {DRIVER + 0x9: minors.WAIT_CMD, DRIVER + 0xA: minors.GET_ARRAY}
 """Minors that brought an ioctl: older drivers answer EINVAL."""
 
 

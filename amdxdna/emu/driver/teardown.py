@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import errno
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from amdxdna.emu.driver import hwctx as contexts
 from amdxdna.emu.driver import jobs
-from amdxdna.emu.driver.store import error
-
-if TYPE_CHECKING:
-    from amdxdna.emu.driver.client import Client
-    from amdxdna.emu.driver.hwctx import Hwctx
+from amdxdna.emu.driver.errors import error
+from amdxdna.emu.driver.objects import Client, Hwctx
 
 
 def destroy(client: Client, args: Any) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from amdxdna._native import lib
-from amdxdna.emu.driver.store import error
+from amdxdna.emu.driver.errors import error
 from amdxdna.signals import interruptible
 
 WAIT_ALL: int = lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_ALL

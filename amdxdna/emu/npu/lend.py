@@ -19,18 +19,17 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from amdxdna._native import ffi
 from amdxdna.emu import kernels
+from amdxdna.emu.faults import Faults
 from amdxdna.emu.npu.context import Context, Reply
-from amdxdna.emu.npu.memory import BadAddress
+from amdxdna.emu.npu.memory import BadAddress, Memory
 from amdxdna.emu.npu.slot import Slot
 from amdxdna.emu.npu.status import Status
-
-if TYPE_CHECKING:
-    from amdxdna.emu.npu.npu import Npu
 
 SHORT = 64e6
 """Multiply-adds of a chain that is short: about two milliseconds."""
@@ -52,7 +51,36 @@ class Command(NamedTuple):
     prepared: kernels.Prepared | kernels.Result | None
 
 
-def lend(npu: Npu, context: Context, seconds: float) -> bool:
+class Executor(Protocol):
+    """What executes commands: the NPU, as far as this file needs it."""
+
+    instant: bool
+    faults: Faults
+
+    @property
+    def memory(self) -> Memory: ...
+
+    @property
+    def log(self) -> Callable[[str], None]: ...
+
+    def fetch(self, context: Context, slot: Slot) -> tuple[int, bytes, int]:
+        """(status, instruction stream, kernel family) of a command."""
+
+    def resolve(self, context: Context, address: int, size: int) -> int:
+        """Where `size` bytes of the context's memory are in this process. Raises BadAddress."""
+
+    def operands(self, context: Context, slot: Slot) -> list[kernels.Operand]:
+        """The command's operands. Raises BadAddress where one is not there."""
+
+    def execute(self, context: Context, slot: Slot, program: bytes, family: int) -> int:
+        """Runs a command of which stream and family are known; its status. Raises BadAddress."""
+
+    def run(self, context: Context, slot: Slot, program: bytes,
+            prepared: kernels.Prepared | kernels.Result) -> int:
+        """Runs a command whose operands are resolved; its status."""
+
+
+def lend(npu: Executor, context: Context, seconds: float) -> bool:
     """Executes the context's oldest chain on this thread, which would wait for it for `seconds`.
 
     False, and nothing has been done, when there is none, another thread is at it, or it is the worker's.
@@ -80,7 +108,7 @@ def lend(npu: Npu, context: Context, seconds: float) -> bool:
         context.turn.release()
 
 
-def _run(npu: Npu, context: Context, slots: list[Slot], seconds: float) -> Reply | None:
+def _run(npu: Executor, context: Context, slots: list[Slot], seconds: float) -> Reply | None:
     """Runs a chain whose end is near; None for any other."""
     if npu.faults.active:
         return None
@@ -108,7 +136,7 @@ def _run(npu: Npu, context: Context, slots: list[Slot], seconds: float) -> Reply
         npu.memory.release(context.id)
 
 
-def _known(npu: Npu, context: Context, slot: Slot, stamp: object) -> Command | None:
+def _known(npu: Executor, context: Context, slot: Slot, stamp: object) -> Command | None:
     """The command in a slot, from what is known when it came before; None when it cannot run."""
     key = slot.type, slot.cu, slot.args, slot.instructions, slot.instruction_bytes
     found: Command | None = context.known.get(key)
@@ -128,7 +156,7 @@ def _known(npu: Npu, context: Context, slot: Slot, stamp: object) -> Command | N
     return found
 
 
-def _execute(npu: Npu, context: Context, slot: Slot, command: Command) -> int:
+def _execute(npu: Executor, context: Context, slot: Slot, command: Command) -> int:
     if command.prepared is not None:
         return npu.run(context, slot, command.program, command.prepared)
     try:

@@ -6,7 +6,7 @@ import errno
 from typing import Any
 
 from amdxdna._native import ffi, lib
-from amdxdna.emu.driver.store import error
+from amdxdna.emu.driver.errors import error
 
 CLOSE, FCNTL, F_SETFD = 3, 72, 2
 

@@ -21,11 +21,12 @@ from typing import Any
 from amdxdna._native import ffi, lib
 from amdxdna.emu.driver import drm, store
 from amdxdna.emu.driver.bo import Bo
-from amdxdna.emu.driver.client import Client
 from amdxdna.emu.driver.device import EmuDriver
+from amdxdna.emu.driver.errors import error
 from amdxdna.emu.driver.hwctx import MAX_JOBS
 from amdxdna.emu.driver.memory import PAGE, page_align
-from amdxdna.emu.driver.store import Backing, error
+from amdxdna.emu.driver.objects import Client
+from amdxdna.emu.driver.store import Backing
 from amdxdna.emu.seccomp.call import CLOSE, F_SETFD, FCNTL, Call
 from amdxdna.emu.seccomp.files import MMAP, Caller
 from amdxdna.usermem import UserMemory
@@ -250,7 +251,7 @@ class RemoteClient(Client):
 
     def _wait_once(self, call: Call, until: int) -> int:
         """Waits until then, or until the caller's own deadline."""
-        entry = self._entries[WAIT]
+        entry = self.device.entries[WAIT]
         args: Any = ffi.new(entry.struct)
         address, size = call.arguments[2], min(call.arguments[1] >> 16 & 0x3FFF, entry.size)
         self.user.read_into(address, args, size)

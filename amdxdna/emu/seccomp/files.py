@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from amdxdna._native import ffi
-from amdxdna.emu.driver.store import error
+from amdxdna.emu.driver.errors import error
 from amdxdna.emu.seccomp.tree import MAJOR, Tree
 
 # arch/x86/entry/syscalls/syscall_64.tbl

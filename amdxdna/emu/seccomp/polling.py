@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from amdxdna._native import lib
-from amdxdna.emu.driver.store import error
+from amdxdna.emu.driver.errors import error
 from amdxdna.emu.seccomp.call import Call
 from amdxdna.emu.seccomp.client import signal_pending
 from amdxdna.emu.seccomp.files import Caller

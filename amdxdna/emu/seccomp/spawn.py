@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from amdxdna._native import lib
-from amdxdna.emu.driver.store import error
+from amdxdna.emu.driver.errors import error
 
 PR_SET_CHILD_SUBREAPER = 36
 _ERRNO = struct.Struct("<i")

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from amdxdna._native import ffi, lib
 from amdxdna.emu.driver.device import EmuDriver
-from amdxdna.emu.driver.store import error, memfd_device
+from amdxdna.emu.driver.errors import error
+from amdxdna.emu.driver.store import memfd_device
 from amdxdna.emu.options import EmuOptions
 from amdxdna.emu.seccomp import files, folders, polling, spawn
 from amdxdna.emu.seccomp.call import CLOSE, Call, Stale

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from amdxdna._native import lib
-from amdxdna.emu.driver.store import error
+from amdxdna.emu.driver.errors import error
 from amdxdna.emu.npu import Npu
 from amdxdna.emu.pci.sysfs import FUNCTION, attributes
 from amdxdna.emu.personality import PERSONALITIES, Personality

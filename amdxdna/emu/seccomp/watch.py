@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from amdxdna.emu.driver.store import error
+from amdxdna.emu.driver.errors import error
 
 _IN_CLOSE = 0x08 | 0x10
 _IN_IGNORED = 0x8000

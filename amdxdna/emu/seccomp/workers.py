@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from amdxdna.emu.driver.store import error
+from amdxdna.emu.driver.errors import error
 
 
 class Workers:

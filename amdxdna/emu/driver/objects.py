@@ -1,27 +1,37 @@
-"""One open of the device: its handles, and the ioctl entry (drm_ioctl.c, amdxdna_pci_drv.c)."""
+"""What the driver keeps of a device: its opens, their contexts, and their commands in flight.
+
+The records refer to each other, as the structs of amdxdna_pci_drv.h and amdxdna_ctx.h do: that is why they
+stand in one file. What the driver does with them is in the modules above (drm, gem, hwctx, jobs, queries).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from amdxdna._native import ffi
-from amdxdna.emu.driver.bo import DEV, INVALID_ADDR, SHARE, Bo
+from amdxdna.emu.driver import clocks
+from amdxdna.emu.driver.bo import DEV, INVALID_ADDR, SHARE, AddressMap, Bo
+from amdxdna.emu.driver.errors import error
 from amdxdna.emu.driver.heap import DeviceHeap
-from amdxdna.emu.driver.ranges import AddressMap
-from amdxdna.emu.driver.store import Backing, BackingStore, error
+from amdxdna.emu.driver.memory import DeviceMemory
+from amdxdna.emu.driver.store import Backing, BackingStore
+from amdxdna.emu.driver.timeline import Timeline
+from amdxdna.emu.faults import Faults
+from amdxdna.emu.npu import Npu
+from amdxdna.emu.options import EmuOptions
+from amdxdna.text import printable
 from amdxdna.usermem import UserMemory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from amdxdna.emu.driver.device import EmuDriver
-    from amdxdna.emu.driver.hwctx import Hwctx
-    from amdxdna.emu.driver.timeline import Timeline
 
 DIR_TO_KERNEL, DIR_FROM_KERNEL = 1, 2
 
@@ -35,6 +45,69 @@ class Entry(NamedTuple):
     root: bool = False
 
 
+class Device:
+    """A device. `lock` is the driver's device lock: contexts, queries and power change under it.
+
+    Lock order: device lock, context lock, memory lock. Thread-safe.
+    """
+
+    clock_max = clocks.LEVELS[clocks.TOP][1]
+
+    def __init__(self, options: EmuOptions, clock: Callable[[], float], entries: dict[int, Entry]) -> None:
+        self.options = options
+        self.clock = clock
+        self.entries = entries
+        """By ioctl number, what the driver has; others are EINVAL."""
+        self.kind = options.personality
+        self.lock = threading.RLock()
+        self.faults = Faults(options.faults)
+        self.memory = DeviceMemory(options.address == "pasid")
+        # Virtual contexts share the firmware's slots in time.
+        slots = self.kind.context_limit or options.slots
+        self.npu = Npu(self.memory, slots=slots, columns=options.columns, threads=options.threads,
+                       instant=options.instant, log=self.log, clock=lambda: self.clock())
+        self.memory.computing = lambda: self.npu.computing
+        self.clients: list[Client] = []
+        self.power_mode = 0
+        self.default_level = clocks.TOP
+        self.level = clocks.TOP
+        self.force_preempt = 0
+        self.frame_boundary_preempt = 0
+        self.last_async_error = bytes(24)
+        self.progressed = 0.0
+        """When a command was last sent or answered, on the whole device."""
+        self.idle_wait = min(2.0, self.kind.tdr) if self.kind.tdr else 2.0
+        self.messages: deque[str] = deque(maxlen=256)
+        """What a kernel log would show."""
+        self._records: deque[tuple[float, str]] = deque(maxlen=32)
+        self._told: set[str] = set()
+
+    def watch(self) -> None:
+        """A command was sent: the watchdog must be awake."""
+        raise NotImplementedError
+
+    def end_context(self, hwctx: Hwctx) -> None:
+        """Ends a context that nobody can find any more. Holds the device's lock."""
+        raise NotImplementedError
+
+    def wait_gone(self, bo: Bo) -> None:
+        """Waits until nothing here touches the user's memory behind a BO whose handle is gone."""
+        self.memory.wait_gone(bo, 2 * self.idle_wait)
+
+    def log(self, line: str) -> None:
+        """Keeps a line of the driver's log; on stderr the first time, unless the device is quiet."""
+        self.messages.append(line)
+        self._records.append((time.monotonic(), line))
+        if not self.options.quiet and line not in self._told and len(self._told) < 50:
+            self._told.add(line)
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                print(f"amdxdna.emu: {printable(line)}", file=sys.stderr)
+
+    def kernel_log(self) -> str:
+        """The newest lines as :meth:`amdxdna.node.Node.text` gives a kernel's."""
+        return "\n".join(f"{when:.6f} {line}" for when, line in self._records.copy())
+
+
 class Client:
     """State of one open. :meth:`ioctl` may be called from any thread.
 
@@ -42,14 +115,14 @@ class Client:
     :meth:`mapped` and :meth:`unmapped`; `space` is the client's address space as the device sees it.
     """
 
-    def __init__(self, device: EmuDriver, pid: int) -> None:
+    def __init__(self, device: Device, pid: int) -> None:
         self.device = device
         self.memory = device.memory
         self.pid = pid
         self.user = UserMemory(pid)
         self.store = BackingStore(own=pid == os.getpid())
         self.space = AddressMap()
-        self.heap = DeviceHeap(self)
+        self.heap = DeviceHeap(self, device.memory, device.kind)
         self.handles: dict[int, Bo] = {}
         self._freed: list[int] = []
         self.contexts: dict[int, Hwctx] = {}
@@ -69,9 +142,6 @@ class Client:
         self.pasid = 1 if self.memory.pasid else 0xFFFFFFFF
         self.privileged = os.geteuid() == 0 if options.privileged is None else options.privileged
         self.closed = False
-        from amdxdna.emu.driver.table import entries
-
-        self._entries = entries(device.kind.level)
 
     @property
     def memlock(self) -> int:
@@ -83,7 +153,7 @@ class Client:
 
     def ioctl(self, request: int, address: int) -> int:
         """Issues `request` on the struct at `address` of the client's process. Raises OSError."""
-        entry = self._entries.get(request & 0xFF)
+        entry = self.device.entries.get(request & 0xFF)
         if entry is None:
             raise error(errno.EINVAL)
         if entry.root and not self.privileged:
@@ -223,8 +293,6 @@ class Client:
 
     def close(self) -> None:
         """Ends the open: contexts (two seconds each if a command hangs), handles, heap. Idempotent."""
-        from amdxdna.emu.driver.teardown import finish
-
         device = self.device
         with device.lock:
             if self.closed:
@@ -234,7 +302,7 @@ class Client:
                 device.clients.remove(self)
             while self.contexts:
                 _, context = self.contexts.popitem()
-                finish(context)
+                device.end_context(context)
         wrapped = [bo for bo in list(self.handles.values()) if bo.user_memory]
         with self.memory.lock:
             for handle in list(self.handles):
@@ -246,3 +314,69 @@ class Client:
             self.store.close()
         for bo in wrapped:
             device.wait_gone(bo)
+
+
+class Hwctx:
+    """One context. `lock` guards its jobs; the rest changes under the device's lock."""
+
+    def __init__(self, client: Client, qos: Any, num_tiles: int) -> None:
+        self.client = client
+        self.device = client.device
+        self.id = 0
+        self.gops, self.fps = int(qos.gops), int(qos.fps)
+        self.dma_bandwidth, self.latency = int(qos.dma_bandwidth), int(qos.latency)
+        self.frame_exec_time, self.priority = int(qos.frame_exec_time), int(qos.priority)
+        self.num_tiles = num_tiles
+        self.start_col = 0
+        self.num_col = 0
+        self.heap: list[Bo] = []
+        """Chunks that the firmware context has mapped."""
+        self.command_buffers: list[Bo] = []
+        self.cus: list[tuple[int, int]] | None = None
+        """(BO handle, function) of each CU: looked up again whenever the context is made anew."""
+        self.firmware: int | None = None
+        """Firmware context id; None when there is no channel to it."""
+        self.broken = False
+        """The channel is dead: commands complete unread."""
+        self.configure_at = 0.0
+        """When a context made anew gets its CUs; 0 when it has them."""
+        self.timeline = Timeline(self.lend)
+        self.syncobj = 0
+        self.lock = threading.Lock()
+        self.jobs: deque[Job] = deque()
+        self.sequence = 0
+        self.completions = 0
+        self.head_since = 0.0
+        """When the oldest command in flight began to count against the timeout."""
+        self.room: deque[threading.Lock] = deque()
+        """Submitters that wait for one of the four places."""
+        self.closing = False
+
+    def lend(self, seconds: float) -> bool:
+        """Executes the oldest command on this thread, which would wait for it that long; false: it cannot.
+
+        Holds no lock.
+        """
+        number = self.firmware
+        return number is not None and self.device.npu.lend(number, seconds)
+
+
+class Job:
+    """One command in flight: it keeps its BOs until it is over."""
+
+    __slots__ = ("bos", "command", "done", "hwctx", "queued", "sequence")
+
+    def __init__(self, hwctx: Hwctx, command: Bo, bos: list[Bo]) -> None:
+        self.hwctx = hwctx
+        self.command = command
+        self.bos = bos
+        self.done = False
+        self.queued = False
+        self.sequence = 0
+
+    def settle(self) -> None:
+        """Gives the BOs back, once."""
+        memory = self.hwctx.device.memory
+        with memory.lock:
+            bos, self.bos = self.bos, []
+            memory.end(bos)
