@@ -17,10 +17,15 @@ def start_chain(calls: Sequence[Call], flush: bool = True) -> Run:
     """Submits the runs `calls` = [(kernel, buffers), ...] as one command: in order, until one fails.
 
     The kernels must be of one xclbin. A failed chain's exception carries the failing member's ``index``, or
-    None where the driver does not tell it. A
-    chain counts as one of the four commands in flight. Raises BadArgument for an empty chain, kernels of
-    several xclbins, or more runs than the driver's 4 KiB list holds (35 of up to five buffers), and what
-    :meth:`Kernel.start` raises.
+    None where the driver does not tell it. A chain counts as one of the four commands in flight.
+
+    A failed member is an exception of the wait on every known driver: by the chain's state, or by its error
+    index, which drivers before 750817a7c41d write though they call the chain completed. What firmware and
+    driver together call completed, index untouched, is taken for it: whether each member wrote its result
+    only the result can tell, see :class:`amdxdna.marks.Marks`.
+
+    Raises BadArgument for an empty chain, kernels of several xclbins, or more runs than the driver's 4 KiB
+    list holds (35 of up to five buffers), and what :meth:`Kernel.start` raises.
     """
     calls = [(kernel, tuple(buffers)) for kernel, buffers in calls]
     if not calls:

@@ -199,7 +199,8 @@ class Run:
         Raises WaitTimeout when `timeout` passes (the command runs on and can be waited for again),
         CommandInFlight when that limit does,
         CommandFailed, CommandTimeout, CommandAborted or CommandRejected as the command ended; again at every
-        further wait.
+        further wait. That it completed is the driver's word: whether it wrote its result the result alone can
+        tell, see :class:`amdxdna.marks.Marks`.
         """
         context = self._context
         if self._command is not None and context is not None:

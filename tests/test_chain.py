@@ -8,6 +8,7 @@ import pytest
 from amdxdna import errors, packet
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.stream import Copy, Fail
+from amdxdna.marks import Marks
 from amdxdna.packet import State
 from tests.binding import adder, copy_xclbin, hanging, numbers
 
@@ -75,3 +76,35 @@ def test_chains_that_cannot_be(device):
         device.pool.chain([(one, (a, a)), (other, (a, a))])
     with pytest.raises(errors.BadArgument, match="without runs"):
         device.pool.chain([])
+
+
+def test_marks_show_what_was_not_run_though_it_is_called_completed(open_emu):
+    opened = open_emu("chain_skip=2")
+    kernel = adder(opened, 64, 1)
+    a, results = numbers(opened, 16), [opened.alloc(64) for _ in range(3)]
+    clean = [result.clean for result in results]
+    marks = Marks((result, at) for result in results for at in (0, 62))
+    assert [result.clean for result in results] == clean
+    for left in (0, 4):
+        marks.put()
+        assert marks.left() == 6
+        run = opened.pool.chain([(kernel, (a, result)) for result in results]).wait(None, results)
+        assert run.state is State.COMPLETED and marks.left() == left
+    marks.put(1)
+    assert (marks.left(), marks.left(1)) == (0, 6)
+    for result in results:
+        kernel.run(a, result, outputs=[result])
+        np.testing.assert_array_equal(result.view("u4"), np.arange(16) + 1)
+    assert marks.left(1) == 0
+
+
+def test_marks_that_cannot_be(device):
+    buffer = device.alloc(64)
+    for at in (-2, 1, 63, 64):
+        with pytest.raises(errors.BadArgument, match=f"byte {at} "):
+            Marks([(buffer, at)])
+    marks = Marks([(buffer, 62)])
+    buffer.close()
+    marks.put()  # the memory stays while it is marked
+    with pytest.raises(errors.Closed):
+        Marks([(buffer, 0)])

@@ -257,6 +257,21 @@ def test_faults_by_count() -> None:
     assert [rig.run(copy_slot(rig)).status for _ in range(2)] == [0x3000002, 0]
 
 
+def test_a_fault_without_a_value_has_the_status_it_is_said_to_have() -> None:
+    rig = Rig(Faults((Fault("fail", 1, 1),)))
+    assert rig.run(copy_slot(rig)).status == 0x3000002
+    assert rig.lines == [f"injected fault: context {rig.context}: status 0x3000002"]
+
+
+def test_a_skipped_command_ends_well_and_writes_nothing() -> None:
+    rig = Rig(Faults((Fault("skip", 1, 1),)))
+    ffi.memmove(rig.memory.buffers, b"z" * 64, 64)
+    assert rig.run(copy_slot(rig)).status == 0
+    assert bytes(ffi.buffer(rig.memory.buffers + 4096, 64)) == bytes(64)
+    assert rig.run(copy_slot(rig)).status == 0
+    assert bytes(ffi.buffer(rig.memory.buffers + 4096, 64)) != bytes(64)
+
+
 def test_instant_checks_but_computes_nothing() -> None:
     rig = Rig()
     rig.npu.instant = True

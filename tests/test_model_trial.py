@@ -111,6 +111,74 @@ def test_a_chain_that_fails_later_runs_again_singly(fault: str, wanted: np.ndarr
     shut(text)
 
 
+@pytest.mark.parametrize("ways", [
+    ("chain_skip=6-", "auto"), ("chain_skip=9", "auto"), ("chain_skip=1-", "on"), ("chain_skip=7-", "on"),
+    ("driver=6.18.5,chain_skip=2-", "on"), ("driver=oot-2025-06,chain_skip=3-", "on"),
+    ("driver=oot-legacy,chain_skip=8-", "auto"), ("driver=6.14,chain_skip=4", "on"),
+], ids=" ".join)
+def test_a_chain_that_lies_after_the_trial_is_done_again_singly(
+    ways: tuple[str, str], wanted: np.ndarray
+) -> None:
+    notes: list[str] = []
+    text = load(ways[0], notes, chains=ways[1])
+    untrusted = [line for line in notes if "cannot be trusted" in line]
+    assert len(untrusted) == (not text.device.profile.chains_trusted)
+    assert text.npu.chains and notes == untrusted
+    assert np.array_equal(run(text, IDS, 16), wanted)
+    assert not text.npu.chains and "has not written its result" in text.ways[0]
+    assert len(notes) == 1 + len(untrusted) and notes[-1].startswith("command chains are off, single command")
+    assert text.npu.redone == 1
+    shut(text)
+
+
+def test_single_commands_that_lie_are_done_again_and_told_once(wanted: np.ndarray) -> None:
+    notes: list[str] = []
+    text = load("", notes, chains="off")
+    faults = text.device.node.driver.npu.faults
+    faults.next("skip")
+    assert np.array_equal(run(text, IDS[:20], 16), wanted[:5])
+    for token in IDS[20:]:
+        faults.next("skip")
+        text.decode(int(token))
+    assert text.npu.redone > 2
+    assert len(notes) == 1 and notes[0].startswith("done again, as every further time: EXEC_CMD: the driver")
+    shut(text)
+
+
+def test_a_command_that_never_runs_is_an_error_and_the_state_stays(wanted: np.ndarray) -> None:
+    text = load("", chains="off")
+    first = run(text, IDS[:20], 16)
+    before = text.length
+    faults = text.device.node.driver.npu.faults
+    faults.next("skip", count=4)
+    with pytest.raises(CommandFailed, match="completed that has not written its result"):
+        text.decode(int(IDS[20]))
+    faults.clear()
+    assert text.length == before
+    rows = [*first, *(text.decode(int(token)) for token in IDS[20:])]
+    assert np.array_equal(rows, wanted)
+    shut(text)
+
+
+@pytest.mark.parametrize("chains", ["on", "off"])
+def test_a_result_that_is_equal_to_a_mark_is_right(
+    monkeypatch: pytest.MonkeyPatch, wanted: np.ndarray, chains: str
+) -> None:
+    """Marks of 0 and of a value that results do hold, and an activation of zeros whose results are zeros."""
+    notes: list[str] = []
+    text = load("", notes, chains=chains)
+    monkeypatch.setattr("amdxdna.marks._VALUES", (0, 0x7FD3))
+    x, y = text.npu.alloc(text.npu.gemv_spec("down").k * 2), text.npu.alloc(text.npu.gemv_spec("down").m * 4)
+    half = y.nbytes // 2
+    weights = text.weights["l0.g.down0"]
+    text.npu.dispatch("down", 0, [(x, weights, y.sub(0, half)), (x, weights, y.sub(half))]).run()
+    assert not y.view(np.uint16).any()
+    monkeypatch.setattr("amdxdna.marks._VALUES", (0x7FD3, 0))
+    text.npu.dispatch("down", 0, [(x, weights, y.sub(0, half)), (x, weights, y.sub(half))]).run()
+    assert not notes and text.npu.redone == 0 and text.npu.chains is (chains == "on")
+    assert np.array_equal(answers(text), wanted)
+
+
 def test_a_hang_that_no_driver_ends_is_waited_for_no_longer_than_asked(
     monkeypatch: pytest.MonkeyPatch, wanted: np.ndarray
 ) -> None:

@@ -79,6 +79,30 @@ void xdna_flush(uintptr_t address, size_t length)
     _mm_mfence();
 }
 
+static void flush_places(const uintptr_t *places, size_t count)
+{
+    _mm_mfence();
+    for (size_t i = 0; i < count; i++)
+        flush_lines(places[i] & ~(uintptr_t)(CACHE_LINE - 1), places[i] + 1);
+    _mm_mfence();
+}
+
+void xdna_mark(const uintptr_t *places, size_t count, uint16_t value)
+{
+    for (size_t i = 0; i < count; i++)
+        *(volatile uint16_t *)places[i] = value;
+    flush_places(places, count);
+}
+
+size_t xdna_marked(const uintptr_t *places, size_t count, uint16_t value)
+{
+    size_t found = 0;
+    flush_places(places, count);
+    for (size_t i = 0; i < count; i++)
+        found += *(volatile const uint16_t *)places[i] == value;
+    return found;
+}
+
 /* getpid() is a system call, which a dispatch on the emulated NPU would make seven times. */
 static int own_pid;
 

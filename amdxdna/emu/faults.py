@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 
-COMMAND_KINDS = ("hang", "fail", "slow", "corrupt")
+COMMAND_KINDS = ("hang", "fail", "slow", "corrupt", "skip")
 CHAIN_KINDS = ("chain_hang", "chain_fail", "chain_skip", "chain_corrupt")
 KINDS = (*COMMAND_KINDS, *CHAIN_KINDS, "refuse", "refuse_config", "open")
 
@@ -19,7 +19,8 @@ class Fault:
     """Fault `kind` for events `first` to `last` (None: from `first` on).
 
     ``hang``: the command never completes. ``fail``: it ends with firmware status `value`. ``slow``: it takes
-    `value` microseconds more. ``corrupt``: byte `value` of its result has one bit wrong. Of chains (lists of
+    `value` microseconds more. ``corrupt``: byte `value` of its result has one bit wrong.
+    ``skip``: it does not run, and ends well. Of chains (lists of
     several commands): ``chain_hang``, ``chain_fail`` (at its second member), ``chain_corrupt`` (of its last
     member's result), and ``chain_skip``: only its first member runs, and it ends well. ``refuse``: creating
     the context ends with status `value`. ``refuse_config``: configuring CUs ends with status `value`.

@@ -25,6 +25,7 @@ AMDXDNA_EMU has the same form and gives defaults. Each option, with its default:
 ``fail=N:STATUS``   command N ends with a firmware status (default 0x3000002)
 ``slow=N:US``       command N takes US microseconds more
 ``corrupt=N:BYTE``  one bit of byte BYTE (default 0) of command N's result is wrong
+``skip=N``          command N does not run, and ends well
 ``chain_fail=N``    chain N (of several commands) fails at its second; also ``chain_hang``, ``chain_corrupt``
                     (its last result is wrong), ``chain_skip`` (only its first runs, and it ends well)
 ``refuse=N:STATUS`` the firmware refuses context N (default 0x2000003, no context free)
@@ -168,7 +169,7 @@ def _fault(item: str, kind: str, text: str) -> Fault:
             raise _bad(item, f"{value!r} is not a number") from None
         if not (number > 0 or kind.endswith("corrupt")) or number > 0xFFFFFFFF:
             raise _bad(item, f"{value} is out of range")
-    if kind in ("hang", "chain_hang", "chain_skip") and given:
+    if kind in ("hang", "skip", "chain_hang", "chain_skip") and given:
         raise _bad(item, f"a {kind} takes no value")
     if kind == "slow" and not given:
         raise _bad(item, "say by how many microseconds: slow=N:US")

@@ -138,7 +138,7 @@ class _Kernel:
         finally:
             a.close()
             c.close()
-        columns = self._columns()
+        columns = npu.columns(key)
         got = from_bf16(found[0]).reshape(rows, spec.c_stride)[:, :columns]
         again = from_bf16(found[1]).reshape(rows, spec.c_stride)[:, :columns]
         same = bool(np.array_equal(got, again, equal_nan=True))
@@ -166,11 +166,6 @@ class _Kernel:
         if not same:
             return Item(name, Verdict.FAIL, f"two runs differ; {text}", values)
         return Item(name, Verdict.OK if worst < TOLERANCE else Verdict.FAIL, text, values)
-
-    def _columns(self) -> int:
-        """Columns of C that mean something: those of the model, not of padding."""
-        c = self.model.config
-        return {"lin": c.n_lin, "att": c.n_att, "o": c.D, "gu": c.I, "down": c.D}[self.key]
 
     def _epilogue(self, products: NDArray[np.float64]) -> NDArray[np.float64]:
         """What the GEMM makes of its products: gu's are 32 gate | 32 up, and C gets silu(gate) * up."""

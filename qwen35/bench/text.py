@@ -72,10 +72,11 @@ class Subject:
         self.node.null = name == "null"
         if npu is not None:
             npu.instant = name == "instant" or before
+        self.model.npu.blind = name == "null" or (npu is not None and npu.instant)
         try:
             yield
         finally:
-            self.node.null = False
+            self.node.null = self.model.npu.blind = False
             if npu is not None:
                 npu.instant = before
 

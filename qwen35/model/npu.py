@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amdxdna.buffer import Buffer
-from amdxdna.errors import Closed, DeviceLost, XdnaError
+from amdxdna.errors import Closed, CommandFailed, DeviceLost, XdnaError
+from amdxdna.marks import Marks
+from amdxdna.packet import State
 from amdxdna.xclbin import Xclbin
 from qwen35.bundle.specs import GemmSpec, GemvSpec
 from qwen35.errors import ModelError, one_line
@@ -39,18 +41,24 @@ class Dispatch:
     `run` submits all of them before it waits: as one command chain where the model uses chains (one submit,
     one wait), else as single commands. When a chain fails in any way, the group runs again as single commands
     and so does every later group of the model. That is sound since a group is idempotent: each run reads its
-    first two operands and writes its third, which no run of the group reads. With `read` the results are made
-    readable for the host. Runs through one Dispatch must not overlap.
+    first two operands and writes its third, which no run of the group reads. The first and the last element
+    of each result are marked before: what the driver calls completed without its having been run does not
+    pass, but is run again too. With `read` the results are made readable for the host. Runs through one
+    Dispatch must not overlap.
     """
 
-    __slots__ = ("_calls", "_model", "_pool", "_results")
+    __slots__ = ("_calls", "_marks", "_model", "_pool", "_results")
 
     def __init__(
-        self, model: NpuModel, pool: ContextPool, calls: Sequence[tuple[Kernel, Operands]], read: bool = True
+        self, model: NpuModel, pool: ContextPool, calls: Sequence[tuple[Kernel, Operands, int]],
+        read: bool = True,
     ) -> None:
+        """`calls`: kernels, operands, and the result's last element that the kernel writes."""
         self._model, self._pool = model, pool
-        self._calls = [list(calls[at:at + _CHAIN]) for at in range(0, len(calls), _CHAIN)]
-        self._results = [operands[2] for _, operands in calls] if read else []
+        runs = [(kernel, operands) for kernel, operands, _ in calls]
+        self._calls = [runs[at:at + _CHAIN] for at in range(0, len(runs), _CHAIN)]
+        self._results = [operands[2] for _, operands in runs] if read else []
+        self._marks = Marks((operands[2], 2 * at) for _, operands, last in calls for at in (0, last))
 
     @property
     def runs(self) -> int:
@@ -59,13 +67,16 @@ class Dispatch:
 
     def run(self) -> None:
         """Runs and waits. Raises the binding's errors; see NpuModel.drain for what to do then."""
-        groups = self._calls
+        groups, marks = self._calls, self._marks
+        chained = False
+        marks.put()
         if len(groups) == 1 and len(groups[0]) == 1:
             kernel, operands = groups[0][0]
             kernel.start(*operands).wait(None, self._results)
         elif not self._model.chains:
             self.run_singly()
         else:
+            chained = True
             try:
                 self.run_chained()
             except XdnaError as error:
@@ -73,6 +84,27 @@ class Dispatch:
                     raise
                 self._model.give_up_chains(error)
                 self.run_singly()
+                chained = False
+        left = marks.left()
+        if left and not self._model.blind:
+            self._again(left, chained)
+
+    def _again(self, left: int, chained: bool) -> None:
+        """Runs singly in fresh contexts after commands that are over and have left so many marks.
+
+        With the other mark: an element that is right and equal to the first one was written after all.
+        """
+        model, marks = self._model, self._marks
+        error = CommandFailed(
+            "the driver calls a command completed that has not written its result", call="EXEC_CMD",
+            state=State.COMPLETED, remedy="See `dmesg`, and `python -m qwen35 accept` for what works here")
+        model.refresh(error)
+        marks.put(1)
+        self.run_singly()
+        if marks.left(1):
+            raise error
+        if marks.left() < left:
+            model.unwritten(error, chained)
 
     def run_singly(self) -> None:
         """Runs as single commands, whatever the model has chosen."""
@@ -119,6 +151,10 @@ class NpuModel:
         self.chains = self.options.chains != "off"
         """Whether groups of runs go as command chains; qwen35.model.trial decides it at load."""
         self.chains_why = {"on": "as asked", "off": "as asked", "auto": "not tried"}[self.options.chains]
+        self.blind = False
+        """The device computes nothing (the benchmark's modes): results are not looked at."""
+        self.redone = 0
+        """Dispatches that were done again since a command that was called completed had not been run."""
         if self.options.wait is not None:
             device.wait_seconds = self.options.wait
         self._pool = device.pool
@@ -146,6 +182,13 @@ class NpuModel:
             raise ModelError(f"the bundle has no gemv {key}", str(self.bundle.path), "export it again")
         return spec
 
+    def columns(self, key: str) -> int:
+        """Columns of GEMM `key`'s C that mean something: the text model's by its own widths, as N may count
+        gu's gate and up, or padding."""
+        c = self.bundle.config
+        widths = {"lin": c.n_lin, "att": c.n_att, "o": c.D, "gu": c.I, "down": c.D}
+        return widths[key] if key in widths else self.gemm_spec(key).n
+
     def spans(self, key: str, chunks: int) -> tuple[int, int]:
         """Elements that GEMM `key` over `chunks` chunks spans in A and in C: whole rows of them, or more.
 
@@ -166,10 +209,10 @@ class NpuModel:
         A is then `chunks * M` rows of stride lda, C the same of stride c_stride. Where the bundle has no
         stream over so many chunks, each GEMM becomes several runs over parts of A and C.
         """
-        calls: list[tuple[Kernel, Operands]] = []
+        calls: list[tuple[Kernel, Operands, int]] = []
         for a, b, c in operands:
             if chunks == 0:
-                calls.append((self.kernel(key, 0), (a, b, c)))
+                calls.append((self.kernel(key, 0), (a, b, c), self.gemv_spec(key).m - 1))
             else:
                 calls += self._parts(self.gemm_spec(key), chunks, a, b, c)
         return Dispatch(self, self._pool, calls, read)
@@ -225,11 +268,24 @@ class NpuModel:
 
         Raises `error` where something may still be in flight, which a group that runs again could meet.
         """
+        self.refresh(error)
+        self.chains, self.chains_why = False, one_line(f"failed: {error}")
+        self.note(f"command chains are off, single commands go on: {error}")
+
+    def unwritten(self, error: XdnaError, chained: bool) -> None:
+        """Counts and tells a dispatch that was done again; with chains, they are over."""
+        self.redone += 1
+        if chained and self.chains:
+            self.chains, self.chains_why = False, one_line(f"failed: {error}")
+            self.note(f"command chains are off, single commands go on: {error}")
+        elif self.redone == 1:
+            self.note(f"done again, as every further time: {error}")
+
+    def refresh(self, error: XdnaError) -> None:
+        """Makes the next runs go in fresh contexts. Raises `error` where something may still be in flight."""
         if not self.drain():
             raise error
         self.replace_contexts()
-        self.chains, self.chains_why = False, one_line(f"failed: {error}")
-        self.note(f"command chains are off, single commands go on: {error}")
 
     def replace_contexts(self) -> None:
         """Makes the next run of each kernel find a fresh context."""
@@ -258,8 +314,9 @@ class NpuModel:
 
     def _parts(
         self, spec: GemmSpec, chunks: int, a: Buffer, b: Buffer, c: Buffer
-    ) -> list[tuple[Kernel, Operands]]:
-        calls: list[tuple[Kernel, Operands]] = []
+    ) -> list[tuple[Kernel, Operands, int]]:
+        calls: list[tuple[Kernel, Operands, int]] = []
+        last = self.columns(spec.key) - 1
         at = 0
         while at < chunks:
             count = min(spec.max_chunks, chunks - at)
@@ -272,7 +329,8 @@ class NpuModel:
                     f"gemm {spec.key} over {count} chunks spans {stream.a_elems}, {stream.c_elems} elements,"
                     f" the buffers hold {part_a.nbytes // 2} and {part_c.nbytes // 2}"
                 )
-            calls.append((self.kernel(spec.key, count), (part_a, b, part_c)))
+            end = (count * spec.m - 1) * spec.c_stride + last
+            calls.append((self.kernel(spec.key, count), (part_a, b, part_c), end))
             at += count
         return calls
 

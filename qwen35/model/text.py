@@ -117,6 +117,9 @@ class TextModel:
         """Decides about command chains and opens the contexts, so that no first prompt waits for it."""
         npu = self.npu
         if npu.options.chains != "auto":
+            if npu.chains and not self.device.profile.chains_trusted:
+                npu.note("command chains are on, as asked, though this driver's word on a chain's end cannot "
+                         "be trusted (--chains auto leaves them off)")
             npu.open_contexts()
             return
         if not self.device.profile.chains_trusted:

@@ -301,6 +301,8 @@ class Npu:
             if status or context.gone.is_set():
                 self.executed += 1
                 return status
+            if any(fault.kind == "skip" for fault in injected):
+                return Status.OK
         status, program, family = self.fetch(context, slot)
         if status:
             self.executed += 1
@@ -385,8 +387,9 @@ class Npu:
                 self.log(f"injected fault: context {context.id} hangs")
                 context.wait(None)
             elif fault.kind == "fail":
-                self.log(f"injected fault: context {context.id}: status {fault.value:#x}")
-                return fault.value or Status.INVALID_INSTRUCTION
+                status = fault.value or Status.INVALID_INSTRUCTION
+                self.log(f"injected fault: context {context.id}: status {int(status):#x}")
+                return status
         return Status.OK
 
     def resolve(self, context: Context, address: int, size: int) -> int:
