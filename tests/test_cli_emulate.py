@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -113,6 +114,41 @@ sys.exit(main({words!r}))
     assert ended.stdout.count("ok: ") == 2 * 13
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@pytest.mark.parametrize(("mode", "words"), [
+    (0o4755, "user 0's rights (setuid)"), (0o2755, "group 0's rights (setgid)"), (0o755, "")])
+@pytest.mark.parametrize("command", ["emulate", "trace"])
+def test_rights_that_are_not_gained_are_told(command: str, mode: int, words: str) -> None:
+    """Once for each program, however it is started; a set-uid program of the user's own loses nothing."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        program, own = folder / "program", folder / "own"
+        for copy in (program, own):
+            shutil.copy(os.path.realpath("/bin/true"), copy)
+        program.chmod(mode)
+        os.chown(own, 65534, 65534)
+        own.chmod(0o6755)
+        if os.statvfs(program).f_flag & os.ST_NOSUID:
+            pytest.skip("set-uid programs gain nothing here anyway")
+        more = {"emulate": ["-O", "quiet"], "trace": ["-q", "-o", "/dev/null"]}[command]
+        words_of = [[command, *more, "--", str(program)],
+                    [command, *more, "--", "sh", "-c", f"{program}; cd {folder}; {program}; {own}; echo"]]
+        ended = subprocess.run([sys.executable, "-c", f"""
+import ctypes, os, sys
+from amdxdna.cli import main
+assert main({[command, *more, "--", "true"]!r}) == 0  # imports all there is
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # dumpable, as after an exec by that user
+for words in {words_of!r}:
+    assert main(words) == 0
+"""], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+        assert ended.returncode == 0, ended.stderr
+        assert [line for line in ended.stderr.splitlines() if line] == [
+            f"amdxdna: {command}: {program} runs without {words}: no program gains any under {command}"
+        ] * (2 if words else 0)
+
+
 # -- how a program finds it
 
 def test_our_own_discovery_finds_it() -> None:
@@ -197,6 +233,35 @@ KernelNode({!r}).close()
     assert (third.returncode, third.stdout) == (0, "['/dev/accel/accel3'] False\n"), third.stderr
     other = emulate_python(code.format("/tmp/my-npu"), more=("--device-path", "/tmp/my-npu"))
     assert (other.returncode, other.stdout) == (0, "[] False\n"), other.stderr
+
+
+def test_what_is_beside_the_device() -> None:
+    """Listings of the folders above, in sysfs too, and paths that lead out of the device's folders: what find
+    and os.walk see is what the kernel's tree would show."""
+    ended = emulate_python("""
+import glob, os
+for above, name in (("/dev", "accel"), ("/sys/class", "accel"), ("/sys/module", "amdxdna"),
+                    ("/sys/dev/char", "261:0"), ("/sys/bus/pci/drivers", "amdxdna")):
+    if os.path.isdir(above):
+        found = [entry for entry in os.scandir(above) if entry.name == name]
+        assert [entry.inode() for entry in found] == [os.lstat(f"{above}/{name}").st_ino], (above, found)
+        assert found[0].is_dir()
+assert [path for path, _, names in os.walk("/dev") if "accel0" in names] == ["/dev/accel"]
+assert glob.glob("/dev/ac*/acc*") == ["/dev/accel/accel0"]
+assert os.stat("/sys/class/accel/..").st_ino == os.stat("/sys/class").st_ino
+before = os.listdir("/dev")
+os.chdir("/dev/accel")
+assert os.path.exists("../null") and not os.path.exists("../nothing")
+os.chdir("..")
+assert (os.getcwd(), os.listdir(".")) == ("/dev", before)
+fd = os.open("/dev/accel/../null", os.O_WRONLY)
+assert os.write(fd, b"x") == 1
+print("fine")
+""")
+    assert ended.stdout == "fine\n", ended.stderr
+    other = emulate("sh", "-c", "ls /dev | grep -c '^my-npu$'; ls /dev | grep -c '^accel$'",
+                    more=("--device-path", "/dev/my-npu"))
+    assert other.stdout == f"1\n{int(os.path.exists('/dev/accel'))}\n", other.stderr
 
 
 @pytest.mark.parametrize("options", ["address=pasid", "address=iova"])

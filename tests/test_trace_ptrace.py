@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -131,6 +133,35 @@ except OSError as failed:
     assert "no amdxdna node" in created["meaning"]
     assert calls[2]["in"] == {"length": 4096, "offset": "0x0"}
     assert summary["errors"] == {"CREATE_BO ENOTTY": 1, "open ENOENT": 1}
+
+
+def test_a_node_is_the_device_whatever_its_name(file: Path) -> None:
+    """Not another file of the same name, nor one whose name begins alike; a link, a second name and an accel
+    device in another folder are."""
+    other = file.parent / "else"
+    other.mkdir()
+    for name in (other / "node", file.parent / "node2", other / "accel0"):
+        name.write_bytes(b"")
+    (other / "link").symlink_to(file)
+    os.link(file, other / "second")
+    device = other / "npu"
+    with contextlib.suppress(OSError):
+        os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(261, 77))  # to be opened in vain
+    ended = trace_python("""
+import os
+folder = os.path.dirname(NODE)
+for name in ("else/node", "node2", "else/accel0", "else/link", "else/second", "else/npu"):
+    try:
+        os.close(os.open(f"{folder}/{name}", os.O_RDONLY))
+    except OSError:
+        pass
+os.chdir(f"{folder}/else")
+os.close(os.open("../node", os.O_RDONLY))
+""", file)
+    assert ended.returncode == 0, ended.stderr
+    _, calls, _ = read_trace(file.with_name("trace.jsonl"))
+    opened = [os.path.basename(line["in"]["path"]) for line in calls if line["call"] == "open"]
+    assert opened == ["link", "second", *(["npu"] if device.exists() else []), "node"]
 
 
 def test_duplicates_forks_and_execs_share_the_open(file: Path) -> None:

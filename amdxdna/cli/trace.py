@@ -53,7 +53,7 @@ def parser() -> Parser:
                    help="let every system call stop, not only those that a filter picks: slow, for a COMMAND "
                         "that starts `emulate` itself (inside `emulate` it is done without asking)")
     p.add_argument("--node", action="append", default=[], metavar="PATH",
-                   help="take this path for a node too; repeatable")
+                   help="take this file or device for a node too, whatever name it is opened by; repeatable")
     p.add_argument("--quiet", "-q", action="store_true", help="do not print the summary")
     views = p.add_argument_group("views for people")
     views.add_argument("--text", action="store_true", help="a line a call, to stderr, instead of the trace")

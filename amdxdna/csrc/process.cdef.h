@@ -24,6 +24,7 @@ struct xdna_interest {
 };
 
 int xdna_confine(int socket);
+int xdna_start(const char *path, char *const argv[], char *const environment[]);
 int xdna_watch(void);
 int xdna_read_string(int pid, uint64_t address, char *text, size_t size);
 int xdna_identify(int pid, int fd, uint64_t *device, uint64_t *inode);
@@ -71,7 +72,8 @@ struct xdna_trace_event {
 
 int xdna_watch_is_seen(void);
 struct xdna_tracer;
-struct xdna_tracer *xdna_tracer_new(int every_stop, const char *tokens, const char *nodes);
+struct xdna_tracer *xdna_tracer_new(int every_stop, const char *nodes, const char *emulated);
+int xdna_tracer_is_node(const struct xdna_tracer *t, int tid, int fd);
 void xdna_tracer_free(struct xdna_tracer *t);
 int xdna_tracer_seize(struct xdna_tracer *t, int pid);
 int xdna_tracer_next(struct xdna_tracer *t, struct xdna_trace_event *e);

@@ -5,6 +5,7 @@
 #include "process.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,9 @@
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <sys/user.h>
 #include <sys/wait.h>
@@ -22,6 +25,8 @@
 #ifndef PR_SET_PTRACER
 #define PR_SET_PTRACER 0x59616d61
 #endif
+#define ACCEL_NODES "/dev/accel/accel"
+enum { ACCEL_MAJOR = 261 }; /* include/drm/drm_accel.h */
 enum { SYSCALL_INSTRUCTION = 2, RED_ZONE = 128 };
 enum { SYSCALL_STOP = SIGTRAP | 0x80, EVENT_STOP = 128 };
 /* What a call that a signal interrupts returns before it is restarted (linux/errno.h, not for user space). */
@@ -45,7 +50,8 @@ struct xdna_tracer {
     int stopped;        /* the thread whose event was returned last; it goes on with the next one */
     struct thread *threads;
     size_t count, room;
-    const char *tokens, *nodes;
+    const char *nodes; /* paths that are nodes too, NUL-separated */
+    const char *emulated; /* how a link to a descriptor that stands for a node begins */
 };
 
 static int64_t now(void)
@@ -99,19 +105,59 @@ static void forget(struct xdna_tracer *t, int tid)
         }
 }
 
-/* Whether a descriptor is a node's: where its link leads starts with one of the names. */
-static int is_node(const struct xdna_tracer *t, int tid, int fd)
+/* Whether a file is a node: an accel device under whatever name, or what one of the paths leads to. */
+static int is_device(const struct xdna_tracer *t, const struct stat *s)
 {
-    char name[64], target[256];
+    struct stat other;
+    if (S_ISCHR(s->st_mode) && major(s->st_rdev) == ACCEL_MAJOR)
+        return 1;
+    for (const char *node = t->nodes; *node; node += strlen(node) + 1)
+        if (!stat(node, &other)
+            && (S_ISCHR(s->st_mode) ? S_ISCHR(other.st_mode) && other.st_rdev == s->st_rdev
+                                    : other.st_dev == s->st_dev && other.st_ino == s->st_ino))
+            return 1;
+    return 0;
+}
+
+/* Whether a path that leads nowhere, or nowhere for the tracer, is a node's. */
+static int is_named(const struct xdna_tracer *t, const char *path)
+{
+    for (const char *node = t->nodes; *node; node += strlen(node) + 1)
+        if (!strcmp(path, node))
+            return 1;
+    return !strncmp(path, ACCEL_NODES, strlen(ACCEL_NODES));
+}
+
+int xdna_tracer_is_node(const struct xdna_tracer *t, int tid, int fd)
+{
+    char name[64], target[4096];
+    struct stat s;
     snprintf(name, sizeof name, "/proc/%d/fd/%d", tid, fd);
+    if (!stat(name, &s) && is_device(t, &s))
+        return 1;
     ssize_t length = readlink(name, target, sizeof target - 1);
     if (length <= 0)
         return 0;
     target[length] = 0;
-    for (const char *node = t->nodes; *node; node += strlen(node) + 1)
-        if (!strncmp(target, node, strlen(node)))
-            return 1;
-    return 0;
+    return !strncmp(target, t->emulated, strlen(t->emulated)) || is_named(t, target);
+}
+
+/* Whether an open by this thread is one of a node. */
+static int opens_node(const struct xdna_tracer *t, const struct thread *thread, const char *path)
+{
+    char name[4200], base[64];
+    struct stat s;
+    int from = thread->nr == SYS_open ? AT_FDCWD : (int)thread->args[0];
+    if (path[0] == '/')
+        snprintf(base, sizeof base, "/proc/%d/root", thread->tid);
+    else if (from == AT_FDCWD)
+        snprintf(base, sizeof base, "/proc/%d/cwd/", thread->tid);
+    else
+        snprintf(base, sizeof base, "/proc/%d/fd/%d/", thread->tid, from);
+    snprintf(name, sizeof name, "%s%s", base, path);
+    if (!stat(name, &s))
+        return is_device(t, &s);
+    return is_named(t, path);
 }
 
 static int descriptor(const struct thread *thread)
@@ -132,16 +178,17 @@ static int concerns(struct xdna_tracer *t, struct thread *thread)
     case SYS_openat2:
         if (xdna_read_string(thread->tid, a[thread->nr == SYS_open ? 0 : 1], path, sizeof path) <= 0)
             return 0;
-        if (!xdna_mentions(path, t->tokens))
+        if (!opens_node(t, thread, path))
             return 0;
         thread->path = strdup(path);
         return 1;
     case SYS_ioctl:
-        return (a[1] >> 8 & 0xFF) == 'd' && is_node(t, thread->tid, descriptor(thread));
+        return (a[1] >> 8 & 0xFF) == 'd' && xdna_tracer_is_node(t, thread->tid, descriptor(thread));
     case SYS_mmap:
-        return (int)a[4] >= 0 && !(a[3] & MAP_ANONYMOUS) && is_node(t, thread->tid, descriptor(thread));
+        return (int)a[4] >= 0 && !(a[3] & MAP_ANONYMOUS)
+               && xdna_tracer_is_node(t, thread->tid, descriptor(thread));
     case SYS_close:
-        return is_node(t, thread->tid, descriptor(thread));
+        return xdna_tracer_is_node(t, thread->tid, descriptor(thread));
     default:
         return 0;
     }
@@ -200,7 +247,7 @@ static int at_call(struct xdna_tracer *t, struct thread *thread, struct xdna_tra
         if (value == -ERESTARTSYS || value == -ERESTARTNOINTR || value == -ERESTARTNOHAND
             || value == -ERESTART_RESTARTBLOCK)
             value = -EINTR;
-        if (thread->path && value >= 0 && !is_node(t, thread->tid, (int)value))
+        if (thread->path && value >= 0 && !xdna_tracer_is_node(t, thread->tid, (int)value))
             return 0;
         fill(e, XDNA_TRACE_EXIT, thread, value);
         return 1;
@@ -305,13 +352,13 @@ int xdna_tracer_fetch(struct xdna_tracer *t, int tid, uint64_t address, void *da
     return failed;
 }
 
-struct xdna_tracer *xdna_tracer_new(int every_stop, const char *tokens, const char *nodes)
+struct xdna_tracer *xdna_tracer_new(int every_stop, const char *nodes, const char *emulated)
 {
     struct xdna_tracer *t = calloc(1, sizeof *t);
     if (t) {
         t->every_stop = every_stop;
-        t->tokens = tokens;
         t->nodes = nodes;
+        t->emulated = emulated;
     }
     return t;
 }

@@ -17,6 +17,7 @@ from typing import Any
 
 from amdxdna._native import ffi, lib
 from amdxdna.emu.identity import NODE_FILE
+from amdxdna.emu.seccomp.rights import Teller
 from amdxdna.trace.recorder import Pending, Recorder
 from amdxdna.trace.session import Session
 from amdxdna.usermem import UserMemory
@@ -25,8 +26,8 @@ OPEN, CLOSE, MMAP, IOCTL, OPENAT, OPENAT2, KCMP = 2, 3, 9, 16, 257, 437, 312
 _OPENS = {OPEN, OPENAT, OPENAT2}
 _KCMP_FILE = 0
 _ERRNO = struct.Struct("<i")
-NODES = ("/dev/accel/accel", f"/memfd:{NODE_FILE}")
-"""What a node's descriptor leads to: the kernel's, or the one that `emulate` gives out."""
+_EMULATED = f"/memfd:{NODE_FILE}"
+"""What a descriptor leads to that `emulate` gives out."""
 _LOWEST = 1 << 16
 """Nothing is mapped below (vm.mmap_min_addr)."""
 _libc: Any = ctypes.CDLL(None, use_errno=True)
@@ -44,25 +45,25 @@ class Tracer:
 
     def __init__(self, recorder: Recorder, *, every_stop: bool = False, nodes: Sequence[str] = ()) -> None:
         """`every_stop`: no filter, which is slow, but sees calls that another filter answers; taken anyway
-        where such a filter is on this process already. `nodes`: further paths to take for nodes."""
+        where such a filter is on this process already. `nodes`: further files to be taken for nodes."""
         self._recorder = recorder
         self.answered_elsewhere = not every_stop and _answered_elsewhere()
         """A filter of somebody else's answers the calls: this process is under `emulate` or the like."""
         self._every_stop = every_stop or self.answered_elsewhere
-        names = [*NODES, *nodes]
-        tokens = ["accel", *(os.path.basename(node) for node in nodes)]
-        self._nodes = ffi.new("char[]", b"".join(os.fsencode(name) + b"\0" for name in names) + b"\0")
-        self._tokens = ffi.new("char[]", b"".join(os.fsencode(token) + b"\0" for token in tokens) + b"\0")
+        paths = [os.path.abspath(node) for node in nodes]
+        self._nodes = ffi.new("char[]", b"".join(os.fsencode(path) + b"\0" for path in paths) + b"\0")
+        self._emulated = ffi.new("char[]", os.fsencode(_EMULATED))
         self._sessions: dict[_Key, Session] = {}
         self._pending: dict[int, Pending] = {}
         self._tracer: Any = None
+        self._rights = Teller("trace")
 
     def run(self, argv: Sequence[str], environ: Mapping[str, str]) -> int:
         """The wait status of the program, after everything it started has ended.
 
         Raises CannotTrace, or the OSError with which it could not be started.
         """
-        self._tracer = lib.xdna_tracer_new(int(self._every_stop), self._tokens, self._nodes)
+        self._tracer = lib.xdna_tracer_new(int(self._every_stop), self._nodes, self._emulated)
         try:
             return self._run(self._tracer, argv, environ)
         finally:
@@ -143,6 +144,7 @@ class Tracer:
         elif e.kind == lib.XDNA_TRACE_FORK:
             self._forked(e.pid, int(e.value))
         elif e.kind == lib.XDNA_TRACE_EXEC:
+            self._executed(e.pid)
             for pid, fd in [key for key in self._sessions if key[0] == e.pid]:
                 if not self._is_node(pid, fd):
                     self._drop((pid, fd), e.tid)
@@ -202,8 +204,7 @@ class Tracer:
             return "?"
 
     def _is_node(self, pid: int, fd: int) -> bool:
-        return self._target(pid, fd).startswith(tuple(os.fsdecode(name) for name in
-                                                      bytes(ffi.buffer(self._nodes)).split(b"\0") if name))
+        return bool(lib.xdna_tracer_is_node(self._tracer, pid, fd))
 
     def _close(self, pid: int, tid: int, fd: int) -> None:
         """A close is about to happen: what else of the process leads to the same open takes its place."""
@@ -221,6 +222,13 @@ class Tracer:
         session = self._sessions.pop(key)
         if not any(other is session for other in self._sessions.values()):
             self._recorder.closed(session, key[0], tid)
+
+    def _executed(self, pid: int) -> None:
+        """A program has begun, perhaps without rights that its file would have given it."""
+        if not self.answered_elsewhere:  # or it has been said
+            with contextlib.suppress(OSError):
+                file = f"/proc/{pid}/exe"
+                self._rights.look(pid, file, os.readlink(file))
 
     def _forked(self, parent: int, child: int) -> None:
         """A new process holds what its parent does; a new thread of the same process changes nothing."""

@@ -126,6 +126,62 @@ static void listings(const char *folder, const char *name)
     printf("glob: %s\n", glob(pattern, 0, NULL, &found) ? "none" : found.gl_pathv[0]);
 }
 
+/* What ends in a name, below a folder: how often, and as what. */
+static void seek_out(const char *in, const char *name, int depth, int *folders, int *nodes)
+{
+    char path[PATH_MAX];
+    DIR *dir = opendir(in);
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        snprintf(path, sizeof path, "%s/%s", in, entry->d_name);
+        if (!strcmp(entry->d_name, name))
+            *(entry->d_type == DT_DIR ? folders : nodes) += 1;
+        if (entry->d_type == DT_DIR && entry->d_name[0] != '.' && depth)
+            seek_out(path, name, depth - 1, folders, nodes);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+/* The folders above: they list the device's, and what is beside it is as near from there as ever. */
+static void parents(const char *folder, const char *name)
+{
+    char above[PATH_MAX], pattern[PATH_MAX + 16], here[PATH_MAX];
+    int folders = 0, nodes = 0, none = 0;
+    glob_t found;
+    struct stat one, other;
+    snprintf(here, sizeof here, "%s", folder);
+    snprintf(above, sizeof above, "%s", dirname(here));
+    seek_out(above, basename((char *)folder), 0, &folders, &none);
+    seek_out(above, name, 1, &none, &nodes);
+    printf("listed above: %d, found below it: %d, else: %d\n", folders, nodes, none);
+    for (int turn = 0; turn < 2; turn++) {
+        DIR *dir = opendir(above);
+        int count = 0;
+        for (struct dirent *entry; dir && (entry = readdir(dir));)
+            count += !strcmp(entry->d_name, basename((char *)folder));
+        rewinddir(dir);
+        for (struct dirent *entry; dir && (entry = readdir(dir));)
+            count += !strcmp(entry->d_name, basename((char *)folder));
+        closedir(dir);
+        printf("%s%d%s", turn ? ", again " : "read twice: ", count, turn ? "\n" : "");
+    }
+    snprintf(pattern, sizeof pattern, "%s/acc*/%s", above, name);
+    printf("glob: %s\n", glob(pattern, 0, NULL, &found) ? "none" : found.gl_pathv[0]);
+    snprintf(pattern, sizeof pattern, "%s/..", folder);
+    printf("up: stat %d, ", !stat(pattern, &one) && !stat(above, &other) && one.st_ino == other.st_ino);
+    snprintf(pattern, sizeof pattern, "%s/../null", folder);
+    printf("beside: %s %s\n", kind(pattern, stat), opened(pattern, O_RDWR));
+    int at = open(folder, O_RDONLY | O_DIRECTORY), up = openat(at, "..", O_RDONLY | O_DIRECTORY);
+    printf("openat up: %d", !fstat(up, &one) && one.st_ino == other.st_ino);
+    printf(", %s", fchdir(at) ? outcome(-1) : opened("../null", O_RDONLY));
+    printf(", chdir: %s", outcome(chdir("..")));
+    printf(" in %s, no folder: %s\n", getcwd(here, sizeof here), opened("null/x", O_RDONLY));
+    close(at);
+    close(up);
+    if (chdir("/"))
+        exit(1);
+}
+
 static void unopened(const char *node, const char *in, const char *name)
 {
     char link[64], byte;
@@ -205,6 +261,7 @@ int main(int argc, char **argv)
     paths(argv[1], folder, name);
     links(argv[1], folder, name);
     listings(folder, name);
+    parents(folder, name);
     unopened(argv[1], folder, name);
     data(argv[1]);
     puts("the end");

@@ -18,9 +18,7 @@ What is different from a driver's node:
 * A BO that is unmapped counts as mapped until an ioctl that depends on it looks.
 * Memory that a user-pointer BO is made of becomes a shared mapping; what other threads write to it during
   CREATE_BO may be lost, and a later fork shares it.
-* /dev/accel and the device's part of sysfs are found by path, and listed themselves; their parent folders
-  do not list them, and what is written to sysfs is refused.
-* A path that leads through the device's folders to another device's is not found; that device's own path is.
+* What is written to sysfs is refused.
 * Memory of which a user-pointer BO would name a page twice is refused.
 * Programs in 32-bit mode, programs that gain rights by being run (setuid), and programs whose calls another
   listener answers see no device. A program that somebody traces cannot export or wrap mapped memory,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import mmap
 from typing import Any
 
 from amdxdna._native import ffi, lib
 from amdxdna.emu.driver.errors import error
+from amdxdna.usermem import UserMemory
 
-CLOSE, FCNTL, F_SETFD = 3, 72, 2
+CLOSE, MMAP, MUNMAP, FCNTL, F_SETFD = 3, 9, 11, 72, 2
+_FRESH = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 class Stale(Exception):
@@ -76,6 +79,23 @@ class Call:
     def valid(self) -> bool:
         """Whether the caller still waits: what was read from its process was its own then."""
         return self._injection is not None or lib.xdna_notice_valid(self._listener, self.id) == 0
+
+    def again(self, argument: int, data: bytes) -> int:
+        """Makes the calling thread do its own call with `argument` leading to `data`, with its own rights;
+        the value. Raises OSError as :meth:`inject`."""
+        at = self.inject(MMAP, 0, len(data), *_FRESH, 2**64 - 1, 0)
+        try:
+            UserMemory(self.thread).write(at, data)
+            arguments = list(self.arguments)
+            arguments[argument] = at
+            return self.inject(self.nr, *arguments)
+        finally:
+            self.inject(MUNMAP, at, len(data))
+
+    @property
+    def injected(self) -> bool:
+        """Whether the calling thread has been made to run another call."""
+        return self._injection is not None
 
     def inject(self, nr: int, *arguments: int) -> int:
         """Makes the calling thread run another system call now; its value. Raises OSError with its errno.

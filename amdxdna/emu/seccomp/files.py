@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from amdxdna._native import ffi
 from amdxdna.emu.driver.errors import error
-from amdxdna.emu.seccomp.tree import MAJOR, Tree
+from amdxdna.emu.seccomp.rights import thread_status
+from amdxdna.emu.seccomp.tree import MAJOR, NODE_INODE, Tree
 
 # arch/x86/entry/syscalls/syscall_64.tbl
 OPEN, STAT, FSTAT, LSTAT, MMAP, IOCTL, ACCESS, READLINK, CHMOD = 2, 4, 5, 6, 9, 16, 21, 89, 90
@@ -21,7 +22,7 @@ OPENAT, NEWFSTATAT, READLINKAT, FCHMODAT, FACCESSAT = 257, 262, 267, 268, 269
 STATX, OPENAT2, FACCESSAT2 = 332, 437, 439
 GETXATTR, LGETXATTR, LISTXATTR, LLISTXATTR = 191, 192, 194, 195
 CHDIR, FCHDIR, GETCWD, GETDENTS, GETDENTS64 = 80, 81, 79, 78, 217
-LSEEK, PREAD, PWRITE, EPOLL_CTL, OPEN_TREE = 8, 17, 18, 233, 428
+LSEEK, PREAD, PWRITE, EXECVE, EPOLL_CTL, OPEN_TREE = 8, 17, 18, 59, 233, 428
 _HAVE_FOLDER = {OPENAT, OPENAT2, NEWFSTATAT, STATX, FACCESSAT, FACCESSAT2, READLINKAT, FCHMODAT}
 OPENS = {OPEN, OPENAT, OPENAT2}
 _XATTRS = {GETXATTR, LGETXATTR, LISTXATTR, LLISTXATTR}
@@ -31,16 +32,23 @@ STATX_BASIC = 0x7FF
 _STAT = struct.Struct("<QQQIII4xQqqq6Q24x")
 _STATX = struct.Struct("<IIQIIIH2xQQQQ" + "qI4x" * 4 + "IIII112x")
 _OPEN_HOW = struct.Struct("<Q")
-_INODE = 0xACCE1
 _DT_CHR = 2
+_DIRENT = struct.Struct("<QqH")
 _MOST_ENTRIES = 1 << 16
+_LONGEST_ENTRY = 280
+"""Bytes of struct linux_dirent64 with a name of 255."""
 _libc = ctypes.CDLL(None, use_errno=True)
 _OWN_FD = re.compile(r"/proc/(?:self|thread-self|(\d+)(?:/task/\d+)?)/(fd/\d+|cwd)")
 
 
+def path_argument(nr: int) -> int:
+    """Which argument of a call of CALLS is the path."""
+    return int(nr in _HAVE_FOLDER)
+
+
 @dataclass
 class Caller:
-    """Who calls: the thread, its effective user and group, its process."""
+    """Who calls: the thread, its process, its effective user and groups."""
 
     thread: int
     process: int
@@ -50,13 +58,7 @@ class Caller:
     @classmethod
     def of(cls, thread: int) -> Caller:
         """Reads /proc. Raises OSError when the thread is gone."""
-        fields: dict[str, str] = {}
-        with open(f"/proc/{thread}/status") as file:
-            for line in file:
-                name, _, value = line.partition(":")
-                fields[name] = value
-                if name == "Groups":
-                    break
+        fields = thread_status(thread)
         groups = {int(group) for group in fields["Groups"].split()} | {int(fields["Gid"].split()[1])}
         return cls(thread, int(fields["Tgid"]), int(fields["Uid"].split()[1]), frozenset(groups))
 
@@ -87,12 +89,22 @@ class Files:
             return None
         return path[len(root):] or "/"
 
-    def entries(self, fd: int, nr: int, size: int) -> bytes:
-        """What getdents tells of a folder of the tree: the node is a character device.
+    def entries(self, fd: int, nr: int, size: int, folder: str) -> bytes:
+        """What getdents tells of the node's folder, where the node is a character device, and of a folder
+        that has paths of the tree, which begins with them.
 
         `fd` shares its position with the program's. Raises OSError.
         """
-        data = ffi.new("char[]", min(size, _MOST_ENTRIES))
+        size = min(size, _MOST_ENTRIES)
+        added = self.tree.additions.get(folder)
+        if added and not os.lseek(fd, 0, os.SEEK_CUR):
+            first = b"".join(_dirent(nr, *entry) for entry in added)
+            if size >= len(first) + _LONGEST_ENTRY:
+                return first + self._real_entries(fd, nr, size - len(first))
+        return self._real_entries(fd, nr, size)
+
+    def _real_entries(self, fd: int, nr: int, size: int) -> bytes:
+        data = ffi.new("char[]", size)
         count = int(_libc.syscall(nr, fd, ctypes.c_void_p(int(ffi.cast("uintptr_t", data))), len(data)))
         if count < 0:
             raise error(ctypes.get_errno())
@@ -103,7 +115,7 @@ class Files:
             length = int.from_bytes(listed[at + 16:at + 18], "little")
             start = at + (19 if nr == GETDENTS64 else 18)
             if bytes(listed[start:at + length]).partition(b"\0")[0] == name:
-                listed[at:at + 8] = _INODE.to_bytes(8, "little")
+                listed[at:at + 8] = NODE_INODE.to_bytes(8, "little")
                 listed[at + 18 if nr == GETDENTS64 else at + length - 1] = _DT_CHR
             at += length
         return bytes(listed)
@@ -210,9 +222,19 @@ class Files:
 
     def node_status(self) -> os.stat_result:
         """What stat tells of the node: a character device."""
-        return os.stat_result((stat.S_IFCHR | self.node_mode, _INODE, 5, 1, 0, 0, 0, 0, 0, 0), {
+        return os.stat_result((stat.S_IFCHR | self.node_mode, NODE_INODE, 5, 1, 0, 0, 0, 0, 0, 0), {
             "st_rdev": os.makedev(MAJOR, self.tree.number), "st_blksize": 4096, "st_blocks": 0,
             "st_atime_ns": 0, "st_mtime_ns": 0, "st_ctime_ns": 0})
+
+
+def _dirent(nr: int, name: str, inode: int, kind: int) -> bytes:
+    """An entry of getdents. Who seeks to what follows it gets it once more: its position is the first."""
+    text = os.fsencode(name) + b"\0"
+    before = bytes([kind]) if nr == GETDENTS64 else b""
+    after = b"" if nr == GETDENTS64 else bytes([kind])
+    length = -(-(_DIRENT.size + len(before + text + after)) // 8) * 8
+    body = _DIRENT.pack(inode, 0, length) + before + text
+    return body.ljust(length - len(after), b"\0") + after
 
 
 def stat_bytes(s: os.stat_result) -> bytes:

@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from amdxdna._native import lib
+from amdxdna._native import ffi, lib
 from amdxdna.emu.driver.errors import error
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -36,11 +36,12 @@ def spawn(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, int]:
     # Looked up here: between the filter and the exec nobody would answer the child's lookups.
     paths = [argv[0]] if "/" in argv[0] else [os.path.join(folder, argv[0])
                                               for folder in os.get_exec_path(dict(environ))]
+    words = _Words(argv), _Words([f"{name}={value}" for name, value in environ.items()])
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     reader, writer = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if not child:
-        _exec(paths, list(argv), dict(environ), theirs.fileno(), writer)
+        _exec(paths, *words, theirs.fileno(), writer)
     os.close(writer)
     theirs.close()
     with ours, open(reader, "rb") as failures:
@@ -67,7 +68,15 @@ def _how(status: int) -> str:
     return f"it ended with status {os.waitstatus_to_exitcode(status)} before it began"
 
 
-def _exec(paths: list[str], argv: list[str], environ: dict[str, str], channel: int, failures: int) -> None:
+class _Words:
+    """An array of C strings that ends with NULL."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._kept = [ffi.new("char[]", os.fsencode(word)) for word in words]
+        self.array = ffi.new("char *[]", [*self._kept, ffi.NULL])
+
+
+def _exec(paths: list[str], argv: _Words, environ: _Words, channel: int, failures: int) -> None:
     """In the child: the first of `paths` that can be run."""
     number = errno.ENOENT
     try:
@@ -78,14 +87,12 @@ def _exec(paths: list[str], argv: list[str], environ: dict[str, str], channel: i
         if refused:
             number, paths = -refused, []
         for path in paths:
-            try:
-                os.execve(path, argv, environ)
-            except (FileNotFoundError, NotADirectoryError):
+            failed = -lib.xdna_start(os.fsencode(path), argv.array, environ.array)
+            if failed in (errno.ENOENT, errno.ENOTDIR):
                 continue
-            except OSError as failed:
-                number = failed.errno or number
-                if number != errno.EACCES:
-                    break
+            number = failed
+            if number != errno.EACCES:
+                break
     finally:
         os.write(failures, _ERRNO.pack(number))
         os._exit(127)

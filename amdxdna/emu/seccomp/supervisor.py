@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import resource
+import shutil
 import stat
 import sys
 import threading
@@ -24,6 +25,7 @@ from amdxdna.emu.seccomp import files, folders, polling, spawn
 from amdxdna.emu.seccomp.call import CLOSE, Call, Stale
 from amdxdna.emu.seccomp.client import HOT, RemoteClient
 from amdxdna.emu.seccomp.files import Caller, Files
+from amdxdna.emu.seccomp.rights import Teller
 from amdxdna.emu.seccomp.tree import PCI_DEVICES, Outside, Tree, identity
 from amdxdna.emu.seccomp.watch import CloseWatch
 from amdxdna.emu.seccomp.workers import Workers
@@ -76,6 +78,7 @@ class Supervisor:
         self._listener = -1
         self._stop = -1
         self._blind = False
+        self._rights = Teller("emulate" if observer is None else "trace")
         self._tree: Tree | None = None
 
     @property
@@ -90,6 +93,9 @@ class Supervisor:
         """
         folders.parent()  # before the program starts, which could do nothing
         spawn.become_subreaper()
+        first = shutil.which(argv[0], path=environ.get("PATH"))
+        if first is not None:
+            self._rights.look(os.getpid(), first, argv[0])
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
         child, self._listener = spawn.spawn(argv, environ)
         undo = spawn.forward_signals(child)
@@ -120,7 +126,7 @@ class Supervisor:
         notice = ffi.new("struct xdna_notice *")
         tree, interest = self._files.tree, self._interest
         texts = [ffi.new("char[]", text) for text in
-                 (tree.tokens, os.fsencode(tree.root + "/"), os.fsencode(tree.listed) + b"\0")]
+                 (tree.tokens, os.fsencode(tree.root + "/"), tree.listed)]
         interest.device = memfd_device()
         interest.node_dev, interest.node_ino = tree.node_file
         interest.tokens, interest.root, interest.listed = texts
@@ -153,7 +159,12 @@ class Supervisor:
             self._cwd(call, os.fsdecode(path))
             return
         if call.nr in (files.GETDENTS, files.GETDENTS64):
-            self._list(call)
+            self._list(call, os.fsdecode(path))
+            return
+        if call.nr == files.EXECVE:
+            shown = os.fsdecode(path).partition("/cwd/")[2] or os.fsdecode(path).partition("/root")[2]
+            self._rights.look(call.thread, os.fsdecode(path), shown)
+            call.go_on()
             return
         if path:
             self._path(call, os.fsdecode(path))
@@ -191,15 +202,15 @@ class Supervisor:
             raise error(errno.ERANGE)
         self._answer(call, (len(data), call.arguments[0], data))
 
-    def _list(self, call: Call) -> None:
-        """getdents() of the folder that the node is in."""
+    def _list(self, call: Call, folder: str) -> None:
+        """getdents() of the folder that the node is in, or of one that has paths of the tree."""
         process = Caller.of(call.thread).process
         fd = int(lib.xdna_take_fd(process, call.thread, call.arguments[0] & 0xFFFFFFFF))
         if fd < 0:
             call.go_on()
             return
         try:
-            data = self._files.entries(fd, call.nr, call.arguments[2] & 0xFFFFFFFF)
+            data = self._files.entries(fd, call.nr, call.arguments[2] & 0xFFFFFFFF, folder)
         finally:
             os.close(fd)
         self._answer(call, (len(data), call.arguments[1], data))
@@ -232,20 +243,39 @@ class Supervisor:
             call.go_on()
             return
         follow = self._follows(call)
-        full = tree.absolute(path, folder, follow, f"/proc/{call.thread}/root")
+        full, through = tree.absolute(path, folder, follow, f"/proc/{call.thread}/root")
         link = self._files.descriptor(call.thread, full)
         if link is not None:
             self._descriptor(call, link, follow)
         elif full == tree.node:
             self._entry(call, None)
         elif not tree.covers(full) or (call.nr not in files.OPENS and full.rstrip("/") == PCI_DEVICES):
-            call.go_on()
+            self._elsewhere(call, full, through)
         else:
             try:
                 with tree.opened(full, follow) as entry:
                     self._entry(call, None if tree.is_node(entry) else entry)
             except Outside:
                 call.go_on()
+
+    def _elsewhere(self, call: Call, path: str, through: bool) -> None:
+        """A call about a file that is not the device's. Where the path leads there through the device's
+        folders, the kernel would not find it."""
+        if not through or path.rstrip("/") == PCI_DEVICES:
+            call.go_on()
+            return
+        self._workers.run(partial(self._guard, partial(self._renamed, call, os.fsencode(path) + b"\0"), call))
+
+    @staticmethod
+    def _renamed(call: Call, path: bytes) -> None:
+        try:
+            value = call.again(files.path_argument(call.nr), path)
+        except OSError as failed:
+            if failed.errno != errno.EOPNOTSUPP or call.injected:
+                raise
+            call.go_on()
+        else:
+            call.succeed(value)
 
     def _follows(self, call: Call) -> bool:
         """Whether a call goes through a link at its path's end."""
@@ -381,7 +411,7 @@ class Supervisor:
             fd = call.give(own, True)
         finally:
             os.close(own)
-        name = call.arguments[0 if call.nr == files.OPEN else 1]
+        name = call.arguments[files.path_argument(call.nr)]
         # An empty string means the descriptor itself: the end of the name that the program gave.
         end = name + len(self._name(call, name))
         try:

@@ -25,6 +25,7 @@ from amdxdna.profile import MODULE, RELEASE
 
 MAJOR = 261
 """Character device number of accel nodes (ACCEL_MAJOR of include/drm/drm_accel.h)."""
+NODE_INODE = 0xACCE1
 _BRIDGE = "pci0000:c5"
 _DEVICE = f"sys/devices/{_BRIDGE}/{FUNCTION}"
 _MOST_LINKS = 40
@@ -60,8 +61,6 @@ class Tree:
         except BaseException:
             self.close()
             raise
-        self.listed = self.root + os.path.dirname(self.node)
-        """The folder whose listing shows the node."""
         if accel:
             self._roots = ("/dev/accel", "/sys/class/accel", f"/sys/devices/{_BRIDGE}",
                            "/sys/bus/pci/drivers/amdxdna", "/sys/module/amdxdna",
@@ -72,6 +71,11 @@ class Tree:
                 tokens.append(f"/{RELEASE}")
         self.tokens = b"".join(os.fsencode(token) + b"\0" for token in tokens) + b"\0"
         """For xdna_notice_next: what a path that concerns the device has in it."""
+        self.additions = self._additions()
+        """What the listing of a real folder gets: paths of the tree that the host does not have."""
+        self.listed = b"".join(os.fsencode(folder) + b"\0" for folder in
+                               (self.root + os.path.dirname(self.node), *self.additions)) + b"\0"
+        """For xdna_notice_next: the folders whose listings are not the kernel's."""
 
     def _file(self, path: str, text: str) -> None:
         target = Path(self.root, path)
@@ -113,16 +117,32 @@ class Tree:
                     continue
                 os.symlink(os.path.realpath(entry.path), f"{self.root}{PCI_DEVICES}/{entry.name}")
 
-    def absolute(self, path: str, folder: str, follow: bool, root: str = "/") -> str:
+    def _additions(self) -> dict[str, list[tuple[str, int, int]]]:
+        """Name, inode and type (as getdents has it), by folder; what the host has itself is not in it."""
+        found: dict[str, list[tuple[str, int, int]]] = {}
+        for path in {self.node, *self._roots}:
+            folder, name = os.path.split(path)
+            if not self.covers(folder) and not os.path.lexists(path):
+                status = os.lstat(self.root + path)
+                inode, mode = status.st_ino, status.st_mode
+                if identity(status) == self.node_file:
+                    inode, mode = NODE_INODE, stat.S_IFCHR
+                found.setdefault(folder, []).append((name, inode, stat.S_IFMT(mode) >> 12))
+        return found
+
+    def absolute(self, path: str, folder: str, follow: bool, root: str = "/") -> tuple[str, bool]:
         """The path of the real tree that `path` of a program leads to, through links of the program's and of
-        the tree, `folder` being where relative ones begin. Links of /proc stay.
+        the tree, `folder` being where relative ones begin; and whether it leads through the tree. Links of
+        /proc stay.
 
         `follow`: through a link at the end, too. `root`: the program's root folder. Raises OSError as
         the kernel would.
         """
         at = "" if path.startswith("/") else folder
+        through = False
         if at == self.root or at.startswith(self.root + "/"):
             at = at[len(self.root):]
+            through = True
         names = path.split("/")
         if path.startswith(self.root + "/"):
             names = path[len(self.root):].split("/")
@@ -144,8 +164,9 @@ class Tree:
                     names = target.split("/") + names
                     step = "" if target.startswith("/") else at
             at = step
+            through = through or self.covers(at)
         # A slash at the end asks for a folder.
-        return (at or "/") + ("/" if at and path.endswith(("/", "/.")) else "")
+        return (at or "/") + ("/" if at and path.endswith(("/", "/.")) else ""), through
 
     def covers(self, path: str) -> bool:
         """Whether an absolute path is the device's."""
