@@ -7,8 +7,9 @@
     job        an answer made in a thread and read on the event loop
     fields     reading a JSON body: types, ranges, what is refused
     options    sampling, lengths, tools and formats that every endpoint shares
-    messages   OpenAI's messages and pictures in the engine's form
-    chat, completions   each endpoint's body and its answers, whole and streamed
+    messages   OpenAI's messages and pictures in the engine's form; items: the Responses API's
+    chat, completions, responses   each endpoint's body and its answers, whole and streamed
+    store      responses that later requests go on from
     metrics    Prometheus figures
 
 Starlette and uvicorn do the HTTP; nothing here is imported by the main job.

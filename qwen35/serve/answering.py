@@ -21,6 +21,7 @@ from qwen35.serve.job import Job, Piece
 from qwen35.serve.line import Line
 from qwen35.serve.metrics import Metrics
 from qwen35.serve.options import Served
+from qwen35.serve.store import Store
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -60,7 +61,7 @@ class Form(Protocol):
         """What a stream says of a piece."""
 
     def enough(self, reply: Reply) -> bool:
-        """Whether the answer needs no further token."""
+        """Whether the answer needs no further token; asked in the model's thread."""
 
     def closing(self, reply: Reply, timings: dict[str, Any]) -> list[Event]:
         """What a stream ends with."""
@@ -85,6 +86,8 @@ class Limits:
     reading: float = 60.0
     grace: float = 10.0
     queue: int = 64
+    stored: int = 64 << 20
+    """Bytes of responses that are kept for requests which go on from them."""
 
 
 @dataclass
@@ -95,11 +98,13 @@ class Service:
     limits: Limits
     log: Callable[[str], None] | None = None
     line: Line = field(init=False)
+    store: Store = field(init=False)
     metrics: Metrics = field(init=False)
     thread: ThreadPoolExecutor = field(init=False)
 
     def __post_init__(self) -> None:
         self.line = Line(self.limits.queue)
+        self.store = Store(self.limits.stored)
         self.metrics = Metrics(self.served.model, self.line)
         self.thread = ThreadPoolExecutor(1, "answers")
         self.jobs: set[Job] = set()
@@ -136,7 +141,7 @@ class Answering:
             with self.service.line.enter(request.client.host if request.client else "") as place:
                 body = parse_json(await _body(request, self.service.limits))
                 form = self.read(body, self.service.served)
-                job = Job(form.begin)
+                job = Job(form.begin, form.enough)
                 job.on_cancel(place.give_up)
                 with self._watched(job, request, began):
                     try:
@@ -144,6 +149,8 @@ class Answering:
                         job.start(self.service.thread)
                         await self._send(form, job, place.waited, scope, sent)
                     finally:
+                        if job.why is not None:
+                            self.service.metrics.cancelled.labels(job.why.code).inc()
                         job.cancel(_GONE)
                         await job.over()
                         self._count(job, place.waited)
@@ -173,11 +180,8 @@ class Answering:
             return
         reply = job.reply
         assert reply is not None
-        if not form.enough(reply):
-            async for _ in pieces:
-                if form.enough(reply):
-                    reply.close()
-        await job.over()
+        async for _ in pieces:
+            pass
         await Response(to_json(form.whole(reply, _timings(reply, waited))),
                        media_type="application/json")(scope, _never, send)
 
@@ -196,15 +200,14 @@ class Answering:
             async for piece in pieces:
                 for event in form.piece(piece, reply):
                     yield _event(event)
-                if form.enough(reply):
-                    reply.close()
             for event in form.closing(reply, _timings(reply, waited)):
                 yield _event(event)
         except ApiError as error:
             failed.append(error)
             yield _event(form.failing(error))
             return
-        yield form.last
+        if form.last:
+            yield form.last
 
     @contextlib.contextmanager
     def _watched(self, job: Job, request: Request, began: float) -> Iterator[None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -20,6 +21,7 @@ from qwen35.serve.chat import Chat
 from qwen35.serve.completions import Completion
 from qwen35.serve.errors import ApiError
 from qwen35.serve.metrics import CONTENT_TYPE
+from qwen35.serve.responses import Answer, stored_response
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -38,9 +40,12 @@ def make_app(service: Service, *, api_key: str = "", origins: Sequence[str] = ()
     if origins:
         middleware.insert(0, Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"],
                                         allow_headers=["*"]))
+    store = service.store
     routes = [
         Route("/v1/chat/completions", Answering(service, Chat), methods=["POST"]),
         Route("/v1/completions", Answering(service, Completion), methods=["POST"]),
+        Route("/v1/responses", Answering(service, partial(Answer, store=store)), methods=["POST"]),
+        Route("/v1/responses/{name}", stored_response(store), methods=["GET", "DELETE"]),
         Route("/v1/models", _models), Route("/v1/models/{name:path}", _model),
         Route("/health", _health), Route("/metrics", _metrics),
     ]

@@ -11,14 +11,15 @@ from qwen35.serve.errors import ApiError
 from qwen35.serve.fields import Fields
 from qwen35.serve.job import Piece
 from qwen35.serve.messages import Reader
-from qwen35.serve.options import Served, read_effort, read_format, read_options, read_tools
+from qwen35.serve.options import Served, read_effort, read_format, read_logprobs, read_options, read_tools
 from qwen35.serve.said import Said
 
 if TYPE_CHECKING:
     from qwen35.conversation import Reply
     from qwen35.sampling import TokenLogprob
+    from qwen35.tokenizer import Tokenizer
 
-__all__ = ["Chat", "finish_reason", "usage_of"]
+__all__ = ["Chat", "finish_reason", "logprob_entry", "usage_of"]
 
 _FINISH = {"stop": "stop", "stop-string": "stop", "length": "length", "context": "length", "loop": "length"}
 
@@ -41,6 +42,17 @@ def usage_of(reply: Reply) -> dict[str, Any]:
     }
 
 
+def logprob_entry(tokenizer: Tokenizer, one: TokenLogprob) -> dict[str, Any]:
+    """A token's logprob with its alternatives."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        data = tokenizer.token_bytes(token)
+        return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, -9999.0),
+                "bytes": list(data)}
+
+    return entry(one.token, one.logprob) | {"top_logprobs": [entry(*pair) for pair in one.top]}
+
+
 class Chat:
     """One chat completion (answering.Form)."""
 
@@ -48,13 +60,15 @@ class Chat:
 
     def __init__(self, body: Fields, served: Served) -> None:
         self.served = served
-        self.options = read_options(body, served, lengths=("max_completion_tokens", "max_tokens"))
+        logprobs = read_logprobs(body, asked=body.flag("logprobs"))
+        self.options = read_options(body, served, lengths=("max_completion_tokens", "max_tokens"),
+                                    logprobs=logprobs)
         self.stream = self.options.stream
         self.messages = Reader(served.max_images).chat(body.each("messages", required=True))
         self.tools = read_tools(body)
         self.schema = read_format(body.inner("response_format"))
         self.thinking = read_effort(body, served) and not self.tools.forced
-        self.logprobs = self.options.sampling["logprobs"] is not None
+        self.logprobs = logprobs is not None
         if self.schema is not None and self.tools.declared:
             raise body.wrong("response_format", "cannot hold together with tools", "unsupported_parameter")
         if self.logprobs and (self.tools.declared or self.thinking or self.options.stop):
@@ -147,13 +161,6 @@ class Chat:
         if not self.logprobs:
             return None
         before, self._reported = self._reported, tokens
-        return {"content": [self._entry(one) for one in reply.logprobs[before:tokens]], "refusal": None}
-
-    def _entry(self, one: TokenLogprob) -> dict[str, Any]:
-        def entry(token: int, logprob: float) -> dict[str, Any]:
-            data = self.served.model.tokenizer.token_bytes(token)
-            return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, -9999.0),
-                    "bytes": list(data)}
-
-        return entry(one.token, one.logprob) | {"top_logprobs": [entry(*pair) for pair in one.top]}
-
+        tokenizer = self.served.model.tokenizer
+        entries = [logprob_entry(tokenizer, one) for one in reply.logprobs[before:tokens]]
+        return {"content": entries, "refusal": None}

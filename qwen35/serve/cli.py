@@ -29,9 +29,10 @@ def build() -> Parser:
     parser = Parser(
         prog="qwen35 serve",
         description="Answers programs that speak OpenAI's HTTP API, with one model on one device.",
-        epilog="Paths: /v1/chat/completions, /v1/completions, /v1/models, /health, /metrics. A client is\n"
-        "given the base URL http://HOST:PORT/v1. SIGINT or SIGTERM ends the server: waiting requests get\n"
-        "503 at once, the running answer has --grace seconds; a second signal ends it at once.",
+        epilog="Paths: /v1/chat/completions, /v1/responses, /v1/completions, /v1/models, /health,\n"
+        "/metrics. A client is given the base URL http://HOST:PORT/v1. SIGINT or SIGTERM ends the server:\n"
+        "waiting requests get 503 at once, the running answer has --grace seconds; a second signal ends\n"
+        "it at once.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

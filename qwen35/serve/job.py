@@ -21,11 +21,14 @@ Piece = tuple[str, str, int]
 class Job:
     """Belongs to one event loop; only `_run` is the other thread's.
 
-    `make(cancelled)` gives the reply, and asks `cancelled()` between tokens and passes of the prompt.
+    `make(cancelled)` gives the reply, and asks `cancelled()` between tokens and passes of the prompt. The
+    answer ends at the first piece after which `enough(reply)` holds. The model's thread calls both.
     """
 
-    def __init__(self, make: Callable[[Callable[[], bool]], Reply]) -> None:
-        self._make = make
+    def __init__(
+        self, make: Callable[[Callable[[], bool]], Reply], enough: Callable[[Reply], bool]
+    ) -> None:
+        self._make, self._enough = make, enough
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
         self._thread: asyncio.Future[None] | None = None
@@ -81,6 +84,9 @@ class Job:
             reply = self.reply = self._make(lambda: self.why is not None)
             for kind, piece in reply.events():
                 self._tell((kind, piece, len(reply.tokens)))
+                if self._enough(reply):
+                    reply.close()
+                    break
         except BaseException as error:
             self._error = error
         finally:

@@ -22,9 +22,9 @@ class Reader:
     Raises ApiError 400, which names the field, for whatever the model's format cannot hold.
     """
 
-    def __init__(self, max_images: int) -> None:
+    def __init__(self, max_images: int, images: int = 0) -> None:
         self._max_images = max_images
-        self._images = 0
+        self._images = images
 
     def chat(self, messages: Iterable[Fields]) -> list[dict[str, Any]]:
         """Messages of /v1/chat/completions; system and developer messages at the beginning become one."""
@@ -59,18 +59,20 @@ class Reader:
             made.append({"role": "system", "content": text})
 
     def tool_result(
-        self, made: list[dict[str, Any]], message: Fields, calls: list[str], call: str | None
+        self, made: list[dict[str, Any]], message: Fields, calls: list[str], call: str | None,
+        name: str = "content",
     ) -> None:
         """Adds a tool's result. The model's format has no ids: results stand in the order of the calls."""
+        role, id_ = ("role", "tool_call_id") if name == "content" else ("type", "call_id")
         answers = 0
         while answers < len(made) and made[-1 - answers]["role"] == "tool":
             answers += 1
         before = made[-1 - answers] if answers < len(made) else {}
         if not before.get("tool_calls"):
-            raise message.wrong("role", "is a tool's result without a call before it")
+            raise message.wrong(role, "is a tool's result without a call before it")
         if call is not None and call not in calls:
-            raise message.wrong("tool_call_id", f"is {call!r:.60}, which the calls before it do not hold")
-        result = {"role": "tool", "content": self.content(message, required=True)}
+            raise message.wrong(id_, f"is {call!r:.60}, which the calls before it do not hold")
+        result = {"role": "tool", "content": self.content(message, name, required=True)}
         order = calls.index(call) if call is not None else len(calls)
         result["order"] = order
         at = len(made) - sum(one["order"] > order for one in made[len(made) - answers :])

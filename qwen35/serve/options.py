@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from qwen35.api import Qwen35
     from qwen35.sampling import Sampling
 
-__all__ = ["Options", "Served", "Tools", "read_effort", "read_format", "read_options", "read_tools"]
+__all__ = ["Options", "Served", "Tools", "read_effort", "read_format", "read_logprobs", "read_options",
+           "read_tools"]
 
 #: Fields of OpenAI's API and of other servers that would change the answer here, with values that would not.
 _REFUSED: dict[str, tuple[Any, ...]] = {
@@ -65,7 +66,9 @@ class Options:
         return base.updated(**self.sampling)
 
 
-def read_options(body: Fields, served: Served, *, lengths: Sequence[str], most_logprobs: int = 20) -> Options:
+def read_options(
+    body: Fields, served: Served, *, lengths: Sequence[str], logprobs: int | None = None
+) -> Options:
     """Reads what all endpoints share; `lengths` are the names of the answer's limit, the first one first."""
     name = body.text("model")
     if name is not None and name not in served.names:
@@ -90,7 +93,7 @@ def read_options(body: Fields, served: Served, *, lengths: Sequence[str], most_l
         "presence_penalty": body.number("presence_penalty", -100, 100),
         "frequency_penalty": body.number("frequency_penalty", -100, 100),
         "seed": None if seed is None else seed % 2**64,
-        "logprobs": _logprobs(body, most_logprobs),
+        "logprobs": logprobs,
     }
     stream = body.flag("stream")
     about = body.inner("stream_options")
@@ -117,19 +120,20 @@ def _stops(body: Fields) -> list[str]:
     return stops
 
 
-def _logprobs(body: Fields, most: int) -> int | None:
-    """Alternatives a token, None for no report. Completions give a number, chats a flag and a number."""
-    asked = body.data.get("logprobs")
-    if asked is None or asked is False:
-        return None
-    if asked is True:
-        return body.whole("top_logprobs", 0, most) or 0
-    return body.whole("logprobs", 0, most)
+def read_logprobs(body: Fields, *, asked: bool, most: int = 20) -> int | None:
+    """Alternatives a token that are to be reported, None for no report."""
+    number = body.whole("top_logprobs", 0, most) or 0
+    return number if asked else None
 
 
-def read_effort(body: Fields, served: Served, name: str = "reasoning_effort") -> bool:
-    """Whether the model reasons first; the template's own switch goes before an effort."""
-    effort = body.choice(name, _EFFORTS)
+def read_effort(
+    body: Fields, served: Served, inner: Fields | None = None, name: str = "reasoning_effort"
+) -> bool:
+    """Whether the model reasons first; the template's own switch goes before an effort.
+
+    `inner` is the object that has the field `name`, where that is not the body itself.
+    """
+    effort = (inner or body).choice(name, _EFFORTS)
     template = body.inner("chat_template_kwargs")
     if template is not None and "enable_thinking" in template:
         return template.flag("enable_thinking")
@@ -146,13 +150,19 @@ def read_format(form: Fields | None) -> Any:
     if kind == "text":
         return None
     if kind == "json_object":
-        return {"type": "object"}
-    inner = form.inner("json_schema") or form
-    schema = inner.data.get("schema")
+        # Beyond OpenAI's: llama.cpp's server takes a `schema` here, Hugging Face a `value`, which its client
+        # makes of json_schema (InferenceClient, hf-inference).
+        name = next((name for name in ("schema", "value") if name in form), None)
+        return {"type": "object"} if name is None else _schema(form, name)
+    return _schema(form.inner("json_schema") or form, "schema")
+
+
+def _schema(form: Fields, name: str) -> Any:
+    schema = form.data.get(name)
     if schema is None:
-        raise inner.wrong("schema", "is missing")
+        raise form.wrong(name, "is missing")
     if not isinstance(schema, (dict, bool)):
-        raise inner.wrong("schema", "must be an object")
+        raise form.wrong(name, "must be an object")
     return schema
 
 

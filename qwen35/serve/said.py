@@ -28,8 +28,10 @@ class Said:
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
+        self._one = bool(tools.forced) or not tools.parallel
         self._shown = ""
         self._text = ""
+        self._ends = 0
 
     def feed(self, text: str) -> str:
         """What of the text so far can be shown now."""
@@ -49,9 +51,13 @@ class Said:
 
     def enough(self, reply: Reply) -> bool:
         """Whether the answer holds the only call that it may hold."""
-        if not self._tools.declared or (self._tools.parallel and not self._tools.forced):
+        if not self._tools.declared or not self._one:
             return False
-        return _END in reply.text and bool(self._calls(reply.text)[1])
+        ends = reply.text.count(_END)
+        if ends == self._ends:
+            return False
+        self._ends = ends
+        return bool(self._calls(reply.text)[1])
 
     def whole(self, reply: Reply) -> tuple[str, list[dict[str, Any]]]:
         """The text and the calls, each with an id. Raises ApiError 500 where a forced call failed."""
@@ -62,8 +68,6 @@ class Said:
             raise ApiError(500, "the model made no valid call of a tool" +
                            (", its answer was cut: raise max_completion_tokens"
                             if reply.finish in ("length", "context") else ""), code="no_tool_call")
-        if not self._tools.parallel:
-            calls = calls[:1]
         made = []
         for call in calls:
             function = call["function"]
@@ -81,4 +85,13 @@ class Said:
         return text[len(shown) :], calls
 
     def _calls(self, text: str) -> tuple[str, list[dict[str, Any]]]:
-        return parse_tool_calls(self._tools.forced + text, self._tools.declared)
+        """Text and calls. Where one call is all that may come, nothing counts behind the first."""
+        text = self._tools.forced + text
+        end = text.find(_END) if self._one else -1
+        while end >= 0:
+            end += len(_END)
+            found = parse_tool_calls(text[:end], self._tools.declared)
+            if found[1]:
+                return found
+            end = text.find(_END, end)
+        return parse_tool_calls(text, self._tools.declared)
