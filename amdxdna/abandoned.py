@@ -7,18 +7,15 @@ import math
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from amdxdna import ioctl, reaper
 from amdxdna._native import ffi
+from amdxdna.buffer import Buffer
+from amdxdna.client import Client
 from amdxdna.errors import XdnaError
 from amdxdna.forklock import mutex
 from amdxdna.packet import State
 from amdxdna.run import NOT_SUBMITTED, Command
-
-if TYPE_CHECKING:
-    from amdxdna.buffer import Buffer
-    from amdxdna.client import Client
 
 RESETS = (State.TIMEOUT, State.ABORT, State.NORESPONSE)
 """Ends after which the driver may still write to a command's buffer."""

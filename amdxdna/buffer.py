@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna import ioctl
 from amdxdna._native import ffi, lib
+from amdxdna.client import Client
 from amdxdna.errors import BadArgument, OutOfHeap, OutOfMemory, Unsupported, XdnaError, closed, from_errno
 from amdxdna.reaper import Finalizer, collect, doom, reap, unmapping
 from amdxdna.signals import section, uninterrupted
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
-
-    from amdxdna.client import Client
 
 PAGE = 4096
 KINDS = {"share": lib.AMDXDNA_BO_SHARE, "dev": lib.AMDXDNA_BO_DEV, "cmd": lib.AMDXDNA_BO_CMD}

@@ -7,45 +7,42 @@ open, so every :class:`~amdxdna.device.Device` of a process on one kernel node u
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import weakref
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from amdxdna import ioctl
+from amdxdna import ioctl, query
 from amdxdna._native import ffi
 from amdxdna.errors import BadArgument, Closed, NoDevice, XdnaError, closed, unsupported
 from amdxdna.forklock import reentrant
+from amdxdna.heap import Heap
 from amdxdna.node import Node
+from amdxdna.profile import DriverProfile, profile_of
 from amdxdna.reaper import PATIENCE, Finalizer, collect, reap, reap_some
 from amdxdna.signals import section, uninterrupted
-
-if TYPE_CHECKING:
-    from amdxdna.heap import Heap
-    from amdxdna.pool import ContextPool
-    from amdxdna.profile import DriverProfile
-    from amdxdna.query import AieMetadata
+from amdxdna.version import SINCE, read_version
 
 DRIVER_NAMES = ("amdxdna_accel_driver", "amdxdna")
-_NEWEST = 1 << 16
 WAIT = "AMDXDNA_WAIT"
 DEFAULT_WAIT = 10.0
 """Seconds, as AMD's public runtimes wait for a command."""
 
-@dataclass(frozen=True)
-class DrmVersion:
-    """DRM_IOCTL_VERSION: the interface's version (features are gated on `minor`) and the driver's names."""
 
-    major: int
-    minor: int
-    patch: int
-    name: str
-    description: str
+class Pool(Protocol):
+    """What an open asks of a pool of contexts over it (:class:`amdxdna.pool.ContextPool`)."""
 
-    def __str__(self) -> str:
-        return f"{self.major}.{self.minor}"
+    def shed_pdis(self, nbytes: int) -> int:
+        """Gives `nbytes` of the heap back; returns how many bytes it gave."""
+
+    def shed_context(self) -> bool:
+        """Gives up one idle context; false when there is none."""
+
+    def in_flight(self) -> set[tuple[int, int]]:
+        """The commands in flight, each by an identity of its submit. Does not block."""
+
+    def close(self) -> None:
+        """Ends every context."""
 
 
 class Client:
@@ -74,16 +71,16 @@ class Client:
         self.heap_chunk: tuple[int, int] | None = None
         """Handle and bytes of a heap BO that is not mapped yet: until then the driver uses none after it."""
         self._heap: Heap | None = None
-        self._metadata: AieMetadata | None = None
+        self._metadata: query.AieMetadata | None = None
         self._profile: DriverProfile | None = None
-        self.pools: weakref.WeakSet[ContextPool] = weakref.WeakSet()
+        self.pools: weakref.WeakSet[Pool] = weakref.WeakSet()
         """Every pool over this open."""
-        self.pool: weakref.ref[ContextPool] | None = None
+        self.pool: weakref.ref[Pool] | None = None
         """The one that its Devices share: each of them keeps it."""
         self.leaked: list[Any] = []
         """Buffers the driver may still write to after a timeout; kept until the node closes."""
         try:
-            self.version = _version(node)
+            self.version = read_version(node)
             if self.version.name not in DRIVER_NAMES:
                 raise NoDevice(f"{node.path} belongs to the driver {self.version.name!r}, not to amdxdna",
                                call="open", remedy="Give the path of an amdxdna node, or an index")
@@ -101,11 +98,10 @@ class Client:
     def wait_seconds(self, seconds: float) -> None:
         self.wait_half_ns = 0 if seconds > 1e9 else int(seconds * 5e8)
 
-    def need(self, feature: str, minor: int) -> None:
-        """Raises Unsupported when the driver is older than DRM minor `minor`. Out-of-tree drivers say 1.0."""
-        have = self.version.minor if self.version.major == 0 else _NEWEST
-        if have < minor:
-            raise unsupported(feature, minor, self.version.minor)
+    def need(self, feature: str) -> None:
+        """Raises Unsupported when the driver is too old for a feature of :data:`amdxdna.version.SINCE`."""
+        if not self.version.has(feature):
+            raise unsupported(feature, SINCE[feature], self.version.minor)
 
     def check_open(self) -> None:
         """Raises Closed when the device was closed, or opened by the parent of this process."""
@@ -119,8 +115,6 @@ class Client:
     def heap(self) -> Heap:
         """The device heap; made and mapped at first use. Raises OutOfMemory when there is no room for it."""
         if self._heap is None:
-            from amdxdna.heap import Heap
-
             with self.lock:
                 self.check_open()
                 if self._heap is None:
@@ -131,17 +125,13 @@ class Client:
     def profile(self) -> DriverProfile:
         """What is known of the driver, looked up once. Works after :meth:`close` too."""
         if self._profile is None:
-            from amdxdna.profile import profile_of
-
             self._profile = profile_of(self.node, self.version)
         return self._profile
 
     @property
-    def metadata(self) -> AieMetadata:
+    def metadata(self) -> query.AieMetadata:
         """The array's metadata, asked once."""
         if self._metadata is None:
-            from amdxdna import query
-
             self._metadata = query.metadata(self)
         return self._metadata
 
@@ -223,21 +213,3 @@ def _end(node: Node, leaked: list[Any]) -> None:
     """Closes a node; with it ends what the driver may still write to."""
     node.close()
     leaked.clear()
-
-
-def _version(node: Node) -> DrmVersion:
-    texts = [ffi.new("char[]", 128) for _ in range(3)]
-    request = ffi.new("struct drm_version *")
-    for name, text in zip(("name", "date", "desc"), texts, strict=True):
-        setattr(request, name, ioctl.address_of(text))
-        setattr(request, f"{name}_len", 127)
-    try:
-        ioctl.call(node, "VERSION", request)
-    except XdnaError as error:
-        if error.errno in (errno.ENOTTY, errno.EINVAL):
-            raise NoDevice(f"{node.path} is no DRM device", call="open", errno=errno.ENOTTY,
-                           remedy="Give the path of an accel node, such as /dev/accel/accel0") from None
-        raise
-    name, _, description = (ffi.string(text).decode("utf-8", "replace") for text in texts)
-    return DrmVersion(request.version_major, request.version_minor, request.version_patchlevel, name,
-                      description)

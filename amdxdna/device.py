@@ -12,7 +12,7 @@ from typing import Any
 
 from amdxdna import query
 from amdxdna.buffer import Buffer, allocate, import_fd, wrap
-from amdxdna.client import Client, DrmVersion
+from amdxdna.client import Client
 from amdxdna.errors import BadArgument, DeviceBusy, closed
 from amdxdna.heap import Heap
 from amdxdna.hwctx import HwContext, QoS
@@ -21,6 +21,7 @@ from amdxdna.pool import ContextPool
 from amdxdna.profile import DriverProfile
 from amdxdna.reaper import Finalizer, collect, reap
 from amdxdna.signals import section, uninterrupted
+from amdxdna.version import DrmVersion
 from amdxdna.xclbin import Xclbin
 from amdxdna.xclbin.reader import Cu
 
@@ -52,7 +53,7 @@ class Device:
 
     def __init__(self, client: Client) -> None:
         self._client: Client | None = client
-        self._pool = None if client.pool is None else client.pool()
+        self._pool = _shared_pool(client)
         self._finalizer = Finalizer(self, partial(_dropped, client))
 
     @classmethod
@@ -159,7 +160,7 @@ class Device:
         client.check_open()
         with client.lock:
             client.check_open()
-            pool = self._pool or (None if client.pool is None else client.pool())
+            pool = self._pool or _shared_pool(client)
             if pool is None:
                 pool = ContextPool(client)
                 client.pool = weakref.ref(pool)
@@ -297,3 +298,9 @@ def _open_again(where: str) -> Node:
         if not collect():
             raise
     return open_node(where)
+
+
+def _shared_pool(client: Client) -> ContextPool | None:
+    """The pool that the Devices of an open share, if one of them has made it."""
+    pool = None if client.pool is None else client.pool()
+    return pool if isinstance(pool, ContextPool) else None

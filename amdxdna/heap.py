@@ -11,15 +11,14 @@ from __future__ import annotations
 import errno
 import os
 import weakref
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from amdxdna import ioctl
 from amdxdna._native import ffi, lib
 from amdxdna.errors import OutOfHeap, XdnaError, from_errno
+from amdxdna.node import Node
+from amdxdna.profile import DriverProfile
 from amdxdna.reaper import unmapping
-
-if TYPE_CHECKING:
-    from amdxdna.client import Client
 
 CHUNK = 64 << 20
 LIMIT = 512 << 20
@@ -32,11 +31,27 @@ _PROT_NONE = 0
 _RESERVE = 0x02 | 0x20 | 0x4000  # MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE
 
 
+class Owner(Protocol):
+    """What a heap needs of the open it belongs to."""
+
+    device_bytes: int
+    heap_chunk: tuple[int, int] | None
+
+    @property
+    def node(self) -> Node: ...
+
+    @property
+    def profile(self) -> DriverProfile: ...
+
+    def retain(self, handle: int) -> int:
+        """Counts one more owner of a buffer handle."""
+
+
 class Heap:
     """The heap of one client. ``host`` and ``device`` are its first addresses, ``size`` its bytes so far."""
 
-    def __init__(self, client: Client) -> None:
-        self._client: Client = weakref.proxy(client)  # which owns the heap
+    def __init__(self, client: Owner) -> None:
+        self._client: Owner = weakref.proxy(client)  # which owns the heap
         self.size = 0
         self.host, self.limit = self._reserve(client)
         self._chunks: list[int] = []
@@ -47,7 +62,7 @@ class Heap:
         self.device = self._add(CHUNK)
 
     @staticmethod
-    def _reserve(client: Client) -> tuple[int, int]:
+    def _reserve(client: Owner) -> tuple[int, int]:
         for limit in (min(LIMIT, client.profile.heap_max), CHUNK):
             length = limit + CHUNK
             start = lib.xdna_mmap(0, length, _PROT_NONE, _RESERVE, -1, 0)
@@ -131,7 +146,7 @@ class Heap:
 class _Unmap:
     """Unmaps chunks and what is left of the reservation, once the last view of either is gone."""
 
-    def __init__(self, client: Client, host: int, limit: int, chunks: list[int]) -> None:
+    def __init__(self, client: Owner, host: int, limit: int, chunks: list[int]) -> None:
         self.node = client.node
         self.pid = os.getpid()
         self.host = host

@@ -330,9 +330,12 @@ class HwContext:
 
     def in_flight(self) -> set[tuple[int, int]]:
         """The commands in flight on this open, each by an identity of its submit. Does not block."""
-        contexts = {self, *(context for pool in list(self.client.pools) for context in pool.contexts())}
-        return {(id(command), command.exec.seq) for context in contexts for command in list(context._pending)
-                if not context.settle(command, 0)}
+        return self.unfinished().union(*(pool.in_flight() for pool in list(self.client.pools)))
+
+    def unfinished(self) -> set[tuple[int, int]]:
+        """The same of this context alone."""
+        return {(id(command), command.exec.seq) for command in list(self._pending)
+                if not self.settle(command, 0)}
 
     def idle(self) -> bool:
         """True when no command is in flight. Does not block."""

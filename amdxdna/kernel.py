@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from amdxdna import packet
 from amdxdna.buffer import Buffer
@@ -12,15 +13,56 @@ from amdxdna.reaper import Finalizer, reap
 from amdxdna.run import Command, Run
 from amdxdna.signals import section
 
-if TYPE_CHECKING:
-    from amdxdna.pool import SharedContext
-
 LOSSES = 3
 """Contexts that a driver may drop, one right after the other, before a start is given up."""
 
 _STRUCTS = packet.START_CU_STRUCTS
 _HEADERS = packet.START_CU_HEADERS
 _RUN = packet.RUN_INSTRUCTIONS
+
+
+class Place(Protocol):
+    """The context of the moment (:class:`amdxdna.hwctx.HwContext`)."""
+
+    def take(self) -> Command:
+        """A command buffer that is not in use."""
+
+    def submit(self, command: Command, handles: Iterable[int], keep: object) -> Run:
+        """Submits what is in the command's packet."""
+
+
+class Shared(Protocol):
+    """What a kernel needs of its xclbin's context, which the pool makes, gives up and makes again."""
+
+    most_buffers: int
+
+    @property
+    def lock(self) -> AbstractContextManager[object]: ...
+
+    @property
+    def path(self) -> str:
+        """The xclbin's name, for messages."""
+
+    def ready(self) -> Place:
+        """A context that works; made when there is none. The lock is held."""
+
+    def lost(self) -> bool:
+        """After a refused submit: whether a new context will do."""
+
+    def replace(self) -> None:
+        """Makes the next command run in a fresh context."""
+
+    def settle(self) -> bool:
+        """Waits until nothing is in flight; false where commands may go on using their buffers."""
+
+    def chain(self, calls: Sequence[tuple[Kernel, Sequence[Buffer]]], flush: bool) -> Run:
+        """Submits runs as one command."""
+
+    def drop_kernel(self) -> None:
+        """One kernel less."""
+
+    def kernel_dropped(self) -> None:
+        """The same for one that was never closed."""
 
 
 class Kernel:
@@ -34,7 +76,7 @@ class Kernel:
     __slots__ = ("__weakref__", "_address", "_bytes", "_client", "_finalizer", "_handle", "_insts", "_mask",
                  "name", "ops", "shared")
 
-    def __init__(self, shared: SharedContext, insts: Buffer, cu: int, name: str, ops: int) -> None:
+    def __init__(self, shared: Shared, insts: Buffer, cu: int, name: str, ops: int) -> None:
         self.shared = shared
         self.name = name
         self.ops = ops
@@ -49,7 +91,7 @@ class Kernel:
         self._finalizer = Finalizer(self, shared.kernel_dropped)
 
     def __repr__(self) -> str:
-        return f"<Kernel {self.name} of {self.shared.xclbin.path}>"
+        return f"<Kernel {self.name} of {self.shared.path}>"
 
     def start(self, *buffers: Buffer, flush: bool = True, outputs: Sequence[Buffer] = ()) -> Run:
         """Submits a run over `buffers`, in the order of the kernel's arguments, and returns at once.
@@ -67,7 +109,7 @@ class Kernel:
     def _start(self, buffers: tuple[Buffer, ...], flush: bool) -> Run:
         shared = self.shared
         if len(buffers) > shared.most_buffers:
-            return shared.pool.chain([(self, buffers)], flush=flush)
+            return shared.chain([(self, buffers)], flush)
         handles, addresses = self.prepare(buffers, flush)
         attempts = 0
         with shared.lock:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
 
 from amdxdna.buffer import Buffer, allocate
-
-if TYPE_CHECKING:
-    from amdxdna.client import Client
-    from amdxdna.xclbin import Xclbin
+from amdxdna.client import Client
+from amdxdna.xclbin import Xclbin
 
 _TRIES = 64
 """A try is three short requests, against milliseconds for the context."""

@@ -116,6 +116,15 @@ class SharedContext:
             return False
         return not context.unended
 
+    @property
+    def path(self) -> str:
+        """The xclbin's name, for messages."""
+        return self.xclbin.path
+
+    def chain(self, calls: Sequence[Call], flush: bool) -> Run:
+        """Submits runs as one command."""
+        return self.pool.chain(calls, flush=flush)
+
     def lost(self) -> bool:
         """After a refused submit: whether the driver has dropped the context, so that a new one will do."""
         return self.context is not None and self.context.lost
@@ -187,6 +196,10 @@ class ContextPool:
     def contexts(self) -> list[HwContext]:
         """The contexts open now."""
         return [context for entry in self._listed() if (context := entry.context) is not None]
+
+    def in_flight(self) -> set[tuple[int, int]]:
+        """The commands in flight, each by an identity of its submit. Does not block."""
+        return {each for context in self.contexts() for each in context.unfinished()}
 
     @property
     def stats(self) -> PoolStats:

@@ -14,13 +14,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from amdxdna.node import Node
 from amdxdna.packet import FIXED_WORDS, MAX_BUFFERS
-
-if TYPE_CHECKING:
-    from amdxdna.client import DrmVersion
-    from amdxdna.node import Node
+from amdxdna.version import DrmVersion
 
 MODULE = "sys/module/amdxdna"
 RELEASE = "proc/sys/kernel/osrelease"

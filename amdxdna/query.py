@@ -10,19 +10,38 @@ import errno
 import os
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Protocol
 
 from amdxdna import ioctl
 from amdxdna._native import ffi, lib
-from amdxdna.client import Client, DrmVersion
 from amdxdna.errors import BadArgument, Unsupported, XdnaError
+from amdxdna.node import Node
 from amdxdna.packet import Health
+from amdxdna.profile import DriverProfile
+from amdxdna.version import DrmVersion
 
 _CONTEXT_ELEMENT = 256  # room for entries that grow; 144 bytes in Linux 7.3.4's header
 _CONTEXTS = 256
 _TELEMETRY_BYTES = 64 << 10
-_HEALTH_MINOR = 9
 _HEALTH_END = ffi.offsetof("struct amdxdna_drm_hwctx_entry", "fatal_error_app_module") + 4
+
+
+class Open(Protocol):
+    """What a query needs of the open it goes through."""
+
+    version: DrmVersion
+
+    @property
+    def node(self) -> Node: ...
+
+    @property
+    def profile(self) -> DriverProfile: ...
+
+    def need(self, feature: str) -> None:
+        """Raises Unsupported on drivers older than the feature."""
+
+    def check_open(self) -> None:
+        """Raises Closed when it is no longer open."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +221,7 @@ class DeviceInfo:
     contexts: tuple[ContextInfo, ...]
 
 
-def _info(client: Client, name: str, buffer: Any, nbytes: int) -> int:
+def _info(client: Open, name: str, buffer: Any, nbytes: int) -> int:
     """GET_INFO `name` (a parameter's name without DRM_AMDXDNA_) into `buffer`; returns the bytes reported."""
     client.check_open()
     request = ffi.new("struct amdxdna_drm_get_info *", {
@@ -212,7 +231,7 @@ def _info(client: Client, name: str, buffer: Any, nbytes: int) -> int:
     return int(request.buffer_size)
 
 
-def _struct(client: Client, name: str, kind: str) -> Any:
+def _struct(client: Open, name: str, kind: str) -> Any:
     value = ffi.new(f"struct {kind} *")
     _info(client, name, value, ffi.sizeof(value[0]))
     return value
@@ -222,7 +241,7 @@ def _text(field: Any) -> str:
     return bytes(ffi.buffer(field)).split(b"\0", 1)[0].decode("utf-8", "replace")
 
 
-def metadata(client: Client) -> AieMetadata:
+def metadata(client: Open) -> AieMetadata:
     """QUERY_AIE_METADATA."""
     m = _struct(client, "QUERY_AIE_METADATA", "amdxdna_drm_query_aie_metadata")
     tiles = [TileInfo(t.row_count, t.row_start, t.dma_channel_count, t.lock_count, t.event_reg_count)
@@ -230,28 +249,28 @@ def metadata(client: Client) -> AieMetadata:
     return AieMetadata(m.col_size, m.cols, m.rows, (m.version.major, m.version.minor), *tiles)
 
 
-def aie_version(client: Client) -> tuple[int, int]:
+def aie_version(client: Open) -> tuple[int, int]:
     """QUERY_AIE_VERSION: (major, minor)."""
     v = _struct(client, "QUERY_AIE_VERSION", "amdxdna_drm_query_aie_version")
     return v.major, v.minor
 
 
-def firmware_version(client: Client) -> FirmwareVersion:
+def firmware_version(client: Open) -> FirmwareVersion:
     """QUERY_FIRMWARE_VERSION."""
     v = _struct(client, "QUERY_FIRMWARE_VERSION", "amdxdna_drm_query_firmware_version")
     return FirmwareVersion(v.major, v.minor, v.patch, v.build)
 
 
-def clocks(client: Client) -> tuple[Clock, Clock]:
+def clocks(client: Open) -> tuple[Clock, Clock]:
     """QUERY_CLOCK_METADATA: the MP-NPU clock and the H clock."""
     c = _struct(client, "QUERY_CLOCK_METADATA", "amdxdna_drm_query_clock_metadata")
     return (Clock(_text(c.mp_npu_clock.name), c.mp_npu_clock.freq_mhz),
             Clock(_text(c.h_clock.name), c.h_clock.freq_mhz))
 
 
-def sensors(client: Client) -> tuple[Sensor, ...]:
+def sensors(client: Open) -> tuple[Sensor, ...]:
     """QUERY_SENSORS: power and column utilisation. Raises Unsupported without the amd_pmf module too."""
-    client.need("the sensors", 7)
+    client.need("the sensors")
     found = ffi.new("struct amdxdna_drm_query_sensor[]", 64)
     try:
         filled = _info(client, "QUERY_SENSORS", found, ffi.sizeof(found))
@@ -264,9 +283,9 @@ def sensors(client: Client) -> tuple[Sensor, ...]:
                         s.unitm, s.type) for s in found[0:count])
 
 
-def resource_info(client: Client) -> ResourceInfo:
+def resource_info(client: Open) -> ResourceInfo:
     """QUERY_RESOURCE_INFO: how many contexts there can be and are, clock and TOPS limits."""
-    client.need("the resource information", 4)
+    client.need("the resource information")
     r = _struct(client, "QUERY_RESOURCE_INFO", "amdxdna_drm_get_resource_info")
     return ResourceInfo(r.npu_clk_max, r.npu_tops_max, r.npu_task_max, r.npu_tops_curr, r.npu_task_curr)
 
@@ -280,7 +299,7 @@ class ContextUse:
     limit: int | None
 
 
-def context_use(client: Client) -> ContextUse:
+def context_use(client: Open) -> ContextUse:
     """Who holds the device's contexts. What the driver is too old for is left out.
 
     AMD's legacy driver has more (virtual) contexts than the firmware holds: resource info counts the
@@ -297,7 +316,7 @@ def context_use(client: Client) -> ContextUse:
     return ContextUse(listed, max(len(listed), resources.npu_task_curr), resources.npu_task_max)
 
 
-def power_mode(client: Client) -> PowerMode:
+def power_mode(client: Open) -> PowerMode:
     """GET_POWER_MODE."""
     value = _struct(client, "GET_POWER_MODE", "amdxdna_drm_get_power_mode").power_mode
     try:
@@ -307,7 +326,7 @@ def power_mode(client: Client) -> PowerMode:
                           remedy="Use a newer version of this package") from None
 
 
-def set_power_mode(client: Client, mode: PowerMode | int) -> None:
+def set_power_mode(client: Open, mode: PowerMode | int) -> None:
     """SET_POWER_MODE. Raises PermissionDenied unless root, BadArgument for TURBO while a context is open."""
     client.check_open()
     try:
@@ -322,17 +341,17 @@ def set_power_mode(client: Client, mode: PowerMode | int) -> None:
     ioctl.call(client.node, "SET_STATE", request, detail=f"power mode {wanted.name}")
 
 
-def preemption(client: Client) -> tuple[bool, bool]:
+def preemption(client: Open) -> tuple[bool, bool]:
     """GET_FORCE_PREEMPT_STATE and GET_FRAME_BOUNDARY_PREEMPT_STATE."""
-    client.need("the preemption state", 6)
+    client.need("the preemption state")
     force = _struct(client, "GET_FORCE_PREEMPT_STATE", "amdxdna_drm_attribute_state")
     frame = _struct(client, "GET_FRAME_BOUNDARY_PREEMPT_STATE", "amdxdna_drm_attribute_state")
     return bool(force.state), bool(frame.state)
 
 
-def telemetry(client: Client, kind: int = 0, nbytes: int = _TELEMETRY_BYTES) -> Telemetry:
+def telemetry(client: Open, kind: int = 0, nbytes: int = _TELEMETRY_BYTES) -> Telemetry:
     """QUERY_TELEMETRY: the firmware's block `kind`, at most `nbytes` of it."""
-    client.need("telemetry", 5)
+    client.need("telemetry")
     if not 0 < nbytes <= 4 << 20:
         raise BadArgument(f"{nbytes} bytes of telemetry", call="telemetry", remedy="Ask for up to 4 MiB")
     size = 4096 + nbytes
@@ -349,7 +368,7 @@ def telemetry(client: Client, kind: int = 0, nbytes: int = _TELEMETRY_BYTES) -> 
                      bytes(ffi.buffer(block)[start:start + nbytes]))
 
 
-def _array(client: Client, param: int, element: int, count: int, buffer: Any) -> tuple[int, int]:
+def _array(client: Open, param: int, element: int, count: int, buffer: Any) -> tuple[int, int]:
     """GET_ARRAY; returns (elements, bytes an element), as the driver filled them."""
     client.check_open()
     request = ffi.new("struct amdxdna_drm_get_array *", {
@@ -358,14 +377,14 @@ def _array(client: Client, param: int, element: int, count: int, buffer: Any) ->
     return min(int(request.num_element), count), min(int(request.element_size), element)
 
 
-def contexts(client: Client) -> tuple[ContextInfo, ...]:
+def contexts(client: Open) -> tuple[ContextInfo, ...]:
     """Every hardware context of the device, of all processes.
 
     GET_ARRAY (DRM minor 1; the size of an entry travels both ways, so shorter and longer ones are
     understood), else QUERY_HW_CONTEXTS.
     """
     try:
-        client.need("GET_ARRAY", 1)
+        client.need("GET_ARRAY")
         return _contexts_array(client)
     except Unsupported:
         return _contexts_info(client)
@@ -376,14 +395,14 @@ def _health(entry: Any) -> Health:
                   entry.fatal_error_exception_pc, entry.fatal_error_app_module)
 
 
-def _contexts_array(client: Client) -> tuple[ContextInfo, ...]:
+def _contexts_array(client: Open) -> tuple[ContextInfo, ...]:
     block = ffi.new("uint8_t[]", _CONTEXTS * _CONTEXT_ELEMENT)
     count, stride = _array(client, lib.DRM_AMDXDNA_HW_CONTEXT_ALL, _CONTEXT_ELEMENT, _CONTEXTS, block)
     entry = ffi.new("struct amdxdna_drm_hwctx_entry *")
     size = ffi.sizeof(entry[0])
     found = []
     # Older drivers have the fields and leave them 0.
-    told = client.version.major > 0 or client.version.minor >= _HEALTH_MINOR
+    told = client.version.has("health reports")
     for index in range(count):
         ffi.buffer(entry)[:] = bytes(size)
         part = min(stride, size)
@@ -397,7 +416,7 @@ def _contexts_array(client: Client) -> tuple[ContextInfo, ...]:
     return tuple(found)
 
 
-def _contexts_info(client: Client) -> tuple[ContextInfo, ...]:
+def _contexts_info(client: Open) -> tuple[ContextInfo, ...]:
     block = ffi.new("struct amdxdna_drm_query_hwctx[]", _CONTEXTS)
     _info(client, "QUERY_HW_CONTEXTS", block, ffi.sizeof(block))
     # Drivers disagree on the size they answer with (filled, or left over): count by the process id.
@@ -407,23 +426,23 @@ def _contexts_info(client: Client) -> tuple[ContextInfo, ...]:
                  for e in block[0:count])
 
 
-def last_async_error(client: Client) -> AsyncError | None:
+def last_async_error(client: Open) -> AsyncError | None:
     """The last asynchronous error of the array since the driver was loaded, or None."""
-    client.need("the last asynchronous error", 2)
+    client.need("the last asynchronous error")
     error = ffi.new("struct amdxdna_async_error *")
     count, _ = _array(client, lib.DRM_AMDXDNA_HW_LAST_ASYNC_ERR, ffi.sizeof(error[0]), 1, error)
     return AsyncError(error.err_code, error.ts_us, error.ex_err_code) if count and error.err_code else None
 
 
-def bo_usage(client: Client, pid: int | None = None) -> BoUsage:
+def bo_usage(client: Open, pid: int | None = None) -> BoUsage:
     """Buffer bytes of process `pid` (None: this one)."""
-    client.need("the buffer usage", 8)
+    client.need("the buffer usage")
     usage = ffi.new("struct amdxdna_drm_bo_usage *", {"pid": os.getpid() if pid is None else pid})
     _array(client, lib.DRM_AMDXDNA_BO_USAGE, ffi.sizeof(usage[0]), 1, usage)
     return BoUsage(usage.pid, usage.total_usage, usage.internal_usage, usage.heap_usage)
 
 
-def everything(client: Client) -> DeviceInfo:
+def everything(client: Open) -> DeviceInfo:
     """All of the above that makes sense at once."""
     resources: ResourceInfo | None = None
     readings: tuple[Sensor, ...] | None = None

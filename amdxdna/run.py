@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from amdxdna import ioctl, packet
 from amdxdna._native import ffi, lib
 from amdxdna.buffer import Buffer, allocate
+from amdxdna.client import Client
 from amdxdna.errors import (
     CommandAborted,
     CommandFailed,
@@ -21,11 +23,7 @@ from amdxdna.errors import (
 )
 from amdxdna.kmsg import KERNEL_LOG, last_said
 from amdxdna.packet import Health, State
-
-if TYPE_CHECKING:
-    from amdxdna.client import Client
-    from amdxdna.hwctx import HwContext
-    from amdxdna.profile import DriverProfile
+from amdxdna.profile import DriverProfile
 
 __all__ = ["Command", "Health", "Run", "State"]
 
@@ -153,6 +151,35 @@ class Command:
         self.buffer.close()
 
 
+class Cost(Protocol):
+    """What a context's user says of its commands."""
+
+    @property
+    def gops(self) -> int:
+        """Giga operations a command."""
+
+
+class Context(Protocol):
+    """What a run needs of the context it is in (:class:`amdxdna.hwctx.HwContext`)."""
+
+    client: Client
+
+    @property
+    def lock(self) -> AbstractContextManager[object]: ...
+
+    @property
+    def qos(self) -> Cost: ...
+
+    def in_flight(self) -> set[tuple[int, int]]:
+        """The commands in flight on the whole open."""
+
+    def give_up(self) -> None:
+        """A wait for a command was given up: what is submitted next needs a fresh context."""
+
+    def finished(self, command: Command) -> None:
+        """Takes a command back that is over. The lock is held."""
+
+
 class Run:
     """A submitted command (or chain). Made by :meth:`amdxdna.kernel.Kernel.start`.
 
@@ -163,10 +190,10 @@ class Run:
 
     __slots__ = ("__weakref__", "_command", "_context", "_error", "_sequence", "_state", "outputs")
 
-    def __init__(self, context: HwContext, command: Command) -> None:
+    def __init__(self, context: Context, command: Command) -> None:
         self.outputs: Sequence[Buffer] = ()
         """Buffers that every wait makes readable for the host."""
-        self._context: HwContext | None = context
+        self._context: Context | None = context
         """None once the command is over: who keeps a Run does not keep its context."""
         self._sequence: int = command.exec.seq
         self._state: int = State.NEW

@@ -172,12 +172,12 @@ TABLE: dict[str, dict[str, Row]] = {
     },
     "HwContext": {
         **rows(SHUT, SHUT, take=lambda it, w: it.run(b"", [])),
-        **calls(OK, OK, "in_flight idle drain"),
+        **calls(OK, OK, "in_flight unfinished idle drain"),
         **rows(OK, OK, close=shut),
     },
     "Run": {**gets(OK, OK, "done state"), **calls(OK, OK, "wait")},  # of a run that was waited for
     "ContextPool": {
-        **gets(OK, OK, "loads swaps resident stats"), **calls(OK, OK, "contexts"),
+        **gets(OK, OK, "loads swaps resident stats"), **calls(OK, OK, "contexts in_flight"),
         **rows(
             SHUT, SHUT, kernel=lambda it, w: it.kernel(w.xclbin, w.insts).close(),
             chain=lambda it, w: it.chain([(w.kernel, (w.source, w.result))]).wait(),

@@ -77,7 +77,7 @@ def gather(device: Device, lenient: bool = False, machine: Machine | None = None
     for pid in {context.pid for context in found if context.pid > 0}:
         usage = answers.ask("memory", lambda pid=pid: device.bo_usage(pid))  # type: ignore[misc]
         memory[pid] = None if usage is None else usage.total
-    if device.version.major == 0 and device.version.minor < 1:
+    if not device.version.has("GET_ARRAY"):
         answers.unavailable["heap"] = "needs amdxdna driver version 0.1 or newer"
     if found and all(context.health is None for context in found):
         answers.unavailable["health"] = "this driver does not tell where a context stands (0.9 and newer do)"

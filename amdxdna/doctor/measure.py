@@ -94,7 +94,6 @@ def commands(name: str, kernel: Kernel, sets: Sequence[Sequence[Buffer]], second
 
 def chains(name: str, kernel: Kernel, pairs: Sequence[Sequence[Buffer]], seconds: float) -> Measure:
     """Commands a second in chains, two chains in flight."""
-    device_pool = kernel.shared.pool
     calls_ = [(kernel, tuple(pairs[i % len(pairs)])) for i in range(CHAIN)]
     runs: deque[Run] = deque()
     count = 0
@@ -102,7 +101,7 @@ def chains(name: str, kernel: Kernel, pairs: Sequence[Sequence[Buffer]], seconds
     while time.perf_counter() - began < seconds or count < _AT_LEAST:
         if len(runs) == 2:
             runs.popleft().wait()
-        runs.append(device_pool.chain(calls_))
+        runs.append(kernel.shared.chain(calls_, True))
         count += 1
     while runs:
         runs.popleft().wait()

@@ -21,8 +21,8 @@ from qwen35.model.options import Options
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
-    from amdxdna.kernel import Kernel
-    from amdxdna.pool import ContextPool, SharedContext
+    from amdxdna.kernel import Kernel, Shared
+    from amdxdna.pool import ContextPool
     from amdxdna.run import Run
     from qwen35.bundle.bundle import Bundle
 
@@ -303,7 +303,7 @@ class NpuModel:
             over = shared.settle() and over
         return over
 
-    def _contexts(self) -> Iterable[SharedContext]:
+    def _contexts(self) -> Iterable[Shared]:
         return {id(kernel.shared): kernel.shared for kernel in self._kernels.values()}.values()
 
     def close(self) -> None:

@@ -10,16 +10,16 @@ from amdxdna.doctor.finding import Finding, Status
 from amdxdna.errors import DeviceBusy, PermissionDenied
 
 FEATURES = {
-    1: "contexts of all processes",
-    2: "the last asynchronous error",
-    4: "how many contexts there can be",
-    5: "telemetry",
-    6: "preemption",
-    7: "sensors",
-    8: "memory of a process",
+    "GET_ARRAY": "contexts of all processes",
+    "the last asynchronous error": "the last asynchronous error",
+    "the resource information": "how many contexts there can be",
+    "telemetry": "telemetry",
+    "the preemption state": "preemption",
+    "the sensors": "sensors",
+    "the buffer usage": "memory of a process",
 }
-"""DRM minor -> what came with it (the ladder in amdxdna_pci_drv.c)."""
-_NEEDED = 4
+"""What a driver can be too old for, in plain words."""
+_NEEDED = "the resource information"
 
 
 def driver(case: Case) -> Finding:
@@ -65,12 +65,12 @@ def driver(case: Case) -> Finding:
         )
     if version.major > 0:
         return Finding("driver", Status.OK, text, facts=facts)
-    missing = [what for minor, what in FEATURES.items() if minor > version.minor]
+    missing = [what for feature, what in FEATURES.items() if not version.has(feature)]
     facts["missing"] = missing
     if not missing:
         return Finding("driver", Status.OK, text, facts=facts)
     text += f"; too old to tell: {', '.join(missing)}"
-    if version.minor < _NEEDED:
+    if not version.has(_NEEDED):
         return Finding(
             "driver",
             Status.WARN,
