@@ -293,28 +293,88 @@ def test_nothing_is_left_open(fake):
     assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
+FAULT = "amdxdna {}: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x001a address=0x8000 flags=0x0050]"
+OTHERS_FAULT = "nvme 0000:01:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0 address=0x0 flags=0x0]"
+# Linux 7.3's aie2_ctx.c. printk's TAB is written so by /dev/kmsg.
+HANG = [
+    ERR + "aie2_tdr_detect: TDR timeout detected",
+    *(
+        ERR + "aie2_set_cmd_timeout: " + text
+        for text in (
+            "Firmware timeout state capture:",
+            "\\x09Version: 1.0",
+            "\\x09Report size: 0x30",
+            "\\x09Context ID: 1",
+            "\\x09DPU PC: 0x1a0",
+            "\\x09TXN OP ID: 0x2b",
+            "\\x09Context PC: 0x0",
+            "\\x09Fatal error type: 0x0",
+            "\\x09Timed out sub command ID: 0",
+        )
+    ),
+]
+
+
 @pytest.mark.parametrize(
     ("lines", "status", "says"),
     [
         (
-            [
-                f"amdxdna {PCI}: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x1a address=0x8000 flags=0x50]"
-            ],
+            [f"amdxdna {PCI}: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x1a address=0x8000 flags=0x50]"],
             "warn",
             "refused accesses of the NPU (IO_PAGE_FAULT) (amdxdna",
         ),
-        (
-            [ERR + "aie2_set_cmd_timeout: hwctx 3"] * 3,
-            "warn",
-            "hung and the driver reset their contexts, 3 times",
-        ),
-        ([f"amdxdna {PCI}: amdxdna_tdr_work: Device isn't making progress... Count 243"], "warn", "hung"),
-        ([f"amdxdna {PCI}: [drm] Firmware state capture"], "warn", "hung"),
+        (HANG * 3, "warn", "hung and the driver reset their contexts, 3 times (amdxdna"),
+        ([f"amdxdna {PCI}: aie2_tdr_work: Device isn't making progress... Count 243"], "warn", "hung"),
         (
             [
-                "nvme 0000:01:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x0 address=0x0 flags=0x0]"
-            ]
-            * 20,
+                ERR + "aie2_error_backtrack: Row: 3, Col: 1, module 1, event ID 56, category 4",
+                *[ERR + "aie2_error_backtrack: Row: 2, Col: 0, module 2, event ID 60, category 4"] * 2,
+            ],
+            "warn",
+            "reported errors",
+        ),
+        (
+            [
+                "WARNING: drivers/accel/amdxdna/aie2_ctx.c:411 at aie2_hwctx_fini+0x9c/0xb0 [amdxdna], CPU#3",
+                "Modules linked in: amdxdna gpu_sched",
+                "RIP: 0010:aie2_hwctx_fini+0x9c/0xb0 [amdxdna]",
+            ],
+            "warn",
+            "a kernel WARNING",
+        ),
+        (
+            [
+                "WARNING: CPU: 3 PID: 9 at drivers/accel/amdxdna/aie2_ctx.c:411 aie2_hwctx_fini+0x9c",
+                "RIP: 0010:aie2_hwctx_fini+0x9c/0xb0 [amdxdna]",
+                "RIP: 0010:aie2_hwctx_fini+0xa0/0xb0 [amdxdna]",
+            ],
+            "fail",
+            "crashed",
+        ),
+        (
+            [
+                f"amdxdna {PCI}: not ready 1023ms after FLR; waiting",
+                f"amdxdna {PCI}: ready 2047ms after FLR",
+            ],
+            "ok",
+            "no fault",
+        ),
+        (
+            [FAULT.format(PCI), "amd_iommu_report_page_fault: 311 callbacks suppressed"],
+            "fail",
+            "(IO_PAGE_FAULT), 312 times (amdxdna",
+        ),
+        (
+            [
+                FAULT.format(PCI),
+                OTHERS_FAULT,
+                "amd_iommu_report_page_fault: 311 callbacks suppressed",
+            ],
+            "warn",
+            "(IO_PAGE_FAULT) (amdxdna",
+        ),
+        (
+            [OTHERS_FAULT] * 20,
             "ok",
             "no fault",
         ),
@@ -327,8 +387,59 @@ def test_what_the_log_says_since_the_start(lines, status, says, fake):
     assert (found.status.value, says in found.meaning) == (status, True), found.meaning
 
 
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ([], "insts FILE --at 43"),
+        ([READY, HANG[0]], ""),
+        ([HANG[5].replace("0x2b", "0xffffffff")], "--at 43"),
+    ],
+)
+def test_where_a_hung_command_stood(end, said, fake):
+    started(*HANG, *end)(fake)
+    told = " ".join(examine("auto", fake.machine())["log"].remedy)
+    assert said in told and ("--at" in told) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("release", "says"),
+    [
+        ("6.8.0-41-generic", "came with Linux 6.14"),
+        ("6.13.12-arch1", "came with Linux 6.14"),
+        ("6.14.0-rc1", "built without it"),
+        ("6.14.0", "built without it"),
+        ("7.3.4+deb13-amd64", "built without it"),
+    ],
+)
+def test_which_kernels_have_the_driver(release, says, fake):
+    """Linux 6.13 has no amdxdna, 6.14 has it."""
+    fake.npu(driver="").iommu().firmware().file("proc/sys/kernel/osrelease", release)
+    fake.file(f"lib/modules/{release}/modules.dep", "kernel/drivers/gpu/drm/drm.ko:\n")
+    found = examine("auto", fake.machine())["module"]
+    assert (found.status.value, says in found.meaning) == ("fail", True), found.meaning
+
+
+@pytest.mark.parametrize(
+    ("release", "outside", "named"),
+    [
+        ("7.3.4", False, "npu_7.sbin (1.1.7.7)"),
+        ("7.3.4", True, "npu.dev.sbin (9.9.9.9)"),
+    ],
+)
+def test_which_of_several_firmware_files_is_named(release, outside, named, fake):
+    """The one that this driver asks for first; the others are listed after it."""
+    fake.npu(driver="").iommu().file("proc/sys/kernel/osrelease", release)
+    fake.firmware("npu.sbin", version="1.0.0.1").firmware("npu_7.sbin", version="1.1.7.7")
+    fake.firmware("npu.dev.sbin", version="9.9.9.9")
+    if outside:
+        fake.file("sys/module/amdxdna/taint", "OE\n")
+    found = examine("auto", fake.machine())["firmware"]
+    assert found.status is Status.OK and found.meaning.startswith(named), found.meaning
+    assert os.path.basename(found.facts["files"][0]) == named.partition(" ")[0]
+
+
 def test_what_came_before_the_last_good_start_is_over(fake):
-    started(f"amdxdna {PCI}: not ready 65535ms after FLR; giving up", READY)(fake)
+    started(f"amdxdna {PCI}: not ready 65535ms after FLR; giving up", *HANG, READY)(fake)
     assert examine("auto", fake.machine())["log"].status is Status.OK
 
 
@@ -360,9 +471,7 @@ def test_an_emulated_device_that_cannot_be_opened_is_a_failure(fake):
         ),
         ({"proc/self/cgroup": "0::/system.slice/npu-server.service"}, "systemctl edit npu-server.service"),
         (
-            {
-                "proc/self/cgroup": "0::/user.slice/user-1000.slice/user@1000.service/app.slice/code.service"
-            },
+            {"proc/self/cgroup": "0::/user.slice/user-1000.slice/user@1000.service/app.slice/code.service"},
             "user manager (user@1000.service)",
         ),
         ({"proc/self/cgroup": "0::/user.slice/user-1000.slice/session-3.scope"}, "In a login shell: put"),

@@ -134,6 +134,12 @@ def test_the_log_of_the_other_npu_is_not_held_against_this_one(two):
     assert bad["npu"].facts["address"] == SECOND
 
 
+def test_the_faults_of_the_other_npu_are_not_this_ones(two):
+    two.log(*[f"amdxdna {SECOND}: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x001a address=0x8000 "
+              "flags=0x0050]"] * 9)
+    assert [examine(spec, two.machine())["log"].status for spec in "10"] == [Status.OK, Status.FAIL]
+
+
 def test_no_such_npu(two):
     report = examine("2", two.machine())
     assert report["node"].status is Status.FAIL and "there are 2, from 0" in report["node"].meaning

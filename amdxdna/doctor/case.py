@@ -69,11 +69,16 @@ class Case:
         return found[0] if found else None
 
     @cached_property
-    def diagnosis(self) -> Diagnosis:
-        """What the kernel log says went wrong."""
+    def kernel_log(self) -> tuple[list[str], str]:
+        """The kernel's messages but for those about other NPUs, and why they cannot be read."""
         lines, unreadable = self.machine.kernel_log()
         others = [npu.address for npu in self.npus if npu is not self.npu]
-        return diagnose([line for line in lines if not any(each in line for each in others)], unreadable)
+        return [line for line in lines if not any(each in line for each in others)], unreadable
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        """What the kernel log says went wrong."""
+        return diagnose(*self.kernel_log)
 
     @property
     def device(self) -> Device | None:

@@ -21,6 +21,7 @@ class Trouble(str, Enum):
     FIRMWARE_MISSING = "firmware missing"
     PROTOCOL = "protocol"
     FIRMWARE_REFUSED = "firmware refused"
+    VIRTUAL = "virtual machine"
     NO_IOMMU = "no iommu"
     NO_DOMAIN = "no iommu domain"
     NOT_ALIVE = "firmware not alive"
@@ -51,12 +52,16 @@ _PATTERNS: tuple[tuple[Trouble, str], ...] = (
     (Trouble.FIRMWARE_REFUSED, r"fw return error|failed to validate fw|Invalid mbox magic"),
     # Linux 7.3 does not say that the protocol is refused, but only then does the start end with EOPNOTSUPP.
     (Trouble.PROTOCOL, r"start npu failed, ret -95"),
+    (Trouble.VIRTUAL, r"Running under hypervisor not supported"),
     (Trouble.NO_IOMMU, r"Running without IOMMU not supported"),
     (Trouble.NO_DOMAIN, r"Failed to alloc iommu domain"),
-    (Trouble.POWER, r"smu cmd \d+ (failed|timed out)|fw waitmode reg error"),
+    (
+        Trouble.POWER,
+        r"smu cmd \d+ (failed|timed out)|fw waitmode reg error|smu intr idle timed out|Power on failed",
+    ),
     (Trouble.NOT_ALIVE, r"firmware is not alive"),
     (Trouble.NO_PASID, r"SVA bind device failed|Enable PASID failed|PASID unavailable|SVA get pasid failed"),
-    (Trouble.UNKNOWN_DEVICE, r"prob(e|ing).*failed with error -19"),
+    (Trouble.UNKNOWN_DEVICE, r"Unknown device revision|prob(e|ing).*failed with error -19"),
 )
 _COMPILED = tuple((trouble, re.compile(pattern)) for trouble, pattern in _PATTERNS)
 _FAILED = re.compile(r"prob(e|ing).*failed with error")

@@ -8,6 +8,7 @@ and of the PCI core, as public reports quote them; each kind names one.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -46,11 +47,15 @@ KINDS = (
         ),
         lasting=True,
     ),
-    # 1bit-MONSTER issue 1920: "not ready after FLR", then a start that fails; AMD says that a function level
-    # reset does not work reliably on these devices (amd/xdna-driver pull request 1101).
+    # pci_dev_wait() and pci_power_up() of drivers/pci/pci.c; "...; waiting" may still end well. 1bit-MONSTER
+    # issue 1920: "not ready after FLR", then a start that fails; AMD says that a function level reset does
+    # not work reliably on these devices (amd/xdna-driver pull request 1101).
     Kind(
         "flr",
-        re.compile(r"not ready \d+ms after (FLR|bus reset|D3|resume)|not ready after FLR"),
+        re.compile(
+            r"not ready \d+ms after [^;]*; giving up|not ready after FLR|"
+            r"Unable to change power state from \S+ to \S+, device inaccessible"
+        ),
         Status.FAIL,
         "the NPU did not come back after a reset",
         (
@@ -58,15 +63,25 @@ KINDS = (
             "Do not reset it through sysfs: function level resets are not reliable on this hardware",
         ),
     ),
+    # aie2_pci.c, aie4_pci.c and amdxdna_pm.c; drivers/base/power/main.c says "PM: failed to resume".
     Kind(
         "resume",
         re.compile(
-            r"aie2_hw_resume|[Ss]tart hardware failed|(Hardware|hardware) resume failed|"
+            r"aie2_hw_resume|[Ss]tart hardware failed|Resume (firmware )?failed|[Hh]ardware resume failed|"
+            r"hw_start failed|hwctx_resume failed|power-cycle start failed|resume failed after NPU reset|"
             r"amdxdna.*PM: failed to (resume|restore)"
         ),
         Status.FAIL,
-        "the driver could not start the NPU again after it was asleep",
+        "the driver could not start the NPU again after it was asleep or reset",
         ("Reload it: `sudo modprobe -r amdxdna; sudo modprobe amdxdna`", COLD_START),
+    ),
+    # xdna_send_msg_wait(): ETIME, after which the driver gives the firmware's mailbox up (aie2_message.c).
+    Kind(
+        "firmware silent",
+        re.compile(r"[Ww]ait for completion timeout"),
+        Status.FAIL,
+        "the NPU's firmware did not answer the driver, which talks to it no more",
+        ("Reload the driver: `sudo modprobe -r amdxdna; sudo modprobe amdxdna`", COLD_START),
     ),
     # OpenGamingCollective/kernel-packages issue 39: a storm of faults makes commands a thousand times slower.
     Kind(
@@ -80,12 +95,14 @@ KINDS = (
         ),
         storm=8,
     ),
-    # aie2_set_cmd_timeout: Linux 6.19 and newer; the progress line: amd/xdna-driver issue 1083.
+    # A hang is one line each of these, of drivers of different ages: aie2_tdr_detect() and
+    # aie2_set_cmd_timeout() of Linux 6.19 and newer, whose twelve lines of details are not counted; the
+    # progress line: amd/xdna-driver issue 1083.
     Kind(
         "hung commands",
         re.compile(
-            r"aie2_set_cmd_timeout|tdr_work|isn't making progress|[Ff]irmware state capture|"
-            r"cmd timeout|command timed? ?out"
+            r"TDR timeout detected|isn't making progress|[Ff]irmware timeout state capture|"
+            r"NPU firmware unhealthy"
         ),
         Status.WARN,
         "commands hung and the driver reset their contexts",
@@ -95,8 +112,26 @@ KINDS = (
             "If other programs hang too, s" + COLD_START[1:],
         ),
     ),
+    # aie2_error_backtrack() of aie2_error.c.
+    Kind(
+        "array errors",
+        re.compile(r"Row: \d+, Col: \d+, module \d+, event ID \d+"),
+        Status.WARN,
+        "tiles of the NPU's array reported errors (row, column, module and event number are in the line)",
+        ("The program that ran then is at fault: its xclbin, its instruction stream or a kernel in it",),
+    ),
+    Kind(
+        "kernel warnings",
+        re.compile(r"WARNING: .*amdxdna"),
+        Status.WARN,
+        "the driver met what should not be (a kernel WARNING) and went on",
+        ("Report the whole trace from `sudo dmesg`, and use a newer kernel if there is one",),
+    ),
 )
 _READY = re.compile(r"Initialized amdxdna_accel_driver")
+# Of a context that ran no stream it is all ones.
+_OPERATION = re.compile(r"TXN OP ID: (0x[0-7]?[0-9a-f]{1,7})$")
+_HUNG = "hung commands"
 _SUPPRESSED = re.compile(r"(\d+) callbacks suppressed")
 
 
@@ -107,6 +142,19 @@ class Event:
     kind: Kind
     count: int
     line: str
+    operation: int | None = None
+    """Of the instruction stream, at which the last hung command stood, where the driver says so."""
+
+    @property
+    def remedy(self) -> tuple[str, ...]:
+        """What to do."""
+        if self.operation is None:
+            return self.kind.remedy
+        return (
+            *self.kind.remedy,
+            f"The last one stood at operation {self.operation} of its stream: `python -m amdxdna insts FILE "
+            f"--at {self.operation}` shows it",
+        )
 
     @property
     def status(self) -> Status:
@@ -114,22 +162,53 @@ class Event:
         return Status.FAIL if self.kind.storm and self.count >= self.kind.storm else self.kind.status
 
 
+class _Seen:
+    """Lines of one kind. Drivers tell of one event in several ways, each of which is counted apart."""
+
+    def __init__(self) -> None:
+        self.ways: Counter[str] = Counter()
+        self.suppressed = 0
+        self.line = ""
+
+    def add(self, line: str, way: str) -> None:
+        suppressed = _SUPPRESSED.search(line)
+        if suppressed:
+            self.suppressed += int(suppressed[1][:9])
+        else:
+            self.ways[way] += 1
+        if not suppressed or not self.line:
+            self.line = line.strip()
+
+    @property
+    def count(self) -> int:
+        return max(self.ways.values(), default=0) + self.suppressed
+
+
 def events(lines: Sequence[str]) -> list[Event]:
     """The events since the driver's last good start, the heaviest first; lasting ones since the boot."""
-    counts: dict[str, int] = {}
-    last: dict[str, str] = {}
+    seen: dict[str, _Seen] = {}
+    warned = operation = None
     for line in lines:
         if _READY.search(line):
-            for kind in KINDS:
-                if not kind.lasting:
-                    counts.pop(kind.name, None)
-        found = next((kind for kind in KINDS if kind.pattern.search(line)), None)
-        if found is not None:
-            suppressed = _SUPPRESSED.search(line)
-            counts[found.name] = counts.get(found.name, 0) + (int(suppressed[1][:9]) if suppressed else 1)
-            if not suppressed or found.name not in last:
-                last[found.name] = line.strip()
-    return [Event(kind, counts[kind.name], last[kind.name]) for kind in KINDS if kind.name in counts]
+            seen = {kind.name: seen[kind.name] for kind in KINDS if kind.lasting and kind.name in seen}
+            operation = None
+        if match := _OPERATION.search(line):
+            operation = int(match[1], 16)
+        kind, way = next(
+            ((kind, match[0]) for kind in KINDS if (match := kind.pattern.search(line))), (None, "")
+        )
+        if kind is None:
+            continue
+        # The trace of a WARNING has a line of this kind, too.
+        crashed = kind.name == "oops"
+        if not (crashed and warned):
+            seen.setdefault(kind.name, _Seen()).add(line, "" if crashed else way)
+        warned = kind.name == "kernel warnings"
+    return [
+        Event(kind, seen[kind.name].count, seen[kind.name].line, operation if kind.name == _HUNG else None)
+        for kind in KINDS
+        if kind.name in seen
+    ]
 
 
 def heaviest(found: Iterable[Event]) -> Event | None:

@@ -15,7 +15,7 @@ def log(case: Case) -> Finding:
         return Finding("log", Status.SKIP, "the emulated device writes none")
     if case.npu is None and not case.nodes:
         return Finding("log", Status.SKIP, "no NPU that it could tell of")
-    lines, unreadable = case.machine.kernel_log()
+    lines, unreadable = case.kernel_log
     if unreadable:
         return Finding("log", Status.SKIP, unreadable, ("Run doctor with sudo to have it read",))
     found = events(lines)
@@ -28,4 +28,4 @@ def log(case: Case) -> Finding:
     others = ", ".join(f"{e.count} x {e.kind.name}" for e in found if e is not first)
     times = f", {first.count} times" if first.count > 1 else ""
     text = f"{first.kind.meaning}{times} ({first.line[:_SHOWN]})" + (f"; also {others}" if others else "")
-    return Finding("log", first.status, text, first.kind.remedy, facts=facts)
+    return Finding("log", first.status, text, first.remedy, facts=facts)

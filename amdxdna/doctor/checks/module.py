@@ -121,6 +121,11 @@ def _not_bound(case: Case, npu: PciNpu) -> Finding:
     where = _ELSEWHERE.get(found.first) if found.first else None
     if where:
         return _fail(f"{text}; see {where}", symptom=True)
+    if line := found.line(Trouble.VIRTUAL):
+        return _fail(
+            f"{text}: it runs in no virtual machine ({line})",
+            "Use the NPU on the host itself: only older drivers start in a virtual machine",
+        )
     files = case.machine.firmware_files(npu.model)
     if (not files and npu.model.folders) or (found.first is None and too_new(case, files)):
         return _fail(f"{text}; see firmware", symptom=True)
