@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from amdxdna.errors import XdnaError
     from amdxdna.hwctx import HwContext, QoS
     from amdxdna.kernel import Kernel
-    from amdxdna.node import KernelNode, Node, open_node
+    from amdxdna.node import KernelNode, Node
+    from amdxdna.opening import open_node
     from amdxdna.packet import Health, State
     from amdxdna.pool import ContextPool
     from amdxdna.run import Run
@@ -25,7 +26,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "Buffer": "buffer", "ContextPool": "pool", "Device": "device", "Health": "packet", "HwContext": "hwctx",
     "Kernel": "kernel", "KernelNode": "node", "Node": "node", "QoS": "hwctx", "Run": "run", "State": "packet",
-    "Xclbin": "xclbin", "XdnaError": "errors", "open_node": "node",
+    "Xclbin": "xclbin", "XdnaError": "errors", "open_node": "opening",
 }
 
 __all__ = [

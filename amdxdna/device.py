@@ -16,7 +16,8 @@ from amdxdna.client import Client
 from amdxdna.errors import BadArgument, DeviceBusy, closed
 from amdxdna.heap import Heap
 from amdxdna.hwctx import HwContext, QoS
-from amdxdna.node import Node, open_node, resolve
+from amdxdna.node import Node
+from amdxdna.opening import open_node, resolve
 from amdxdna.pool import ContextPool
 from amdxdna.profile import DriverProfile
 from amdxdna.reaper import Finalizer, collect, reap

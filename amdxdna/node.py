@@ -14,7 +14,7 @@ from typing import Protocol
 
 from amdxdna import sysfs
 from amdxdna._native import lib
-from amdxdna.errors import BadArgument, Closed, NoDevice, from_errno
+from amdxdna.errors import Closed, from_errno
 from amdxdna.forklock import mutex
 from amdxdna.kmsg import KERNEL_LOG, as_text, records
 
@@ -174,64 +174,3 @@ def _occupy(number: int) -> None:
         os.dup2(spare, number, inheritable=False)
     finally:
         os.close(spare)
-
-
-def resolve(spec: str | int | None, sys: str | Path = "/sys", dev: str | Path = "/dev") -> str:
-    """What `spec` names: a node's path, or ``"emu..."`` for the emulated device.
-
-    None or ``"auto"``: the first kernel node if there is one, else ``"emu"``; ``"npu"``: the
-    first. An int (or its digits): the n-th node of the amdxdna driver, from 0. Else a path. Raises NoDevice
-    for an index past the last node.
-    """
-    if spec is None or spec == "auto":
-        found = sysfs.find_nodes(sys, dev)
-        return found[0].path if found else "emu"
-    if isinstance(spec, str) and (spec.isdecimal() or spec == "npu"):
-        spec = 0 if spec == "npu" else int(spec)
-    if isinstance(spec, bool) or not isinstance(spec, (int, str)):
-        raise BadArgument(f"{spec!r} names no device", call="open",
-                          remedy='Give "auto", "npu", "emu", an index or the path of an accel node')
-    if isinstance(spec, int):
-        found = sysfs.find_nodes(sys, dev)
-        if 0 <= spec < len(found):
-            return found[spec].path
-        if found:
-            raise NoDevice(f"there is no NPU {spec}; there are {len(found)}, from 0", call="open",
-                           errno=errno.ENOENT, remedy="Give a smaller index")
-        cause, remedy = sysfs.why_none(sys)
-        raise NoDevice(cause, call="open", errno=errno.ENOENT, remedy=remedy)
-    return spec
-
-
-def open_node(spec: str | int | None = None, sys: str | Path = "/sys", dev: str | Path = "/dev") -> Node:
-    """Opens a new node: see :func:`resolve` for `spec`; ``"emu:key=value,..."`` sets emulator options.
-
-    Raises NoDevice, PermissionDenied or DeviceBusy with cause and remedy. The caller closes it. A process
-    should open a kernel node once (:class:`amdxdna.device.Device` shares it). With AMDXDNA_TRACE in the
-    environment its calls are recorded (:mod:`amdxdna.trace`).
-    """
-    where = resolve(spec, sys, dev)
-    trace = os.environ.get("AMDXDNA_TRACE")
-    if trace:
-        from amdxdna.trace.node import open_traced
-
-        return open_traced(trace, where, lambda: _open(where, sys, dev))
-    return _open(where, sys, dev)
-
-
-def _open(where: str, sys: str | Path, dev: str | Path) -> Node:
-    if where == "emu" or where.startswith("emu:"):
-        from amdxdna.emu.node import EmuNode
-        from amdxdna.emu.options import EmuOptions
-
-        return EmuNode(EmuOptions.parse(where[4:]))
-    try:
-        return KernelNode(where, sys)
-    except NoDevice as error:
-        if error.errno != errno.ENOENT:
-            raise
-        found = sysfs.find_nodes(sys, dev)
-        cause, remedy = sysfs.why_none(sys)
-        if found:
-            cause, remedy = f"there is no {where}", f"The NPU's node is {found[0].path}"
-        raise NoDevice(f"{cause} [{where}]", call="open", errno=errno.ENOENT, remedy=remedy) from None

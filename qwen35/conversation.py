@@ -9,7 +9,7 @@ import reprlib
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from amdxdna.files import read_regular
 from amdxdna.forklock import reentrant
@@ -21,9 +21,6 @@ from qwen35.stats import Stats
 from qwen35.thinking import ThinkSplitter
 from qwen35.tokenizer import Tokenizer
 from qwen35.toolcalls import parse_tool_calls
-
-if TYPE_CHECKING:
-    from qwen35.api import Qwen35
 
 Tools = Sequence[Mapping[str, Any]] | None
 
@@ -242,6 +239,17 @@ class Reply:
             self._answer.end("cancel")
 
 
+class Answerer(Protocol):
+    """What a conversation asks: :class:`qwen35.api.Qwen35`."""
+
+    def require_open(self) -> None:
+        """Raises Closed when the model is closed, or its parent process's."""
+
+    @property
+    def reply(self) -> Callable[..., Reply]:
+        """Answers messages: `Qwen35.reply`."""
+
+
 class Conversation:
     """Turns with one model. Made by `Qwen35.conversation`; any number of them share a model.
 
@@ -256,7 +264,7 @@ class Conversation:
     Otherwise every method may be called from any thread; `messages` and `tools` are the caller's to guard.
     """
 
-    def __init__(self, model: Qwen35, system: str | None = None, *, tools: Tools = None) -> None:
+    def __init__(self, model: Answerer, system: str | None = None, *, tools: Tools = None) -> None:
         self._model = model
         self.tools = tools
         #: The turns in the Hugging Face form, the system message first if there is one.

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from amdxdna.device import Device
-from amdxdna.node import open_node
+from amdxdna.opening import open_node
 from amdxdna.run import State
 from qwen35.bench import bench_main, machine
 from qwen35.bench.figures import SHAPE, Figure, Printer, median, ratios

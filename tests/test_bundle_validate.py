@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from qwen35.bundle import Bundle, BundleError
+from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.manifest import Manifest
 from qwen35.bundle.validate import stream_bytes
-from qwen35.model.config import ModelConfig
 from tests.synthetic import SHAPES
 from tests.synthetic_bundle import Habits, write_bundle
 

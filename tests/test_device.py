@@ -13,7 +13,7 @@ from amdxdna import device as device_module
 from amdxdna import errors, query
 from amdxdna._native import ffi, lib
 from amdxdna.device import Device
-from amdxdna.node import open_node
+from amdxdna.opening import open_node
 from amdxdna.version import SINCE, DrmVersion
 from tests.binding import ProxyNode, adder, copy_xclbin
 

@@ -11,7 +11,7 @@ from amdxdna import query
 from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.doctor import Status, examine
-from amdxdna.node import open_node
+from amdxdna.opening import open_node
 from tests.binding import ProxyNode, adder, copy_xclbin
 from tests.fake_machine import PCI, FakeMachine, node_path
 

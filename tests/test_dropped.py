@@ -17,7 +17,7 @@ from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.stream import Copy, Delay, Fail
-from amdxdna.node import open_node
+from amdxdna.opening import open_node
 from amdxdna.reaper import collect, reap
 from amdxdna.xclbin import Xclbin, writer
 from qwen35 import Qwen35

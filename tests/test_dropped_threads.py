@@ -13,7 +13,7 @@ import pytest
 from amdxdna import device as device_module
 from amdxdna import errors
 from amdxdna.device import Device
-from amdxdna.node import open_node
+from amdxdna.opening import open_node
 from amdxdna.reaper import reap
 from tests.binding import ProxyNode, adder, copy_xclbin
 

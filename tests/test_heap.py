@@ -10,7 +10,7 @@ import pytest
 from amdxdna import errors, heap
 from amdxdna._native import ffi, lib
 from amdxdna.device import Device
-from amdxdna.node import open_node
+from amdxdna.opening import open_node
 from tests.binding import ProxyNode, adder
 
 MIB = 1 << 20

@@ -14,7 +14,7 @@ from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
 from amdxdna.hwctx import QoS
-from amdxdna.node import open_node
+from amdxdna.opening import open_node
 from amdxdna.packet import State
 from amdxdna.reaper import reap
 from amdxdna.xclbin import Xclbin, writer

@@ -11,7 +11,7 @@ import pytest
 from amdxdna._native import lib
 from amdxdna.device import Device
 from amdxdna.doctor.trial import make_context
-from amdxdna.node import open_node
+from amdxdna.opening import open_node
 from amdxdna.reaper import reap
 from tests.binding import ProxyNode, adder, copy_xclbin
 

@@ -9,7 +9,7 @@ import pytest
 
 from amdxdna.device import Device
 from amdxdna.emu.driver import store
-from amdxdna.node import open_node
+from amdxdna.opening import open_node
 from amdxdna.reaper import reap
 from qwen35.api import find_bundle
 from qwen35.bundle import Bundle

@@ -18,7 +18,8 @@ import pytest
 
 from amdxdna import errors, node, sysfs
 from amdxdna._native import ffi, lib
-from amdxdna.node import KernelNode, open_node, resolve
+from amdxdna.node import KernelNode
+from amdxdna.opening import open_node, resolve
 
 
 def make_sysfs(root, *accels, driver_loaded=True):

@@ -11,7 +11,7 @@ from amdxdna import pdis
 from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
-from amdxdna.node import open_node
+from amdxdna.opening import open_node
 from amdxdna.xclbin import Xclbin, writer
 from tests.binding import COPY, ProxyNode
 

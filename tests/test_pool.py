@@ -12,7 +12,7 @@ from amdxdna import errors
 from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
-from amdxdna.node import open_node
+from amdxdna.opening import open_node
 from amdxdna.packet import State
 from amdxdna.pool import ContextPool, PoolStats
 from amdxdna.xclbin import Xclbin, writer

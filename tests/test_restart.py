@@ -10,7 +10,7 @@ from amdxdna import errors, packet
 from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
-from amdxdna.node import open_node
+from amdxdna.opening import open_node
 from amdxdna.packet import State
 from amdxdna.reaper import reap
 from amdxdna.restart import Restartable, RestartableChain

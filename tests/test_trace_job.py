@@ -141,7 +141,7 @@ def test_without_the_variable_nothing_is_wrapped(open_emu: object) -> None:
 
 def test_conformance_under_the_recorder(traced: Path) -> None:
     """Cases behave the same through a recorded node, and every line of theirs is decoded."""
-    from amdxdna.node import open_node
+    from amdxdna.opening import open_node
     from tests.conformance import kit, suite
 
     assert suite.MODULES

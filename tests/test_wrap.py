@@ -17,7 +17,7 @@ from amdxdna._native import ffi
 from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.stream import Copy, Delay
-from amdxdna.node import open_node
+from amdxdna.opening import open_node
 from amdxdna.reaper import reap
 from tests.binding import ProxyNode, adder, copy_xclbin
 

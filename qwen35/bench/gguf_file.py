@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from qwen35.model.config import ModelConfig
+    from qwen35.bundle.config import ModelConfig
 
 __all__ = ["write_gguf"]
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from qwen35.errors import ModelError
 
 if TYPE_CHECKING:
-    from qwen35.model.config import ModelConfig, VisionConfig
+    from qwen35.bundle.config import ModelConfig, VisionConfig
 
 __all__ = ["Peer", "missing", "serve"]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from amdxdna.device import Device
-from amdxdna.node import open_node
+from amdxdna.opening import open_node
 from qwen35.bench import machine
 from qwen35.bench.figures import Printer, median
 from qwen35.bench.null import NullNode, bare_seconds

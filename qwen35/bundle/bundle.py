@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from amdxdna.files import open_regular
+from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.manifest import Manifest, XclbinSpec
 from qwen35.bundle.specs import (
@@ -26,9 +26,7 @@ from qwen35.bundle.specs import (
 )
 from qwen35.bundle.tensors import Store
 from qwen35.bundle.text import read_bytes
-
-if TYPE_CHECKING:
-    from qwen35.model.config import ModelConfig
+from qwen35.bundle.validate import check_model
 
 __all__ = ["EMULATED_STREAM", "Bundle"]
 
@@ -72,8 +70,6 @@ class Bundle:
         """
         bundle = cls(directory)
         if check:
-            from qwen35.bundle.validate import check_model
-
             check_model(bundle)
         return bundle
 
@@ -85,10 +81,12 @@ class Bundle:
 
     @cached_property
     def config(self) -> ModelConfig:
-        """The model's constants. Raises BundleError for a missing or malformed param."""
-        from qwen35.model.config import ModelConfig
+        """The model's constants. Raises BundleError for a missing or malformed param, naming its line.
 
-        return ModelConfig.from_bundle(self)
+        Where no param tells the tower's weights, they are w8 if factors are there (as the reference does).
+        """
+        factors = any(name.startswith("vis.") and name.endswith(".f") for name in self.tensors)
+        return ModelConfig.from_manifest(self.manifest, "w8" if factors else "bfp16x2")
 
     @property
     def tokenizer_path(self) -> Path:

@@ -10,10 +10,10 @@ from typing import Any
 
 from amdxdna.text import printable
 from qwen35.bundle.bundle import Bundle
+from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.validate import text_tensors
 from qwen35.cli.args import Parser
-from qwen35.model.config import ModelConfig
 
 __all__ = ["describe", "info_main", "lines", "memory"]
 

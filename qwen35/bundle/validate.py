@@ -10,14 +10,13 @@ the host writes and reads, the sizes of host tensors, and the head's rows, which
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from qwen35.bundle.config import ModelConfig, VisionConfig
 from qwen35.bundle.errors import BundleError
+from qwen35.bundle.manifest import Manifest
 from qwen35.bundle.specs import GemmSpec, GemvSpec
-
-if TYPE_CHECKING:
-    from qwen35.bundle.bundle import Bundle
-    from qwen35.model.config import ModelConfig, VisionConfig
+from qwen35.bundle.tensors import Store
 
 __all__ = ["check_model", "stream_bytes", "text_tensors"]
 
@@ -46,7 +45,26 @@ def text_tensors(config: ModelConfig) -> dict[str, tuple[str, str]]:
     return out
 
 
-def check_model(bundle: Bundle) -> None:
+class Opened(Protocol):
+    """What is checked: a bundle's records and tensors (:class:`qwen35.bundle.bundle.Bundle`)."""
+
+    warnings: list[BundleError]
+    manifest: Manifest
+    tensors: Store
+    gemms: dict[str, GemmSpec]
+    gemvs: dict[str, GemvSpec]
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    @property
+    def emulated(self) -> bool: ...
+
+    def unusual(self, error: BundleError) -> None:
+        """Notes a warning, or raises it where nothing unusual is expected."""
+
+
+def check_model(bundle: Opened) -> None:
     """Raises BundleError for the first thing missing or of the wrong size, naming file and line."""
     config = bundle.config
     if bundle.emulated and bundle.warnings:
@@ -58,7 +76,7 @@ def check_model(bundle: Bundle) -> None:
 
 @dataclass
 class _Checker:
-    bundle: Bundle
+    bundle: Opened
     config: ModelConfig
 
     def fail(self, line: int, message: str) -> None:

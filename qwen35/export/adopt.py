@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from qwen35.bundle.bundle import Bundle
+from qwen35.bundle.config import VisionConfig
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.writer import BundleWriter
 from qwen35.export.errors import CheckpointError
 from qwen35.export.plan import Item, Options
-from qwen35.model.config import VisionConfig
 
 __all__ = ["adopted_options", "adopted_vision", "check_items", "copy_kernels"]
 

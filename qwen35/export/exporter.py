@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from amdxdna.files import read_regular
 from qwen35.bundle.bundle import Bundle
+from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.writer import BundleWriter
 from qwen35.errors import ModelError, TokenizerError
@@ -34,7 +35,6 @@ from qwen35.export.vision import (
 )
 from qwen35.export.vocabulary import tokenizer_json
 from qwen35.formats import FormatError
-from qwen35.model.config import ModelConfig
 from qwen35.tokenizer import TOKENIZER_LIMIT, called, from_json
 
 __all__ = ["export_checkpoint", "export_random"]

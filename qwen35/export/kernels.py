@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from amdxdna.emu.kernels import stream
 
 if TYPE_CHECKING:
+    from qwen35.bundle.config import ModelConfig
     from qwen35.bundle.writer import BundleWriter
-    from qwen35.model.config import ModelConfig
 
 __all__ = ["KERNEL_NAME", "Gemm", "Gemv", "text_gemms", "text_gemvs", "write_kernels"]
 

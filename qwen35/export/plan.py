@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from qwen35.bundle.config import THETA, ModelConfig
 from qwen35.bundle.validate import stream_bytes
 from qwen35.errors import UsageError
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.errors import CheckpointError
-from qwen35.model.config import THETA, ModelConfig
 
 __all__ = ["SIZES", "Item", "Options", "layout", "plan_random", "plan_text", "problem"]
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qwen35.bundle.config import ModelConfig, VisionConfig
 from qwen35.export.plan import Item
 from qwen35.formats import to_bf16
-from qwen35.model.config import ModelConfig, VisionConfig
 
 __all__ = ["RandomText", "RandomVision", "random_stream"]
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qwen35.bundle.config import ModelConfig
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.noise import Noise
 from qwen35.export.plan import Item
 from qwen35.export.rows import Columns, Interleave, Joined, Matrix, Padded, Rows, all_finite, to_float32
 from qwen35.formats import FormatError, by_name, to_bf16
-from qwen35.model.config import ModelConfig
 
 __all__ = ["CheckpointText", "encode_rows"]
 

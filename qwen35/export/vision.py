@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qwen35.bundle.config import THETA, ModelConfig, VisionConfig
 from qwen35.errors import ModelError
 from qwen35.export.checkpoint import Checkpoint, read_json
 from qwen35.export.errors import CheckpointError
@@ -29,7 +30,6 @@ from qwen35.export.kernels import Gemm
 from qwen35.export.plan import Item, Options
 from qwen35.export.rows import to_float32
 from qwen35.formats import bfp16
-from qwen35.model.config import THETA, ModelConfig, VisionConfig
 
 __all__ = [
     "CheckpointVision",

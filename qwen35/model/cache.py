@@ -20,7 +20,7 @@ from qwen35.host import pointer
 from qwen35.model.deltanet import LinearState
 
 if TYPE_CHECKING:
-    from qwen35.model.config import ModelConfig
+    from qwen35.bundle.config import ModelConfig
 
 __all__ = ["KVRows", "Mark", "Snapshot", "StateCache"]
 

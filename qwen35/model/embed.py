@@ -18,7 +18,7 @@ from qwen35.errors import ModelError
 from .._host import ffi, lib
 
 if TYPE_CHECKING:
-    from qwen35.model.config import ModelConfig
+    from qwen35.bundle.config import ModelConfig
 
 __all__ = ["Embedding"]
 

@@ -13,8 +13,8 @@ from qwen35.model.attention import Attention
 from qwen35.model.deltanet import DeltaNet
 
 if TYPE_CHECKING:
+    from qwen35.bundle.config import ModelConfig
     from qwen35.bundle.tensors import Store
-    from qwen35.model.config import ModelConfig
 
 __all__ = ["Layer", "build_layers", "check_dims", "layer_tensors"]
 

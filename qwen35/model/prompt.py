@@ -19,8 +19,8 @@ from qwen35.model.npu import Dispatch, Group
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
+    from qwen35.bundle.config import ModelConfig
     from qwen35.model.cache import Mark, StateCache
-    from qwen35.model.config import ModelConfig
     from qwen35.model.layers import Layer
     from qwen35.model.npu import NpuModel
     from qwen35.model.timing import Timing

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from qwen35.errors import ModelError
 
 if TYPE_CHECKING:
-    from qwen35.model.config import ModelConfig
+    from qwen35.bundle.config import ModelConfig
 
 __all__ = ["Rope", "prompt_positions", "text_positions"]
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amdxdna.buffer import Buffer
+    from qwen35.bundle.config import ModelConfig
     from qwen35.model.cache import StateCache
-    from qwen35.model.config import ModelConfig
     from qwen35.model.layers import Layer
     from qwen35.model.npu import NpuModel
     from qwen35.model.timing import Timing

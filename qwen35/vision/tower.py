@@ -26,7 +26,7 @@ from qwen35.vision.positions import resample, rotation
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
     from qwen35.bundle.bundle import Bundle
-    from qwen35.model.config import VisionConfig
+    from qwen35.bundle.config import VisionConfig
     from qwen35.model.npu import NpuModel
 
 __all__ = ["VisionTower"]

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from qwen35.bundle import Bundle
+from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.manifest import Manifest
 from qwen35.bundle.tensors import read_index
@@ -21,7 +22,6 @@ from qwen35.export.errors import CheckpointError
 from qwen35.export.plan import Options, layout, plan_text
 from qwen35.export.safetensors import SafeTensors
 from qwen35.export.vision import plan_vision, vision_layout
-from qwen35.model.config import ModelConfig
 from qwen35.model.rope import Rope
 from qwen35.tokenizer import Tokenizer
 from tests import synthetic

@@ -14,12 +14,8 @@ default that makes a published bundle read the same:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from qwen35.bundle.manifest import Manifest
-
-if TYPE_CHECKING:
-    from qwen35.bundle.bundle import Bundle
 
 __all__ = ["ModelConfig", "VisionConfig"]
 
@@ -186,15 +182,6 @@ class ModelConfig:
     def o_in(self) -> int:
         """K of projection `o`: the mixers' output width (equal for both kinds of layer)."""
         return self.heads * self.hd if "att" in self.layer_types else self.lin_value
-
-    @classmethod
-    def from_bundle(cls, bundle: Bundle) -> ModelConfig:
-        """The constants of an opened bundle. Raises BundleError naming the param's line.
-
-        Where no param tells the tower's weights, they are w8 if factors are there (as the reference does).
-        """
-        factors = any(name.startswith("vis.") and name.endswith(".f") for name in bundle.tensors)
-        return cls.from_manifest(bundle.manifest, "w8" if factors else "bfp16x2")
 
     @classmethod
     def from_manifest(cls, manifest: Manifest, vision_weights: str = "") -> ModelConfig:
