@@ -11,8 +11,12 @@ import errno
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from typing import IO
+
+READER_SECONDS = 5.0
+"""How long a pipe may have no reader."""
 
 
 @contextlib.contextmanager
@@ -25,7 +29,7 @@ def whole_file(path: str | os.PathLike[str], *, private: bool = False) -> Iterat
     target = os.fspath(path)
     mode = _mode(target, private)
     if mode is None:
-        with open(os.open(target, os.O_WRONLY | os.O_CLOEXEC), "wb") as file:
+        with open(_special(target, os.O_WRONLY), "wb") as file:
             yield file
         return
     fd, partial = _beside(target)
@@ -55,7 +59,7 @@ def open_growing(path: str | os.PathLike[str]) -> int:
     target = os.fspath(path)
     mode = _mode(target, False)
     if mode is None:
-        return os.open(target, os.O_WRONLY | os.O_CLOEXEC)
+        return _special(target, os.O_WRONLY)
     fd, partial = _beside(target)
     try:
         os.fchmod(fd, mode)
@@ -73,8 +77,30 @@ def open_appending(path: str | os.PathLike[str]) -> int:
     target = os.fspath(path)
     mode = _mode(target, False)
     if mode is None:
-        return os.open(target, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        return _special(target, os.O_WRONLY | os.O_APPEND)
     return os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+
+
+def is_special(path: str | os.PathLike[str]) -> bool:
+    """Whether a device, pipe or socket is there. Raises as :func:`whole_file`."""
+    return _mode(os.fspath(path), False) is None
+
+
+def _special(target: str, flags: int) -> int:
+    """A descriptor of a device or pipe. Raises ENXIO for a pipe that nobody begins to read in a while."""
+    end = time.monotonic() + READER_SECONDS
+    while True:
+        try:
+            fd = os.open(target, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+            break
+        except OSError as error:
+            if error.errno != errno.ENXIO or not stat.S_ISFIFO(os.stat(target).st_mode):
+                raise
+            if time.monotonic() >= end:
+                raise OSError(errno.ENXIO, "nobody reads this pipe", target) from None
+        time.sleep(0.02)
+    os.set_blocking(fd, True)
+    return fd
 
 
 def _beside(target: str) -> tuple[int, str]:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,7 +54,7 @@ def test_a_good_device(quick: None) -> None:
                  "chains", "contexts", "hang", "check: tokenizer", "prompts"):
         assert found[name].verdict is Verdict.OK, found[name].line
     assert found["user-pointer"].verdict is Verdict.OFF and found["speed"].verdict is Verdict.NOTE
-    assert options(run) == {"QWEN35_CHAINS": "auto", "QWEN35_WEIGHTS": "copy"}
+    assert options(run, [*found.values()]) == {"QWEN35_CHAINS": "auto", "QWEN35_WEIGHTS": "copy"}
     assert passed(list(found.values()))
     assert "made no progress" in found["hang"].text
     assert [len(ids) for ids in found["prompts"].values["ids"]] == [4, 4]
@@ -72,7 +77,7 @@ FAULTS = {
     "a wrong bit of a chain": (
         "", ("gemv head", "chain_corrupt", 9, 1), "chains", Verdict.OFF, "differs from single commands"),
     "a chain that fails in an answer": (
-        "", ("speed", "chain_fail", 0, 1), "prompts", Verdict.FAIL, "a chain failed"),
+        "", ("kernels after speed", "chain_fail", 0, 1), "prompts in chains", Verdict.OFF, "a chain failed"),
     "a chain's end that means nothing": (
         "driver=6.18.5", None, "chains", Verdict.OFF, "cannot be trusted"),
     "a driver whose failures read as success": (
@@ -83,7 +88,8 @@ FAULTS = {
         "", ("user-pointer", "corrupt", 1, 1), "contexts", Verdict.FAIL, "logits differ"),
     "a context that is refused after a reload": (
         "", ("user-pointer", "refuse", 0x2000001, 9), "contexts", Verdict.FAIL, "refused"),
-    "a command that fails in an answer": ("", ("speed", "fail", 0, 1), "prompts", Verdict.FAIL, "refused"),
+    "a command that fails in an answer": (
+        "", ("kernels after speed", "fail", 0, 1), "prompts", Verdict.FAIL, "refused"),
 }
 
 
@@ -101,8 +107,85 @@ def test_the_verdict_on_a_fault(quick: None, name: str) -> None:
                    if n in ("kernels", "chains", "contexts", "prompts"))
     lines = summary(run, list(found.values()), True)
     assert lines[0].startswith("FAIL" if verdict is Verdict.FAIL or others else "PASS")
-    if item in ("chains", "load") or "chain" in name:
-        assert options(run)["QWEN35_CHAINS"] == "off"
+    if item in ("chains", "load") or "chain" in name or verdict is Verdict.FAIL:
+        assert options(run, [*found.values()])["QWEN35_CHAINS"] == "off"
+        assert "QWEN35_CHAINS=off" in lines[-1]
+    assert lines[-1].startswith("do not rely on answers here") is lines[0].startswith("FAIL")
+
+
+class OnOneLoad(Acceptance):
+    """A run over a model that is loaded already and stays so; the doctor has been."""
+
+    def __init__(self, loaded: Acceptance) -> None:
+        super().__init__(loaded.path, loaded.device, max_ctx=400)
+        self._loaded = loaded.model
+
+    def _doctor(self):
+        yield Item("doctor", Verdict.SKIP, "")
+
+    def _load(self):
+        self.model = self._loaded
+        self._text.reset()
+        self._text.npu.redone = 0
+        yield Item("load", Verdict.OK, "")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Iterator[Acceptance]:
+    run = Acceptance(bundle_path("tied"), EMU, max_ctx=400)
+    items = run.items()
+    while next(items).name != "load":
+        pass
+    yield run
+    run.close()
+
+
+ONSETS = {
+    # fault, commands (chains) that are well before it, how many then: verdicts of items (all others are well)
+    ("corrupt", 0, 1, None): {"gemv lin": "FAIL"},
+    ("corrupt", 99, 1, None): {"kernels again": "FAIL"},
+    ("corrupt", 599, 1, None): {"kernels at the end": "FAIL"},
+    ("corrupt", 599, 0, None): {"kernels at the end": "FAIL"},
+    ("corrupt", 1199, 0, None): {"kernels at the end": "FAIL"},
+    ("skip", 0, 0, None): {"gemv lin": "FAIL", "kernels again": "skip"},
+    ("skip", 99, 0, 1): {"completion": "FAIL", "kernels at the end": "ok"},
+    ("skip", 599, 0, 1): {"completion": "FAIL", "kernels at the end": "ok"},
+    ("skip", 599, 0, None): {"kernels at the end": "FAIL"},
+    ("fail", 99, 0, 1): {"kernels at the end": "ok", "": "FAIL"},
+    ("fail", 599, 0, None): {"kernels at the end": "FAIL"},
+    ("chain_corrupt", 0, 0, None): {"chains": "off", "prompts": "ok", "prompts in chains": "-"},
+    ("chain_corrupt", 29, 0, None): {"prompts": "ok", "": "off"},
+    ("chain_corrupt", 59, 0, 1): {"prompts in chains": "off", "prompts": "ok"},
+    ("chain_skip", 29, 0, None): {"prompts": "ok", "": "off"},
+    ("chain_skip", 59, 0, None): {"prompts in chains": "off", "prompts": "ok"},
+    ("chain_fail", 59, 0, 1): {"prompts in chains": "off", "prompts": "ok"},
+}
+
+
+@pytest.mark.parametrize("fault", ONSETS, ids=lambda fault: f"{fault[0]} after {fault[1]}")
+def test_the_verdict_on_a_fault_that_begins_later(
+    quick: None, loaded: Acceptance, fault: tuple[str, int, int, int | None]
+) -> None:
+    kind, after, value, count = fault
+    assert loaded.model is not None
+    faults = loaded.model.device.node.driver.npu.faults
+    run, found = OnOneLoad(loaded), {}
+    try:
+        faults.next(kind, value, count, after)
+        found = {item.name: item for item in run.items()}
+    finally:
+        faults.clear()
+    verdicts = {name: item.verdict.value for name, item in found.items()}
+    for name, verdict in ONSETS[fault].items():
+        assert verdicts.get(name, "-") == verdict if name else verdict in verdicts.values(), verdicts
+    lines = summary(run, [*found.values()], True)
+    broken = not kind.startswith("chain")
+    assert lines[0].startswith("FAIL" if broken else "PASS"), [*map(str, found.values())]
+    assert options(run, [*found.values()])["QWEN35_CHAINS"] == "off"
+    assert broken is ("FAIL" in verdicts.values())
 
 
 def test_a_byte_of_the_weights(quick: None, tmp_path: Path) -> None:
@@ -119,7 +202,7 @@ def test_a_byte_of_the_weights(quick: None, tmp_path: Path) -> None:
 def test_user_memory_that_a_driver_keeps(quick: None) -> None:
     run, found = go("driver=oot-2026-08")
     assert found["user-pointer"].verdict is Verdict.OK, found["user-pointer"].line
-    assert options(run)["QWEN35_WEIGHTS"] == "auto"
+    assert options(run, [*found.values()])["QWEN35_WEIGHTS"] == "auto"
 
 
 def test_kernels_whose_weights_only_they_can_read(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,6 +251,8 @@ def test_the_command_and_its_report(
     assert found["passed"] and found["finished"] and "penelope" not in text
     assert {item["item"] for item in found["items"]} >= {"driver", "chains", "prompts"}
     assert found["options"] == {"QWEN35_CHAINS": "auto", "QWEN35_WEIGHTS": "copy"}
+    assert found["state"] == "finished" and found["bundle"].startswith("manifest ")
+    assert str(folder) not in text and tmp_path.name not in text
 
 
 def test_ctrl_c_keeps_what_was_found(
@@ -185,7 +270,7 @@ def test_ctrl_c_keeps_what_was_found(
     words = [str(bundle_path("tied")), "--device", EMU, "--out", str(tmp_path / "r.json"), "-q"]
     assert accept_main(words) == 130
     found = json.loads((tmp_path / "r.json").read_text())
-    assert not found["finished"] and not found["passed"] and closed
+    assert not found["finished"] and not found["passed"] and closed and found["state"] == "interrupted"
     assert found["items"][-1]["item"] == "x" and any(i["item"] == "gemv head" for i in found["items"])
     assert "INCOMPLETE" in capsys.readouterr().out
 
@@ -196,10 +281,60 @@ def test_a_report_that_cannot_be_written(tmp_path: Path) -> None:
     assert main(["accept", str(bundle_path("tied")), "--out", str(tmp_path / "no" / "r.json")]) == 2
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_report_of_a_run_that_is_ended_never_reads_as_passed(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    report = tmp_path / "r.json"
+    report.write_text('{"passed": true, "finished": true}')
+    words = ["accept", str(bundle_path("tied")), "--device", f"{EMU},slow=*:2000", "--out", str(report), "-q"]
+    with subprocess.Popen([sys.executable, "-m", "qwen35", *words], stdout=subprocess.PIPE, text=True,
+                          stderr=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        lines = iter(program.stdout.readline, "")
+        assert any(line.startswith("ok   driver") for line in lines)
+        program.send_signal(number)
+        rest, told = program.communicate(timeout=60)
+    found = json.loads(report.read_text())
+    assert not found["passed"] and not found["finished"]
+    assert {item["item"] for item in found["items"]} >= {"load", "driver"}
+    if number == signal.SIGKILL:
+        assert found["state"] == "running"
+        return
+    assert program.returncode == 130 and found["state"] == "interrupted"
+    assert "INCOMPLETE" in rest or "FAIL" in rest
+    assert told.splitlines()[-1] == "qwen35: stopped"
+    assert os.listdir(tmp_path) == ["r.json"]
+
+
+def test_reports_that_go_into_pipes_and_full_devices(
+    quick: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qwen35.cli import main
+
+    def short(self):
+        yield Item("x", Verdict.OK, "it works")
+
+    monkeypatch.setattr(module.Acceptance, "items", short)
+    monkeypatch.setattr("amdxdna.output.READER_SECONDS", 0.1)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    words = ["accept", str(bundle_path("tied")), "--device", EMU, "-q", "--out"]
+    assert main([*words, str(pipe)]) == 2
+    assert "nobody reads this pipe" in capsys.readouterr().err
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert main([*words, str(pipe)]) == 0
+    assert json.loads(os.read(reader, 1 << 20))["passed"]
+    os.close(reader)
+    capsys.readouterr()
+    assert main([*words, "/dev/full"]) == 1
+    told = capsys.readouterr()
+    assert "PASS: 1 ok" in told.out and "report:" not in told.out
+    assert told.err == "qwen35: error: the report cannot be written: No space left on device (/dev/full)\n"
+
+
 def test_through_the_ioctls_of_a_node(tmp_path: Path) -> None:
     """As a program that opens /dev/accel/accel0; its driver is one that no table knows."""
-    import sys
-
     from tests.emulation import NODE, emulate
 
     report = tmp_path / "r.json"

@@ -171,6 +171,12 @@ def test_scrubbing(text, expected):
 
 def test_without_names_nothing_but_patterns_goes():
     assert Scrubber({}).text("jane in /home/jane") == "jane in ~"
+    for text, wanted in [
+        ("/tmp/b/home/jane/x", "/tmp/b/home/<user>/x"), ("/mnt/old/home/jane", "/mnt/old/home/<user>"),
+        ("path=/home/jane/x", "path=~/x"), ("'/Users/jane/x'", "'~/x'"), ("file:///home/jane/x", "file://~/x"),
+        ("/root/x", "~/x"), ("/srv/root/x", "/srv/root/x"), ("/var/home/jane/x", "~/x"),
+    ]:
+        assert Scrubber({}).text(text) == wanted
 
 
 def test_names_of_system_users_and_common_words_stay(fake):

@@ -37,8 +37,10 @@ _COMMON = frozenset(
     }
 )
 _PATTERNS = (
-    (re.compile(r"/(?:home|Users|var/home)/[^/\s\"':,;)]+"), "~"),
-    (re.compile(r"/root(?=/|\b)"), "~"),
+    # At the beginning of a path a home folder, further in only somebody's name.
+    (re.compile(r"(?<![\w.~>-])/(?:home|Users|var/home)/[^/\s\"':,;)]+"), "~"),
+    (re.compile(r"/(home|Users)/[^/\s\"':,;)]+"), r"/\1/<user>"),
+    (re.compile(r"(?<![\w.~>-])/root(?=/|\b)"), "~"),
     (re.compile(r"\b[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}\b"), "<uuid>"),
     (re.compile(r"\b(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}\b"), "<mac>"),
     (re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+"), "<address>"),

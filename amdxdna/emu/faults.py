@@ -67,11 +67,11 @@ class Faults:
         """Whether any fault of this kind is set."""
         return any(fault.kind == kind for fault in self._faults)
 
-    def next(self, kind: str, value: int = 0, count: int = 1) -> None:
-        """Lets the next `count` events of `kind` go wrong, whatever happened before."""
+    def next(self, kind: str, value: int = 0, count: int | None = 1, after: int = 0) -> None:
+        """Lets `count` events of `kind` (None: all) go wrong from now on, once `after` were well."""
         event = "command" if kind in COMMAND_KINDS else "chain" if kind in CHAIN_KINDS else kind
-        first = self._events[event] + 1
-        self.add(Fault(kind, first, first + count - 1, value))
+        first = self._events[event] + 1 + after
+        self.add(Fault(kind, first, None if count is None else first + count - 1, value))
 
     def command(self) -> list[Fault]:
         """Counts one command; the faults that apply to it."""

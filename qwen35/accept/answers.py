@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from qwen35.accept.item import Item, Verdict
 from qwen35.check.proof import checks
@@ -31,30 +33,74 @@ def references(model: Qwen35, bundle: Bundle, told: Callable[[str, int, int], No
         yield Item(f"check: {finding.name}", verdicts[finding.passed], finding.text, finding.values)
 
 
-def prompts(model: Qwen35, chains: bool) -> Item:
-    """Greedy ids of ten prompts, as single commands and, where chains are to be used, as chains too."""
-    ids = _ids(model)
-    values = {"ids": ids}
-    if chains:
-        npu = model.model.npu  # type: ignore[attr-defined]
-        npu.chains = True
-        try:
-            again = _ids(model)
-            failed = not npu.chains
-        finally:
-            npu.chains = False
-        if again != ids or failed:
-            text = "with chains the ids of ten prompts differ, or a chain failed"
-            return Item("prompts", Verdict.FAIL, text, values)
-    elif _ids(model) != ids:
-        return Item("prompts", Verdict.FAIL, "the ids of ten prompts differ from run to run", values)
-    return Item("prompts", Verdict.OK, f"ids of {len(PROMPTS)} prompts, twice the same"
-                + (", singly and as chains" if chains else ""), values)
+def prompts(model: Qwen35, chains: bool) -> Iterator[Item]:
+    """Greedy ids and all logits of ten prompts, as single commands, and twice the same.
+
+    Where chains are to be used, an item more: with chains they are the same too.
+    """
+    answers, logits = _answers(model)
+    values = {"ids": answers}
+    several = f"ids of {len(PROMPTS)} prompts"
+    chained, why = _chained(model) if chains else (None, "")
+    if chained != (answers, logits):  # or no chains: then this is the second time
+        again = _answers(model)
+        if again != (answers, logits):
+            what = "ids" if again[0] != answers else "logits"
+            text = f"the {what} of {len(PROMPTS)} prompts differ from run to run"
+            yield Item("prompts", Verdict.FAIL, text, values)
+            return
+    yield Item("prompts", Verdict.OK, f"{several}, twice the same logits", values)
+    if chains and (why or chained != (answers, logits)):
+        what = "ids" if chained is not None and chained[0] != answers else "logits"
+        yield Item("prompts in chains", Verdict.OFF, why or f"the {what} of {len(PROMPTS)} prompts differ")
+    elif chains:
+        yield Item("prompts in chains", Verdict.OK, f"{several}, with the logits of single commands")
 
 
-def _ids(model: Qwen35) -> list[list[int]]:
-    replies = (model.chat(text, max_new=NEW, sampling=GREEDY, loops=False).result() for text in PROMPTS)
-    return [[int(token) for token in reply.tokens] for reply in replies]
+Answers = tuple[list[list[int]], list[bytes]]
+
+
+def _chained(model: Qwen35) -> tuple[Answers, str]:
+    """The answers with chains, and why chains were given up meanwhile."""
+    npu = model.model.npu  # type: ignore[attr-defined]
+    npu.chains = True
+    try:
+        answers = _answers(model)
+        return answers, "" if npu.chains else f"a chain failed: {npu.chains_why}"
+    finally:
+        npu.chains = False
+
+
+def _answers(model: Qwen35) -> Answers:
+    """Ids and a digest of all logits, by prompt."""
+    ids: list[list[int]] = []
+    digests: list[bytes] = []
+    for text in PROMPTS:
+        with _watched(model.model) as digest:
+            reply = model.chat(text, max_new=NEW, sampling=GREEDY, loops=False, keep=False).result()
+        ids.append([int(token) for token in reply.tokens])
+        digests.append(digest.digest())
+    return ids, digests
+
+
+@contextmanager
+def _watched(text: Any) -> Iterator[Any]:
+    """Adds all logits that the model gives meanwhile to a digest."""
+    digest = hashlib.blake2b(digest_size=16)
+
+    def seen(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*given: Any, **more: Any) -> Any:
+            logits = call(*given, **more)
+            digest.update(logits)
+            return logits
+        return called
+
+    for name in ("prefill", "decode"):
+        setattr(text, name, seen(getattr(text, name)))
+    try:
+        yield digest
+    finally:
+        del text.prefill, text.decode
 
 
 def speed(model: Qwen35) -> Item:

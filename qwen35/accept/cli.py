@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from amdxdna.output import open_appending, write_whole
+from amdxdna.output import is_special, open_appending, write_whole
 from qwen35.cli.args import Parser
 from qwen35.cli.output import Progress, notice
 from qwen35.errors import UsageError
@@ -23,8 +26,8 @@ def _parser() -> Parser:
         description="The acceptance run for an NPU that nobody has tried: about two minutes, in which each "
         "thing the program relies on is tried on the bundle's own kernels. Ends in a verdict for each and "
         "the options to use, and writes one file to attach to a report.",
-        epilog="Ctrl-C stops it and still writes what was found. Exit status: 0 nothing failed, 1 something "
-        "did, 130 stopped.",
+        epilog="Ctrl-C (SIGTERM, SIGHUP) stops it and still writes what was found. Exit status: 0 nothing "
+        "failed, 1 something did, 130 stopped.",
     )
     add = parser.add_argument
     add("bundle", nargs="?", metavar="BUNDLE", help="directory (default: as for a prompt)")
@@ -41,39 +44,83 @@ def accept_main(argv: Sequence[str]) -> int:
     """Runs `accept`: 0, 1 or 130. Raises UsageError for a report file that cannot be written."""
     options = _parser().parse_args(list(argv))
     from qwen35.accept.item import Item
-    from qwen35.accept.report import passed, report, summary
+    from qwen35.accept.report import Report, passed, summary
     from qwen35.accept.run import Acceptance
     from qwen35.api import find_bundle
 
     target = Path(options.out)
-    _writable(target)
     items: list[Item] = []
     finished = False
     with contextlib.closing(Progress(enabled=not options.quiet)) as progress:
         run = Acceptance(find_bundle(options.bundle), options.device, hang=options.hang, told=progress)
+        report = Report(run)
+        # A file has at all times what was found so far: a machine may not live to see the end.
+        growing = _begun(target, report.made(items, "running"))
         try:
-            with contextlib.closing(run):
+            with _stopping(), contextlib.closing(run):
                 for item in run.items():
                     progress.close()
                     items.append(item)
+                    if growing:
+                        with contextlib.suppress(OSError):  # the last write tells
+                            _write(target, report.made(items, "running"))
                     if not options.json:
                         print(item.line, flush=True)
                 finished = True
         except KeyboardInterrupt:
             notice("stopped")
-    whole = report(run, items, finished)
-    write_whole(target, (json.dumps(whole, indent=1) + "\n").encode())
+        except BaseException:
+            if growing:
+                with contextlib.suppress(OSError):
+                    _write(target, report.made(items, "interrupted"))
+            raise
+    whole = report.made(items, "finished" if finished else "interrupted")
     if options.json:
         json.dump(whole, sys.stdout)
         print()
     else:
-        print("\n".join(["", *summary(run, items, finished), f"report: {target}"]))
-    return 130 if not finished else 0 if passed(items) else 1
-
-
-def _writable(path: Path) -> None:
+        print("\n".join(["", *summary(run, items, finished)]))
+    status = 130 if not finished else 0 if passed(items) else 1
     try:
-        os.close(open_appending(path))
+        _write(target, whole)
+    except OSError as error:
+        notice(f"error: the report cannot be written: {error.strerror} ({target})")
+        return status or 1
+    if not options.json:
+        print(f"report: {target}")
+    return status
+
+
+@contextlib.contextmanager
+def _stopping() -> Iterator[None]:
+    """SIGTERM and SIGHUP stop the run as Ctrl-C does."""
+    def stop(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)
+                  if signal.getsignal(number) is not signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _begun(path: Path, made: dict[str, Any]) -> bool:
+    """Writes a report that has not ended, in the place of any older one; false for a pipe or device, which
+    gets the whole at the end. Raises UsageError."""
+    try:
+        if is_special(path):
+            os.close(open_appending(path))
+            return False
+        _write(path, made)
     except OSError as error:
         text = f"the report cannot be written: {error.strerror}"
         raise UsageError(text, str(path), "give --out FILE") from None
+    return True
+
+
+def _write(path: Path, made: dict[str, Any]) -> None:
+    write_whole(path, (json.dumps(made, indent=1) + "\n").encode())

@@ -26,11 +26,13 @@ from qwen35.formats import from_bf16, to_bf16
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
+    from qwen35.model.npu import Dispatch
     from qwen35.model.text import TextModel
 
-__all__ = ["TOLERANCE", "text_kernels", "vision_kernels"]
+__all__ = ["TOLERANCE", "Kept", "text_kernels", "vision_kernels"]
 
 F32 = NDArray[np.float32]
+U16 = NDArray[np.uint16]
 TOLERANCE = 0.05
 """Of an element's difference, relative to its size and the root mean square of its row: bf16 results and
 block-float activations (8 bits of mantissa a block of 8) stay below; a wrong operand or stride does not."""
@@ -40,13 +42,34 @@ HEAD_ROWS = 2048
 """Outputs of the head that are compared; all of them would take seconds of the host."""
 
 
-def text_kernels(model: TextModel) -> Iterator[Item]:
+class Kept:
+    """Results that were found right, to see later whether the same runs still give the same bits."""
+
+    def __init__(self) -> None:
+        self._results: dict[str, tuple[bytes, Callable[[], bytes]]] = {}
+
+    def keep(self, item: Item, result: bytes, again: Callable[[], bytes]) -> Item:
+        """Keeps the result of an item that is OK; `again` runs it once more."""
+        if item.verdict is Verdict.OK:
+            self._results[item.name] = result, again
+        return item
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def differing(self) -> list[str]:
+        """Runs each again; the names of those whose results differ. Raises what a run raises."""
+        return [name for name, (result, again) in self._results.items() if again() != result]
+
+
+def text_kernels(model: TextModel, kept: Kept | None = None) -> Iterator[Item]:
     """An item for each GEMV, and for each GEMM over one chunk and over the most."""
+    kept = Kept() if kept is None else kept
     places = {kind: model.config.layer_types.index(kind) for kind in dict.fromkeys(model.config.layer_types)}
     tensors = {kind: f"l{index}.g.in" for kind, index in places.items()}
     tensors |= {"o": "l0.g.o", "gu": "l0.g.gu", "down": "l0.g.down0", "head": "head0"}
     for key, name in tensors.items():
-        kernel = _Kernel(model, key, name)
+        kernel = _Kernel(model, key, name, kept)
         yield _tried(model, f"gemv {key}", kernel.gemv)
         if key != "head":
             for chunks in sorted({1, model.npu.gemm_spec(key).max_chunks}):
@@ -66,8 +89,8 @@ def _tried(model: TextModel, name: str, run: Callable[[], Item]) -> Item:
 class _Kernel:
     """The kernels of one packed tensor. `vector` is what they are given, the same in each."""
 
-    def __init__(self, model: TextModel, key: str, name: str) -> None:
-        self.model, self.key, self.name = model, key, name
+    def __init__(self, model: TextModel, key: str, name: str, kept: Kept) -> None:
+        self.model, self.key, self.name, self.kept = model, key, name, kept
         self.spec = model.npu.gemv_spec(key)
         self.format = formats.by_name(model.config.gemv_format)
         self.weights = model.weights[name]
@@ -78,30 +101,29 @@ class _Kernel:
         self.by = "host"
 
     def gemv(self) -> Item:
+        results, seconds = self._gemv_runs(self.vectors, 2)
+        return self.kept.keep(self._gemv_item(results, min(seconds)), results[0][0].tobytes(),
+                              lambda: self._gemv_runs(self.vectors[:1], 1)[0][0][0].tobytes())
+
+    def _gemv_runs(self, vectors: F32, times: int) -> tuple[list[list[U16]], list[float]]:
+        """Results [M] by vector and time, and the seconds of each."""
         npu, spec = self.model.npu, self.spec
         x, y = npu.alloc(spec.k * 2), npu.alloc(spec.m * 2)
+        results: list[list[U16]] = []
+        seconds: list[float] = []
         try:
             dispatch = npu.dispatch(self.key, 0, [(x, self.weights, y)])
-            rows: list[F32] = []
-            seconds: list[float] = []
-            same = True
-            for vector in self.vectors:
+            for vector in vectors:
                 x.write(to_bf16(vector))
-                for again in range(2):
-                    _poison(y)
-                    began = time.perf_counter()
-                    dispatch.run()
-                    seconds.append(time.perf_counter() - began)
-                    found = from_bf16(np.frombuffer(y.read(), np.uint16))
-                    if again:
-                        same = same and np.array_equal(found, rows[-1], equal_nan=True)
-                    else:
-                        rows.append(found)
+                results.append([_timed(dispatch, y, seconds) for _ in range(times)])
         finally:
             x.close()
             y.close()
-        got = np.stack(rows).astype(np.float64)
-        best = min(seconds)
+        return results, seconds
+
+    def _gemv_item(self, results: list[list[U16]], best: float) -> Item:
+        same = all(np.array_equal(first, other) for first, *others in results for other in others)
+        got = np.stack([from_bf16(first) for first, *_ in results]).astype(np.float64)
         values = {"kernel": f"gemv {self.key}", "ms": best * 1e3,
                   "gb_s": self.weights.nbytes / best / 1e9, "repeatable": same}
         chosen = self._chosen()
@@ -118,33 +140,41 @@ class _Kernel:
         return self._judged(f"gemv {self.key}", got[:, chosen], want, same, values)
 
     def gemm(self, chunks: int) -> Item:
+        results, seconds = self._gemm_runs(chunks, 2)
+        return self.kept.keep(self._gemm_item(chunks, results, min(seconds)), results[0].tobytes(),
+                              lambda: self._gemm_runs(chunks, 1)[0][0].tobytes())
+
+    def _gemm_runs(self, chunks: int, times: int) -> tuple[list[U16], list[float]]:
+        """Results [rows, columns that mean something] and the seconds of each."""
         npu, key = self.model.npu, self.key
         spec = npu.gemm_spec(key)
+        rows = chunks * spec.m
         reads, writes = npu.spans(key, chunks)
         a, c = npu.alloc(reads * 2), npu.alloc(writes * 2)
+        seconds: list[float] = []
         try:
-            rows = chunks * spec.m
             view = a.view(np.uint16)[: rows * spec.lda].reshape(rows, spec.lda)
-            filled = [*range(ROWS), *range(rows - ROWS, rows)]
-            view[filled, : spec.k] = to_bf16(self.vectors)
+            view[self._filled(rows), : spec.k] = to_bf16(self.vectors)
             dispatch = npu.dispatch(key, chunks, [(a, self.weights, c)])
-            found, seconds = [], []
-            for _ in range(2):
-                _poison(c)
-                began = time.perf_counter()
-                dispatch.run()
-                seconds.append(time.perf_counter() - began)
-                found.append(np.frombuffer(c.read(), np.uint16)[: rows * spec.c_stride])
+            flat = [_timed(dispatch, c, seconds) for _ in range(times)]
         finally:
             a.close()
             c.close()
-        columns = npu.columns(key)
-        got = from_bf16(found[0]).reshape(rows, spec.c_stride)[:, :columns]
-        again = from_bf16(found[1]).reshape(rows, spec.c_stride)[:, :columns]
-        same = bool(np.array_equal(got, again, equal_nan=True))
-        name = f"gemm {key} x{chunks}"
-        values = {"kernel": name, "ms": min(seconds) * 1e3, "repeatable": same,
-                  "gflop_s": 2 * rows * spec.k * self.spec.m / min(seconds) / 1e9}
+        return [each[: rows * spec.c_stride].reshape(rows, spec.c_stride)[:, :npu.columns(key)]
+                for each in flat], seconds
+
+    def _filled(self, rows: int) -> list[int]:
+        return [*range(ROWS), *range(rows - ROWS, rows)]
+
+    def _gemm_item(self, chunks: int, results: list[U16], best: float) -> Item:
+        spec = self.model.npu.gemm_spec(self.key)
+        got = from_bf16(results[0])
+        rows, columns = got.shape
+        filled = self._filled(rows)
+        same = bool(np.array_equal(results[0], results[1]))
+        name = f"gemm {self.key} x{chunks}"
+        values = {"kernel": name, "ms": best * 1e3, "repeatable": same,
+                  "gflop_s": 2 * rows * spec.k * self.spec.m / best / 1e9}
         if self.known is None:
             return Item(name, Verdict.SKIP, "there is no result of the GEMV to compare with", values)
         want = self._epilogue(self.known)[:, :columns]
@@ -195,10 +225,15 @@ class _Kernel:
         return np.concatenate(parts, axis=1)
 
 
-def _poison(buffer: Buffer) -> None:
-    clean = buffer.clean
-    buffer.write(np.full(buffer.nbytes // 2, 0x7FC1, np.uint16))
-    buffer.clean = clean
+def _timed(dispatch: Dispatch, result: Buffer, seconds: list[float]) -> U16:
+    """Runs and adds to `seconds`; the bits of `result`, NaN where nothing was written."""
+    clean = result.clean
+    result.write(np.full(result.nbytes // 2, 0x7FC1, np.uint16))
+    result.clean = clean
+    began = time.perf_counter()
+    dispatch.run()
+    seconds.append(time.perf_counter() - began)
+    return np.frombuffer(result.read(), np.uint16)
 
 
 def _difference(got: NDArray[np.float64], want: NDArray[np.float64]) -> float:
@@ -210,38 +245,42 @@ def _difference(got: NDArray[np.float64], want: NDArray[np.float64]) -> float:
     return float((np.abs(got - want) / scale).max())
 
 
-def vision_kernels(model: TextModel) -> Iterator[Item]:
+def vision_kernels(model: TextModel, kept: Kept) -> Iterator[Item]:
     """An item for each GEMM of the tower: finite and repeatable. `check`'s references compare the tower."""
-    vision = model.config.vision
-    if vision is None:
+    if model.config.vision is None:
         return
     names = {"v_patch": "patch", "v_qkv": "b0.qkv", "v_proj": "b0.proj", "v_fc1": "b0.fc1",
              "v_fc2": "b0.fc2.0", "v_m1": "m1.0", "v_m2": "m2.0"}
-    npu, rng = model.npu, np.random.default_rng(4)
     for key, name in names.items():
-        spec = npu.gemm_spec(key)
-        reads, writes = npu.spans(key, 1)
-        data = model.bundle.tensors.bytes(f"vis.{name}")
-        a, b, c = npu.alloc(reads * 2), npu.alloc(data.nbytes), npu.alloc(writes * 2)
-        try:
-            b.write(data)
-            a.view(np.uint16)[: spec.m * spec.lda].reshape(spec.m, spec.lda)[:ROWS, : spec.k] = to_bf16(
-                rng.standard_normal((ROWS, spec.k), np.float32))
-            dispatch = npu.dispatch(key, 1, [(a, b, c)])
-            found, seconds = [], []
-            for _ in range(2):
-                _poison(c)
-                began = time.perf_counter()
-                dispatch.run()
-                seconds.append(time.perf_counter() - began)
-                flat = np.frombuffer(c.read(), np.uint16)[: spec.m * spec.c_stride]
-                found.append(from_bf16(flat).reshape(spec.m, spec.c_stride)[:, : spec.n])
-        finally:
-            for buffer in (a, b, c):
-                buffer.close()
-        same = bool(np.array_equal(found[0], found[1], equal_nan=True))
-        finite = bool(np.isfinite(found[0]).all())
-        text = f"{min(seconds) * 1e3:.2f} ms" + ("" if same else "; two runs differ") + (
-            "" if finite else "; results are no numbers")
-        yield Item(f"gemm {key} x1", Verdict.OK if same and finite else Verdict.FAIL, text,
-                   {"kernel": f"gemm {key} x1", "ms": min(seconds) * 1e3, "repeatable": same})
+        yield _tried(model, f"gemm {key} x1", partial(_vision_item, model, key, name, kept))
+
+
+def _vision_item(model: TextModel, key: str, name: str, kept: Kept) -> Item:
+    found, seconds = _vision_runs(model, key, name, 2)
+    same = bool(np.array_equal(found[0], found[1]))
+    finite = bool(np.isfinite(from_bf16(found[0])).all())
+    text = f"{min(seconds) * 1e3:.2f} ms" + ("" if same else "; two runs differ") + (
+        "" if finite else "; results are no numbers")
+    item = Item(f"gemm {key} x1", Verdict.OK if same and finite else Verdict.FAIL, text,
+                {"kernel": f"gemm {key} x1", "ms": min(seconds) * 1e3, "repeatable": same})
+    return kept.keep(item, found[0].tobytes(), lambda: _vision_runs(model, key, name, 1)[0][0].tobytes())
+
+
+def _vision_runs(model: TextModel, key: str, name: str, times: int) -> tuple[list[U16], list[float]]:
+    npu, rng = model.npu, np.random.default_rng(4)
+    spec = npu.gemm_spec(key)
+    reads, writes = npu.spans(key, 1)
+    data = model.bundle.tensors.bytes(f"vis.{name}")
+    a, b, c = npu.alloc(reads * 2), npu.alloc(data.nbytes), npu.alloc(writes * 2)
+    seconds: list[float] = []
+    try:
+        b.write(data)
+        a.view(np.uint16)[: spec.m * spec.lda].reshape(spec.m, spec.lda)[:ROWS, : spec.k] = to_bf16(
+            rng.standard_normal((ROWS, spec.k), np.float32))
+        dispatch = npu.dispatch(key, 1, [(a, b, c)])
+        flat = [_timed(dispatch, c, seconds) for _ in range(times)]
+    finally:
+        for buffer in (a, b, c):
+            buffer.close()
+    return [each[: spec.m * spec.c_stride].reshape(spec.m, spec.c_stride)[:, : spec.n]
+            for each in flat], seconds

@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amdxdna.files import open_regular, read_up_to
 from qwen35 import __version__
 from qwen35.accept.item import Item, Verdict
 
 if TYPE_CHECKING:
     from qwen35.accept.run import Acceptance
 
-__all__ = ["SHAPE", "options", "report", "summary"]
+__all__ = ["SHAPE", "Report", "options", "passed", "summary"]
 
 SHAPE = 1
-"""Version of the report: {"shape", "program", "machine", "bundle", "device", "passed", "finished", "options",
-"items": [{"item", "verdict", "text", "seconds", "values"}]}."""
+"""Version of the report: {"shape", "program", "machine", "bundle", "device", "passed", "finished", "state",
+"options", "items": [{"item", "verdict", "text", "seconds", "values"}]}."""
 
 
-def options(run: Acceptance) -> dict[str, str]:
-    """The options to use from now on, as the environment takes them."""
-    return {"QWEN35_CHAINS": "auto" if run.chains else "off",
-            "QWEN35_WEIGHTS": "auto" if run.mapped else "copy"}
+def options(run: Acceptance, items: Sequence[Item]) -> dict[str, str]:
+    """The options to use from now on, as the environment takes them; after a FAIL the careful ones."""
+    well = not _failed(items)
+    return {"QWEN35_CHAINS": "auto" if run.chains and well else "off",
+            "QWEN35_WEIGHTS": "auto" if run.mapped and well else "copy"}
+
+
+def _failed(items: Sequence[Item]) -> list[str]:
+    return [item.name for item in items if item.verdict is Verdict.FAIL]
 
 
 def passed(items: Sequence[Item]) -> bool:
@@ -34,7 +42,7 @@ def passed(items: Sequence[Item]) -> bool:
 
 def summary(run: Acceptance, items: Sequence[Item], finished: bool) -> list[str]:
     """The verdict and the options, for a person."""
-    failed = [item.name for item in items if item.verdict is Verdict.FAIL]
+    failed = _failed(items)
     off = [item.name for item in items if item.verdict is Verdict.OFF]
     counts = ", ".join(f"{sum(item.verdict is verdict for item in items)} {verdict.value.lower()}"
                        for verdict in Verdict)
@@ -44,26 +52,54 @@ def summary(run: Acceptance, items: Sequence[Item], finished: bool) -> list[str]
     if off:
         lines.append("not to be used here: " + ", ".join(off))
     if not finished:
-        lines.append("stopped before the end: what is not listed was not tried")
-    lines.append("use: " + " ".join(f"{name}={value}" for name, value in options(run).items()))
+        lines.append("interrupted: what is not listed was not tried")
+    use = " ".join(f"{name}={value}" for name, value in options(run, items).items())
+    lines.append(f"do not rely on answers here; to find out more, use: {use}" if failed else f"use: {use}")
     return lines
 
 
-def report(run: Acceptance, items: Sequence[Item], finished: bool) -> dict[str, Any]:
-    """The whole, scrubbed."""
-    from amdxdna.doctor.machine import Machine
-    from amdxdna.doctor.scrub import Scrubber, private_names
+class Report:
+    """Makes the report of a run, scrubbed: no names, no serial numbers, and of the bundle no path."""
 
-    scrubber = Scrubber(private_names(Machine()))
-    found = {
-        "shape": SHAPE,
-        "program": f"qwen35 {__version__}",
-        "machine": {"kernel": platform.release(), "processor": _processor(), "cores": os.cpu_count()},
-        "bundle": str(run.path), "device": run.device, "passed": passed(items) and finished,
-        "finished": finished, "options": options(run), "items": [item.as_json() for item in items],
-    }
-    scrubbed: dict[str, Any] = _scrubbed(found, scrubber.text)
-    return scrubbed
+    def __init__(self, run: Acceptance) -> None:
+        from amdxdna.doctor.machine import Machine
+        from amdxdna.doctor.scrub import Scrubber, private_names
+        from qwen35.api import DEFAULT_BUNDLE
+
+        self._run = run
+        self._scrubber = Scrubber(private_names(Machine()))
+        path = Path(run.path)
+        places = {str(run.path), str(path.absolute()), str(path.resolve())} - {".", "/"}
+        self._places = sorted(places, key=len, reverse=True)
+        self._bundle = "built in" if path.resolve() == Path(DEFAULT_BUNDLE).resolve() else _identity(path)
+
+    def made(self, items: Sequence[Item], state: str) -> dict[str, Any]:
+        """Of these items; `state`: running, interrupted or finished."""
+        run, finished = self._run, state == "finished"
+        found = {
+            "shape": SHAPE,
+            "program": f"qwen35 {__version__}",
+            "machine": {"kernel": platform.release(), "processor": _processor(), "cores": os.cpu_count()},
+            "bundle": self._bundle, "device": run.device, "passed": passed(items) and finished,
+            "finished": finished, "state": state, "options": options(run, items),
+            "items": [item.as_json() for item in items],
+        }
+        scrubbed: dict[str, Any] = _scrubbed(found, self._text)
+        return scrubbed
+
+    def _text(self, text: str) -> str:
+        for place in self._places:
+            text = text.replace(place, "<bundle>")
+        return self._scrubber.text(text)
+
+
+def _identity(path: Path) -> str:
+    """Which bundle it is, without a word of where: the beginning of its manifest's SHA-256."""
+    try:
+        with open_regular(path / "manifest.txt") as file:
+            return "manifest " + hashlib.sha256(read_up_to(file, 1 << 24)).hexdigest()[:16]
+    except OSError:
+        return "no manifest"
 
 
 def _scrubbed(value: Any, text: Any) -> Any:

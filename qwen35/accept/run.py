@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,8 @@ class Acceptance:
         self.chains = self.mapped = False
         """What the run found fit to use."""
         self.model: Qwen35 | None = None
+        self._kept = kernels.Kept()
+        self._redone = 0
 
     def close(self) -> None:
         """Gives the device back."""
@@ -52,7 +55,9 @@ class Acceptance:
             ("doctor", self._doctor), ("bundle", self._bundle), ("load", self._load),
             ("driver", self._driver), ("kernels", self._kernels), ("chains", self._chains),
             ("user-pointer", self._memory), ("contexts", self._contexts), ("hang", self._hang),
-            ("check", self._references), ("speed", self._speed), ("prompts", self._prompts),
+            ("kernels again", self._again), ("check", self._references), ("speed", self._speed),
+            ("kernels after speed", self._again), ("prompts", self._prompts),
+            ("kernels at the end", self._again),
         ]
         lost = ""
         for name, part in parts:
@@ -63,12 +68,40 @@ class Acceptance:
             try:
                 for item in part():
                     now = time.perf_counter()
-                    yield Item(item.name, item.verdict, item.text, item.values, now - began)
+                    yield replace(item, name=item.name or name, seconds=now - began)
                     began = time.perf_counter()
+                yield from self._unwritten()
             except Exception as error:
                 yield Item(name, Verdict.FAIL, explain(error), seconds=time.perf_counter() - began)
                 if isinstance(error, DeviceLost):
                     lost = "the device was lost"
+
+    def _unwritten(self) -> Iterator[Item]:
+        """A FAIL when single commands that were called completed had not been run."""
+        redone = 0 if self.model is None else self._text.npu.redone
+        if redone > self._redone:
+            yield Item("completion", Verdict.FAIL, f"{redone - self._redone} times a command was called "
+                       "completed and had not written its result")
+        self._redone = redone
+
+    def _again(self) -> Iterator[Item]:
+        """The kernels' first results, which were compared with the host's, once more and bit for bit."""
+        differing = self._kept.differing()
+        if differing:
+            text = "results are no longer those that were right: " + ", ".join(differing)
+            yield Item("", Verdict.FAIL, text)
+        else:
+            yield Item("", Verdict.OK if len(self._kept) else Verdict.SKIP,
+                       f"{len(self._kept)} kernels give the same bits as before")
+
+    def _settled(self, item: Item) -> Item:
+        """A way that differed from single commands is not to blame where those differ from themselves."""
+        tried = "profile" not in item.values
+        if item.verdict is Verdict.OFF and tried and (differing := self._kept.differing()):
+            names = ", ".join(differing)
+            return Item(item.name, Verdict.FAIL,
+                        f"single commands no longer give the results that were right ({names}); {item.text}")
+        return item
 
     @property
     def _bundle_open(self) -> Bundle:
@@ -141,16 +174,16 @@ class Acceptance:
         yield Item("driver", verdict, text, profile.as_json())
 
     def _kernels(self) -> Iterator[Item]:
-        yield from kernels.text_kernels(self._text)
-        yield from kernels.vision_kernels(self._text)
+        yield from kernels.text_kernels(self._text, self._kept)
+        yield from kernels.vision_kernels(self._text, self._kept)
 
     def _chains(self) -> Iterator[Item]:
-        item = ways.chains(self._text)
+        item = self._settled(ways.chains(self._text))
         self.chains = item.verdict is Verdict.OK
         yield item
 
     def _memory(self) -> Iterator[Item]:
-        item = ways.user_memory(self._text)
+        item = self._settled(ways.user_memory(self._text))
         self.mapped = item.verdict is Verdict.OK
         yield item
 
@@ -170,6 +203,6 @@ class Acceptance:
 
     def _prompts(self) -> Iterator[Item]:
         assert self.model is not None
-        item = answers.prompts(self.model, self.chains)
-        self.chains = self.chains and item.verdict is Verdict.OK
-        yield item
+        for item in answers.prompts(self.model, self.chains):
+            self.chains = self.chains and item.verdict is Verdict.OK
+            yield item

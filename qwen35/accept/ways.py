@@ -29,7 +29,7 @@ def chains(model: TextModel) -> Item:
     npu, name = model.npu, "chains"
     if not model.device.profile.chains_trusted:
         return Item(name, Verdict.OFF, "this driver's word on a chain's end cannot be trusted "
-                    f"({model.device.profile.name})")
+                    f"({model.device.profile.name})", {"profile": model.device.profile.name})
     groups = [*model.trial_groups()]
     if not groups:
         return Item(name, Verdict.SKIP, "this bundle makes no group of runs")
@@ -39,13 +39,20 @@ def chains(model: TextModel) -> Item:
             return Item(name, Verdict.OFF, wrong)
     model.reset()
     model.prefill([1, 2, 3])
+    at, want = model.snapshot(), model.decode(4)
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for turn in range(16):
-        npu.chains = turn % 2 == 0
+        chained = npu.chains = turn % 2 == 0
+        model.restore(at)
         began = time.perf_counter()
-        model.decode(4)
-        seconds[turn % 2 == 0].append(time.perf_counter() - began)
-    npu.chains = False
+        logits = model.decode(4)
+        seconds[chained].append(time.perf_counter() - began)
+        gave_up, npu.chains = chained and not npu.chains, False
+        if gave_up:
+            return Item(name, Verdict.OFF, f"a token with chains: {npu.chains_why}")
+        if not np.array_equal(logits, want):
+            return Item(name, Verdict.OFF if chained else Verdict.FAIL, "a token's logits differ from those "
+                        "before" + ", with chains" * chained)
     on, off = (float(np.median(seconds[way])) for way in (True, False))
     text = (f"{TRIALS} times {len(groups)} groups gave what single commands give; a token takes "
             f"{on * 1e3:.2f} ms, singly {off * 1e3:.2f} ms")

@@ -154,7 +154,7 @@ class NpuModel:
         self.blind = False
         """The device computes nothing (the benchmark's modes): results are not looked at."""
         self.redone = 0
-        """Dispatches that were done again since a command that was called completed had not been run."""
+        """Dispatches that were done again since a single command called completed had not been run."""
         if self.options.wait is not None:
             device.wait_seconds = self.options.wait
         self._pool = device.pool
@@ -274,11 +274,12 @@ class NpuModel:
 
     def unwritten(self, error: XdnaError, chained: bool) -> None:
         """Counts and tells a dispatch that was done again; with chains, they are over."""
-        self.redone += 1
-        if chained and self.chains:
+        if chained:
             self.chains, self.chains_why = False, one_line(f"failed: {error}")
             self.note(f"command chains are off, single commands go on: {error}")
-        elif self.redone == 1:
+            return
+        self.redone += 1
+        if self.redone == 1:
             self.note(f"done again, as every further time: {error}")
 
     def refresh(self, error: XdnaError) -> None:

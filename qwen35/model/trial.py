@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amdxdna.errors import Closed, DeviceLost, XdnaError
-from qwen35.errors import one_line
+from qwen35.errors import ModelError, one_line
 from qwen35.formats import to_bf16
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def try_chains(npu: NpuModel, groups: Iterable[Group]) -> str:
     """Runs each group singly and as a chain, in turns; what is wrong with chains, or "" for nothing.
 
     The inputs are seeded noise; they and the results are zero afterwards, and nothing is in flight. Raises
-    what single commands raise.
+    what single commands raise, ModelError where they give two results for the same input.
     """
     for group in groups:
         _fill(group.inputs)
@@ -58,7 +58,8 @@ def _try_group(npu: NpuModel, group: Group) -> str:
         found, seconds = _run(group.results, group.dispatch.run_singly)
         singly.append(seconds)
         if wanted and found != wanted:
-            return f"single commands of {group.name} differ from run to run"
+            raise ModelError(f"single commands of {group.name} gave two results for the same input", "",
+                             "this NPU's results cannot be relied on")
         wanted = found
         try:
             found, seconds = _run(group.results, group.dispatch.run_chained)
