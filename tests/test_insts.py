@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -212,6 +213,23 @@ def test_other_files_are_unknown(data: bytes) -> None:
     listing, = disassemble(data)
     assert listing.format == "unknown"
     assert listing.problems
+
+
+@pytest.mark.parametrize(("data", "says"), [
+    (b"xclbin2\0" + bytes(600), "`python -m amdxdna xclbin` reads"), (b"", "there is nothing in it"),
+    (struct.pack("<4I", 0xDD, 0x11223344, 0x55667788, 0x99AABBCC) + bytes(64), "it is a PDI")])
+def test_files_of_another_kind_are_named(data: bytes, says: str) -> None:
+    listing, = disassemble(data)
+    assert listing.format == "unknown" and says in listing.problems[0]
+
+
+def test_what_nobody_understands_is_not_poured_out(tmp_path: Path,
+                                                   capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"xclbin2\0" + bytes(100_000))
+    assert main(["insts", str(file)]) == 1
+    out = capsys.readouterr().out
+    assert out.count("\n") == 2 + 64 + 1 and "and 24490 words more" in out
 
 
 def test_every_prefix_is_read_without_an_exception() -> None:

@@ -355,11 +355,12 @@ def test_command_says_what_is_in_a_pdi(file: Path, capsys: pytest.CaptureFixture
     ("words", "status", "what"),
     [
         (["--pdi", "4"], 1, "there is no PDI 4"),
+        (["--pdi", "-1"], 1, "there is no PDI -1"),
         (["--pdi", "x"], 2, "invalid int value"),
         (["--svg", "/proc/nowhere/x.svg", "--pdi", "0"], 1, "/proc/nowhere/x.svg"),
         (["--svg", "x.svg"], 1, "Name it: --pdi N"),
         (["--svg", "x.svg", "--pdi", "2"], 1, "cannot be drawn"),
-        (["other", "--pdi"], 1, "compared as a whole"),
+        (["other", "--pdi"], 2, "compared as a whole"),
     ],
 )
 def test_wrong_words_are_one_line(

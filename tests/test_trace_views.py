@@ -177,6 +177,8 @@ def test_a_program_without_an_npu_is_told_how(tmp_path: Path, monkeypatch: pytes
         (["--packets", "--", "true"], 2, "belong to --text"),
         (["-e", "X", "--", "true"], 2, "belong to --text"),
         (["--buffers", "-1", "--", "true"], 2, "--buffers -1"),
+        (["--text", "-e", "open,EXEC", "--", "true"], 1, "no call has this name. Did you mean EXEC_CMD"),
+        (["--text", "-e", "nonsense", "--", "true"], 1, "There are: open, close"),
         (["--read", "half", "--timeline", "/nowhere/x"], 1, "cannot be written"),
         (["--text", "--read", "half", "--", "true"], 2, "without a COMMAND"),
     ],

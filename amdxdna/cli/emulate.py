@@ -47,7 +47,7 @@ def add_device_options(p: Parser) -> None:
     group = p.add_argument_group("the device")
     add = group.add_argument
     add("--slots", metavar="N", help="hardware contexts (default 16)")
-    add("--minor", metavar="N", help="DRM minor of the driver, 0 to 10 (default 10)")
+    add("--minor", metavar="N", help="DRM minor that the driver reports (default: the driver's, 10)")
     add("--address", metavar="MODE", help="pasid: packets carry host addresses (default); iova: the driver's")
     add("--fault", action="append", default=[], metavar="KIND=N", help="hang=3, fail=2:0x3000002, "
         "slow=*:5000, refuse=1, open=1:EACCES, ...; repeatable")

@@ -32,6 +32,8 @@ Addresses, register values and raw words are hexadecimal strings. Ops that name 
 
 _MOST_BYTES = 8 << 20
 _ROW = 8
+_MOST_ROWS = 64
+"""Of words that nobody understands: a file of another kind is not poured out."""
 _SHOWN = ("offset", "op", "bytes")
 _OWN_LINES = ("address", "tile", "register", "registers", "data", "descriptors", "task", "tail")
 
@@ -129,7 +131,11 @@ def _op(op: dict[str, Any]) -> list[str]:
             fields = "  ".join(f"{name} {value}" for name, value in bd.items() if name != "bd")
             lines.append(f"            BD {bd['bd']}: {fields}")
     else:
-        lines += [f"            {' '.join(data[at:at + _ROW])}" for at in range(0, len(data), _ROW)]
+        rows = [f"            {' '.join(data[at:at + _ROW])}" for at in range(0, len(data), _ROW)]
+        if op["op"] == "raw" and len(rows) > _MOST_ROWS:
+            left = len(data) - _MOST_ROWS * _ROW
+            rows[_MOST_ROWS:] = [f"            ... and {left} words more, which --json shows"]
+        lines += rows
     for place in op.get("registers", []):
         lines.append(f"            {place['address']} ({place['tile'][0]},{place['tile'][1]}) "
                      f"{place['register'] or '?'}")

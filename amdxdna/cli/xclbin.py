@@ -7,7 +7,7 @@ import hashlib
 import os
 from typing import TYPE_CHECKING, Any
 
-from amdxdna.cli.common import CommandError, Parser, document, print_json
+from amdxdna.cli.common import CommandError, Parser, UsageError, document, print_json
 from amdxdna.cli.screen import show
 from amdxdna.output import write_whole
 
@@ -34,6 +34,10 @@ loads the PDI. Two files with one "digest" can share a hardware context. With --
 "tiles" (descriptors, locks, started channels), "programs", "routes", and with --commands every command."""
 
 
+EVERY = 1 << 64
+"""A number that no PDI has: all of a file's."""
+
+
 def parser() -> Parser:
     """The options of `xclbin`."""
     p = Parser(
@@ -49,7 +53,7 @@ def parser() -> Parser:
         "--pdi",
         metavar="N",
         nargs="?",
-        const=-1,
+        const=EVERY,
         type=int,
         help="what PDI N configures (without N: every PDI): programs, DMA, locks, streams",
     )
@@ -68,9 +72,9 @@ def xclbin_main(argv: list[str]) -> int:
     """Runs `xclbin` with `argv`; the exit status."""
     given = parser().parse_args(argv)
     if given.other and (given.pdi is not None or given.commands or given.draw or given.svg):
-        raise CommandError("two files are compared as a whole", "Leave --pdi and its options away")
+        raise UsageError("two files are compared as a whole", "Leave --pdi and its options away")
     if given.pdi is None and (given.commands or given.draw or given.svg):
-        given.pdi = -1
+        given.pdi = EVERY
 
     from amdxdna.xclbin import Xclbin
 
@@ -250,7 +254,7 @@ def _arguments(content: dict[str, Any]) -> list[str]:
 
 
 def _chosen(found: Xclbin, number: int, svg: str | None) -> list[int]:
-    if number == -1:
+    if number == EVERY:
         if svg and len(found.pdis) > 1:
             raise CommandError(f"the file has {len(found.pdis)} PDIs and --svg draws one", "Name it: --pdi N")
         return list(range(len(found.pdis)))

@@ -8,11 +8,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from amdxdna.insts import elf, txn
+from amdxdna.pdi.image import BUS_WIDTH
 
 _HEX_TEXT = re.compile(rb"[0-9a-fA-Fx\s]+")
 _HEX_WORD = re.compile(rb"(?:0x)?[0-9a-fA-F]{8}")
 _TWO_ON_A_LINE = re.compile(rb"\S[^\S\n]+\S")
 _EMU_HEADER = 12
+_XCLBIN = b"xclbin2\0"
+_PDI = struct.pack("<4I", *BUS_WIDTH)
 
 
 @dataclass
@@ -73,10 +76,19 @@ def _one(data: bytes) -> Listing:
     head = txn.header(data)
     if head is not None:
         return _transaction(data, head)
-    listing = Listing("unknown", len(data), problems=[
-        "no transaction header and no emulator stream" if data else "empty"])
+    listing = Listing("unknown", len(data), problems=[_why_unknown(data)])
     _raw(listing, data, 0)
     return listing
+
+
+def _why_unknown(data: bytes) -> str:
+    if not data:
+        return "there is nothing in it"
+    if data.startswith(_XCLBIN):
+        return "it is an xclbin, which `python -m amdxdna xclbin` reads; streams are files of their own"
+    if data.startswith(_PDI):
+        return "it is a PDI, which configures the array; streams are files of their own"
+    return "no transaction header and no emulator stream"
 
 
 def _raw(listing: Listing, data: bytes, at: int) -> None:

@@ -159,6 +159,14 @@ REQUESTS: dict[int, Request] = {
     _DRIVER + 0xA: Request("GET_ARRAY", "amdxdna_drm_get_array", None, _array),
 }
 """By number (a request's low byte)."""
+CORE_NAMES = {
+    0x01: "GET_UNIQUE", 0x02: "GET_MAGIC", 0x0C: "GET_CAP", 0x0D: "SET_CLIENT_CAP", 0x11: "AUTH_MAGIC",
+    0x1E: "SET_MASTER", 0x1F: "DROP_MASTER", 0xBF: "SYNCOBJ_CREATE", 0xC1: "SYNCOBJ_HANDLE_TO_FD",
+    0xC2: "SYNCOBJ_FD_TO_HANDLE", 0xC3: "SYNCOBJ_WAIT", 0xC4: "SYNCOBJ_RESET", 0xC5: "SYNCOBJ_SIGNAL",
+    0xCB: "SYNCOBJ_QUERY", 0xCC: "SYNCOBJ_TRANSFER", 0xCD: "SYNCOBJ_TIMELINE_SIGNAL",
+    0xCF: "SYNCOBJ_EVENTFD", 0xD1: "SET_CLIENT_NAME",
+}
+"""By number too: DRM's own requests (include/uapi/drm/drm.h), which are shown as bytes."""
 
 
 def struct_size(request: int) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 from amdxdna.errors import explain
 from amdxdna.trace import SCHEMA, VERSION, calls, fields
-from amdxdna.trace.calls import REQUESTS, Request
+from amdxdna.trace.calls import CORE_NAMES, REQUESTS, Request
 from amdxdna.trace.fields import Memory, errno_name, guarded, hexadecimal
 from amdxdna.trace.session import Session
 from amdxdna.trace.summary import Summary
@@ -210,7 +210,8 @@ class Recorder:
         """The ioctl is over, with an errno or 0."""
         ended = time.monotonic() if ended is None else ended
         known, memory = pending.known, pending.memory
-        name = known.name if known else f"ioctl {pending.request & 0xFF:#04x}"
+        number = pending.request & 0xFF
+        name = known.name if known else CORE_NAMES.get(number, f"ioctl {number:#04x}")
         filled: dict[str, Any] = {}
         more: dict[str, Any] = {}
         after = b""

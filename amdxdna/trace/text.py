@@ -6,10 +6,14 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from amdxdna.entry import nearest
+from amdxdna.errors import BadArgument
 from amdxdna.text import printable
+from amdxdna.trace.calls import CORE_NAMES, REQUESTS
 
 _INLINE = ("result", "name")
 _DUMP = 16
+_OTHERS = ("open", "close", "mmap", "munmap")
 
 
 class TextView:
@@ -140,5 +144,15 @@ def _hex(row: bytes) -> str:
 
 
 def names_of(text: Sequence[str]) -> list[str]:
-    """The calls that `-e NAME,...` options name."""
-    return [name for option in text for name in option.split(",") if name]
+    """The calls that `-e NAME,...` options name.
+
+    Raises BadArgument for what no call is named.
+    """
+    names = [name for option in text for name in option.split(",") if name]
+    known = [*_OTHERS, *(request.name for request in REQUESTS.values()), *CORE_NAMES.values()]
+    for name in names:
+        if name.upper() not in map(str.upper, known) and not name.startswith("ioctl "):
+            meant = nearest(name, known)
+            remedy = f"Did you mean {' or '.join(meant)}?" if meant else f"There are: {', '.join(known)}"
+            raise BadArgument(f"-e {name}: no call has this name", remedy=remedy)
+    return names
