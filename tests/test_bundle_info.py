@@ -104,12 +104,33 @@ def test_verify_finds_a_flipped_bit_and_says_when_there_is_nothing(
         info_main([str(plain), "--verify"])
     path = export_random("tiny", tmp_path / "b", Options(vision="none"), quiet=True)
     assert info_main([str(path), "--verify", "--quiet"]) == 0
-    assert "every byte as exported" in capsys.readouterr().out
+    assert "files, every byte as exported\n" in capsys.readouterr().out
+    manifest = (path / "manifest.txt").read_text()
+    (path / "manifest.txt").write_text("".join(
+        line for line in manifest.splitlines(True) if not line.startswith("sum tokenizer.json")))
+    assert info_main([str(path), "--verify", "--quiet"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "every byte as exported; not verified, since no checksum is recorded: tokenizer.json\n")
+    (path / "manifest.txt").write_text(manifest)
     data = bytearray((path / "tensors.bin").read_bytes())
     data[-1] ^= 0x80
     (path / "tensors.bin").write_bytes(data)
     with pytest.raises(BundleError, match=r"contents differ.*tensors\.bin"):
         info_main([str(path), "--verify", "--quiet"])
+
+
+def test_records_of_an_unknown_kind_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_bundle(tmp_path / "plain", SHAPES["tied"])
+    before = (path / "manifest.txt").read_text()
+    assert not Bundle.open(path).unread
+    (path / "manifest.txt").write_text(before + "gemmx a b\nfoo 1\ngemmx c\n")
+    count = len(before.splitlines())
+    assert info_main([str(path)]) == 0
+    told, = (line for line in capsys.readouterr().out.splitlines() if line.startswith("unusual"))
+    assert told.endswith("manifest.txt: records of an unknown kind are not read: "
+                         f"'gemmx' (line {count + 1} and 1 more), 'foo' (line {count + 2})")
 
 
 def test_wrong_usage(tmp_path: Path) -> None:

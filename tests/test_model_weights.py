@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from amdxdna.device import Device
 from qwen35.bundle import Bundle, BundleError
+from qwen35.errors import ModelError
 from qwen35.model import weights as module
 from qwen35.model.weights import Weights
 from tests.model_bundle import bundle_path
@@ -39,11 +41,26 @@ def test_buffers_hold_the_tensors(monkeypatch, bundle, device, threads, piece):
 
 def test_a_driver_without_read_only_memory_is_read_into(bundle, device):
     # the emulated driver answers as stock 7.3 does
-    from amdxdna.errors import XdnaError
-
     assert Weights.load(bundle, device, NAMES).way == "copy"
-    with pytest.raises(XdnaError):
+    with pytest.raises(ModelError):
         Weights.load(bundle, device, NAMES, way="map")
+
+
+@pytest.mark.parametrize(("driver", "rule"), [
+    ("7.3", "Linux's driver gives the NPU writable memory only, and mapped weights are read-only (EFAULT)"),
+    ("6.18", "6.18's driver gives the NPU writable memory only, and mapped weights are read-only (ENOMEM)"),
+    ("6.14", "driver does not give the NPU a program's own memory (EINVAL)"),
+    ("oot-2025-12", "gives the NPU writable memory only, and mapped weights are read-only (ENOMEM)"),
+    ("oot-2026-08,memlock=8192,privileged=0", "gives the NPU read-only memory too, but refused this: "),
+])
+def test_a_refused_mapping_names_the_drivers_rule(bundle, driver, rule):
+    with Device.open(f"emu:quiet,threads=1,driver={driver}") as device:
+        with pytest.raises(ModelError) as caught:
+            Weights.load(bundle, device, NAMES, way="map")
+        assert rule in str(caught.value)
+        assert str(caught.value).endswith("(--weights map): use --weights copy, or auto")
+        assert len(str(caught.value).splitlines()) == 1
+        Weights.load(bundle, device, NAMES, way="auto").close()
 
 
 def test_a_driver_that_takes_read_only_memory(monkeypatch, bundle, device):

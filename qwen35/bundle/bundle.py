@@ -13,6 +13,7 @@ from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.manifest import Manifest, XclbinSpec
 from qwen35.bundle.specs import (
+    RECORDS,
     FileSum,
     GemmSpec,
     GemvSpec,
@@ -24,8 +25,8 @@ from qwen35.bundle.specs import (
     read_sums,
     read_tokcases,
 )
-from qwen35.bundle.tensors import Store
-from qwen35.bundle.text import read_bytes
+from qwen35.bundle.tensors import BLOB, INDEX, Store
+from qwen35.bundle.text import read_bytes, shown
 from qwen35.bundle.validate import check_model
 
 __all__ = ["EMULATED_STREAM", "Bundle"]
@@ -113,6 +114,27 @@ class Bundle:
         files = [gemm.streams[0].insts for gemm in self.gemms.values()]
         files += [gemv.insts for gemv in self.gemvs.values()]
         return bool(files) and all(self._starts(file, EMULATED_STREAM) for file in files)
+
+    @property
+    def unread(self) -> str:
+        """One line about records that this program does not know and passes over, or ""."""
+        lines: dict[str, list[int]] = {}
+        for record in self.manifest.records:
+            if record.tag not in RECORDS:
+                lines.setdefault(record.tag, []).append(record.line)
+        told = [f"{shown(tag)} (line {first}{f' and {len(others)} more' if others else ''})"
+                for tag, (first, *others) in lines.items()]
+        more = f" and {len(told) - 5} more kinds" if len(told) > 5 else ""
+        return f"{self.manifest.path}: records of an unknown kind are not read: {', '.join(told[:5])}{more}" \
+            if told else ""
+
+    @property
+    def unsummed(self) -> tuple[str, ...]:
+        """The files that the bundle consists of and that have no `sum` record, but the manifest itself."""
+        files = {TOKENIZER, INDEX, BLOB, *(each.file for each in self.xclbins.values())}
+        files |= {stream.insts for gemm in self.gemms.values() for stream in gemm.streams}
+        files |= {gemv.insts for gemv in self.gemvs.values()}
+        return tuple(sorted(files - set(self.sums)))
 
     def verify(self, progress: Callable[[int, int], None] | None = None) -> int:
         """Reads every file that has a `sum` record and compares; returns how many there were.

@@ -61,7 +61,8 @@ def describe(bundle: Bundle, max_ctx: int = 8192) -> dict[str, Any]:
             for key, spec in bundle.gemms.items()
         }), "max_ctx": max_ctx,
         "tokenizer_cases": len(bundle.tokcases), "references": [one.name for one in bundle.references],
-        "checksums": len(bundle.sums), "warnings": [str(error) for error in bundle.warnings],
+        "checksums": len(bundle.sums), "unsummed": list(bundle.unsummed),
+        "warnings": [*map(str, bundle.warnings), *filter(None, [bundle.unread])],
     }
 
 
@@ -142,8 +143,15 @@ def info_main(argv: Sequence[str]) -> int:
         print(f"options  {Options.of().line()} (QWEN35_CHAINS, QWEN35_WEIGHTS, QWEN35_WAIT; --timing tells "
               "what came of them)")
         if options.verify:
-            print(f"verified {facts['verified']} files, every byte as exported")
+            print(f"verified {facts['verified']} files, every byte as exported" + printable(_unsummed(facts)))
     return 0
+
+
+def _unsummed(facts: dict[str, Any]) -> str:
+    """Which files nothing is recorded of, to go on with; or ""."""
+    files = facts["unsummed"]
+    more = f" and {len(files) - 5} more" if len(files) > 5 else ""
+    return f"; not verified, since no checksum is recorded: {', '.join(files[:5])}{more}" if files else ""
 
 
 def _verify(bundle: Bundle, quiet: bool) -> int:

@@ -36,6 +36,10 @@ _DIM = 1 << 24
 _ELEMENTS = 1 << 40
 
 
+RECORDS = frozenset({"gemm", "gemm_chunks", "gemv", "tokcase", "ref", "sum"})
+"""The tags of records, but those of the manifest itself."""
+
+
 @dataclass(frozen=True)
 class GemmStream:
     """A GEMM's instruction stream over `chunks` chunks: its context key and the views it spans.

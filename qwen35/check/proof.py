@@ -65,7 +65,10 @@ def _checksums(bundle: Bundle, told: Told | None) -> Iterator[Finding]:
     except BundleError as error:
         yield Finding("checksums", False, str(error))
         return
-    yield Finding("checksums", None, f"every byte of {count} files is as exported", {"files": count})
+    text = f"every byte of {count} files is as exported"
+    if bundle.unsummed:
+        text += f"; of {len(bundle.unsummed)} others nothing is recorded"
+    yield Finding("checksums", None, text, {"files": count, "unsummed": list(bundle.unsummed)})
 
 
 def _tokenizer(model: Qwen35, bundle: Bundle) -> Iterator[Finding]:

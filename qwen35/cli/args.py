@@ -145,7 +145,8 @@ def build() -> Parser:
     run.add_argument("--chains", choices=["auto", "on", "off"], default=None,
                      help="command chains (default auto: where a trial at load proves them)")
     run.add_argument("--weights", choices=["auto", "copy", "map"], default=None,
-                     help="copied into the device's buffers, or mapped for it (default auto: as proved)")
+                     help="copied into the device's buffers, or mapped for it, which AMD's out-of-tree "
+                     "driver of March 2026 or newer takes (default auto: as proved)")
     run.add_argument("--wait", type=float, default=None, metavar="SECONDS",
                      help="how long to wait for a command that makes no progress, 10 or more (default 10)")
 

@@ -7,6 +7,7 @@ user-pointer buffer over the mapped tensors.bin, the weights being parts of it. 
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -18,12 +19,15 @@ from numpy.typing import NDArray
 
 from amdxdna.files import open_regular
 from qwen35.bundle.errors import BundleError
+from qwen35.errors import ModelError
 
 from .._host import ffi, lib
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
     from amdxdna.device import Device
+    from amdxdna.errors import XdnaError
+    from amdxdna.profile import DriverProfile
     from qwen35.bundle.bundle import Bundle
 
 __all__ = ["Weights", "map_weights"]
@@ -76,7 +80,8 @@ class Weights:
         trial: Trial | None = None, release: bool | None = None, threads: int = 0,
         progress: Progress | None = None,
     ) -> Weights:
-        """Brings tensors to the device. `way`: auto, copy, or map (raises where that is refused).
+        """Brings tensors to the device. `way`: auto, copy, or map (raises ModelError where the
+        driver refuses that).
 
         auto maps where the driver keeps such memory right (amdxdna.profile) and `trial(buffers)` finds
         nothing wrong (it returns what is); without a trial it copies. `release` drops each piece from the
@@ -104,13 +109,15 @@ def _tried(
     bundle: Bundle, device: Device, names: Sequence[str], required: bool, trial: Trial | None
 ) -> tuple[dict[str, Buffer] | None, str]:
     """Mapped buffers and what speaks for them, or None and what speaks against."""
-    from amdxdna.errors import XdnaError
+    from amdxdna.errors import Closed, DeviceLost, XdnaError
 
     try:
         buffers = map_weights(bundle, device, names)
     except XdnaError as error:
         if required:
-            raise
+            if isinstance(error, (DeviceLost, Closed)):
+                raise
+            raise _refused(device.profile, error) from None
         return None, f"the driver refuses read-only user memory: {error.meaning}"
     if required or buffers is None or trial is None:
         return buffers, "as asked"
@@ -123,6 +130,23 @@ def _tried(
         return buffers, "results are those over copies"
     _close(buffers)
     return None, wrong
+
+
+_POINTERS = {
+    "none": "does not give the NPU a program's own memory",
+    "rw": "gives the NPU writable memory only, and mapped weights are read-only",
+    "ro": "gives the NPU read-only memory too, but refused this",
+    "unsafe": "gives the NPU read-only memory too, but refused this",
+}
+
+
+def _refused(profile: DriverProfile, error: XdnaError) -> ModelError:
+    """The driver's rule; its errno means something else for other memory."""
+    name = errno.errorcode.get(error.errno or 0, "no errno")
+    text = f"weights cannot be mapped for the NPU: {profile.name} {_POINTERS[profile.user_pointers]}"
+    if profile.user_pointers in ("ro", "unsafe"):
+        text += f": {error.meaning}"
+    return ModelError(f"{text} ({name})", "--weights map", "use --weights copy, or auto")
 
 
 def _short(total: int) -> bool:
