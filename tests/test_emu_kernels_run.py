@@ -166,7 +166,7 @@ def test_nothing_is_touched_beside_the_operands(name: str, format: int, rows: in
     The child has no kernel threads of its parent's: the pool starts anew in it.
     """
     kernel_isa = isa.variants().index(name) + 1
-    lib, k, n = kernels.runner._kernels.lib, 256, 72
+    lib, k, n, never = kernels.runner._kernels.lib, 256, 72, kernels.runner._kernels.ffi.NULL
     sizes = (2 * k * max(rows, 1), stream.weight_bytes(n, k, format), 2 * n * max(rows, 1))
     pid = os.fork()
     if pid == 0:
@@ -176,9 +176,9 @@ def test_nothing_is_touched_beside_the_operands(name: str, format: int, rows: in
                 at = [fenced(size, at_end) for size in sizes]
                 ctypes.memset(at[0], 0x3F, sizes[0])
                 if rows:
-                    status = lib.emu_gemm(*at, rows, k, n, k, n, 0, format, 2, kernel_isa)
+                    status = lib.emu_gemm(*at, rows, k, n, k, n, 0, format, 2, kernel_isa, never)
                 else:
-                    status = lib.emu_gemv(*at, n, k, 0, format, 2, kernel_isa)
+                    status = lib.emu_gemv(*at, n, k, 0, format, 2, kernel_isa, never)
                 if status:
                     raise AssertionError
             code = 0

@@ -262,6 +262,6 @@ def _process(tid: int) -> int:
 
 def _leave_interrupts_to(child: int) -> Callable[[], None]:
     """Ctrl-C reaches the program from the terminal; other signals are passed on. Returns what undoes it."""
-    from amdxdna.emu.seccomp.spawn import forward_signals
+    from amdxdna.emu.seccomp.spawn import Signals
 
-    return forward_signals(child)
+    return Signals(child).undo

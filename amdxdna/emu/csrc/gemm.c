@@ -92,7 +92,7 @@ static void panel_task(void *context, size_t begin, size_t end, unsigned worker)
         atomic_store(&job->failed, 1);
         return;
     }
-    for (size_t p = begin; p < end; p++) {
+    for (size_t p = begin; p < end && !pool_stopped(); p++) {
         size_t column = p * PANEL, width = job->n - column < PANEL ? job->n - column : PANEL;
         size_t halves = width > HALF ? 2 : 1;
         for (size_t h = 0; h < halves; h++) {
@@ -105,7 +105,7 @@ static void panel_task(void *context, size_t begin, size_t end, unsigned worker)
         float bias[PANEL], sums[MAX_TILE * PANEL] __attribute__((aligned(64)));
         float rest[MAX_TILE * PANEL] __attribute__((aligned(64)));
         panel_bias(job, column, width, bias);
-        for (size_t tile = 0; tile < job->tiles; tile++) {
+        for (size_t tile = 0; tile < job->tiles && !pool_stopped(); tile++) {
             size_t from = tile_start(job, tile), count = tile_start(job, tile + 1) - from;
             for (size_t h = 0; h < halves; h++)
                 variant->tile(job->packed + tile * job->tile_bytes, panel + h * half_bytes, (unsigned)count,
@@ -153,6 +153,8 @@ static int run_rows(gemm_job *job, size_t rows, int threads)
     for (size_t r = 0; r < rows; r++)
         if (job->busy[r])
             job->list[job->count++] = (uint16_t)r;
+    if (pool_stopped())
+        return -ECANCELED; /* rows that nobody looked at */
     if (job->count < rows)
         pool_run(idle_task, job, rows, 16, threads);
     if (!job->count)
@@ -164,14 +166,14 @@ static int run_rows(gemm_job *job, size_t rows, int threads)
         return -ENOMEM;
     pool_run(pack_task, job, job->tiles, 1, threads);
     pool_run(panel_task, job, (job->n + PANEL - 1) / PANEL, 1, threads);
-    return job->failed ? -ENOMEM : 0;
+    return job->failed ? -ENOMEM : pool_stopped() ? -ECANCELED : 0;
 }
 
 int emu_gemm(uintptr_t a, uintptr_t b, uintptr_t c, size_t rows, size_t k, size_t n, size_t lda,
-             size_t c_stride, uint32_t flags, uint32_t format, int threads, int isa)
+             size_t c_stride, uint32_t flags, uint32_t format, int threads, int isa, const int *stop)
 {
     int status = 0;
-    pool_enter();
+    pool_enter(stop);
     gemm_job *job = pool_scratch(POOL_SHARED, 0, sizeof *job + 2 * n);
     if (!job) {
         pool_leave();

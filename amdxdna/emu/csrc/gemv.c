@@ -45,14 +45,14 @@ static void gemv_task(void *context, size_t begin, size_t end, unsigned worker)
 }
 
 int emu_gemv(uintptr_t x, uintptr_t w, uintptr_t y, size_t m, size_t k, uint32_t flags,
-             uint32_t format, int threads, int isa)
+             uint32_t format, int threads, int isa, const int *stop)
 {
     const isa_variant *variant = isa_choose(isa);
     size_t stride = group_bytes(k, format), groups = m / 8;
     gemv_job job = {(const uint8_t *)w, NULL, (uint16_t *)y, k, stride, (const void *)x, 0};
     if (flags & EMU_BIAS)
         job.bias = job.w + groups * stride;
-    pool_enter();
+    pool_enter(stop);
     if (variant->x_bytes && k <= MAX_PREPARED) {
         void *entries = pool_scratch(POOL_SHARED, 0, k * variant->x_bytes);
         if (!entries) {
@@ -70,6 +70,7 @@ int emu_gemv(uintptr_t x, uintptr_t w, uintptr_t y, size_t m, size_t k, uint32_t
     gemv_run run = {&job, variant->gemv[format]};
     expect_follower(w, groups * stride);
     pool_run(gemv_task, &run, groups, grain, threads);
+    int stopped = pool_stopped();
     pool_leave();
-    return 0;
+    return stopped ? -ECANCELED : 0;
 }

@@ -2,16 +2,26 @@
 #include "internal.h"
 #include "pool.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 
-void emu_copy(uintptr_t src, uintptr_t dst, size_t nbytes, uint32_t addend)
+/* Bytes between two looks at whether to stop. */
+enum { COPIED = 64 << 20 };
+
+int emu_copy(uintptr_t src, uintptr_t dst, size_t nbytes, uint32_t addend, const int *stop)
 {
-    for (size_t at = 0; at < nbytes; at += 4) {
-        uint32_t word;
-        memcpy(&word, (const void *)(src + at), 4);
-        word += addend;
-        memcpy((void *)(dst + at), &word, 4);
+    for (size_t begin = 0; begin < nbytes; begin += COPIED) {
+        if (stop && __atomic_load_n(stop, __ATOMIC_RELAXED))
+            return -ECANCELED;
+        size_t end = nbytes - begin < COPIED ? nbytes : begin + COPIED;
+        for (size_t at = begin; at < end; at += 4) {
+            uint32_t word;
+            memcpy(&word, (const void *)(src + at), 4);
+            word += addend;
+            memcpy((void *)(dst + at), &word, 4);
+        }
     }
+    return 0;
 }
 
 typedef uint64_t lanes __attribute__((vector_size(64), aligned(8), may_alias));
@@ -49,7 +59,7 @@ static void read_task(void *context, size_t begin, size_t end, unsigned worker)
 uint64_t emu_read(uintptr_t src, size_t nbytes, int threads)
 {
     read_job job = {src, 0};
-    pool_enter();
+    pool_enter(NULL);
     pool_run(read_task, &job, nbytes / 64, 2048, threads);
     pool_leave();
     return job.sum;

@@ -23,6 +23,9 @@ enum { SPIN_NS = 400000, SPIN_BURST = 64 };
    pause: a processor drops prefetches that come faster than memory answers (Zen 4: two of three). */
 enum { AHEAD = 8 << 20, AHEAD_BURST = 16384, AHEAD_BURSTS = 8, AHEAD_PACE = 1024 };
 
+/* A run on one thread looks so many times, about, whether it is to stop. */
+enum { PIECES = 64 };
+
 typedef struct {
     void *memory;
     size_t size;
@@ -41,6 +44,7 @@ static struct {
     _Atomic uint64_t left;  /* items nobody has taken yet: first | end << 32 */
     pool_task task;
     void *context;
+    const int *stop;
     size_t grain;
     unsigned helpers, started;
     _Atomic int cpu[POOL_THREADS]; /* where each worker was last seen in this run, -1: not yet */
@@ -138,7 +142,7 @@ static void work(unsigned worker)
     uint64_t left = atomic_load_explicit(&pool.left, memory_order_relaxed);
     for (;;) {
         size_t begin = (uint32_t)left, end = left >> 32;
-        if (begin >= end)
+        if (begin >= end || pool_stopped())
             return;
         spread_out(worker);
         size_t share = (end - begin) / (4 * (pool.helpers + 1));
@@ -248,9 +252,15 @@ static void start_workers(unsigned helpers)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-void pool_enter(void) { pthread_mutex_lock(&pool.turn); }
+void pool_enter(const int *stop)
+{
+    pthread_mutex_lock(&pool.turn);
+    pool.stop = stop;
+}
 
 void pool_leave(void) { pthread_mutex_unlock(&pool.turn); }
+
+int pool_stopped(void) { return pool.stop && __atomic_load_n(pool.stop, __ATOMIC_RELAXED); }
 
 unsigned pool_width(int threads)
 {
@@ -265,8 +275,9 @@ void pool_run(pool_task task, void *context, size_t items, size_t grain, int thr
 {
     unsigned width = pool_width(threads);
     if (width == 1 || items <= grain) {
-        if (items)
-            task(context, 0, items, 0);
+        size_t piece = items / PIECES > grain ? items / PIECES : grain;
+        for (size_t at = 0; at < items && !pool_stopped(); at += piece)
+            task(context, at, items - at < piece ? items : at + piece, 0);
         return;
     }
     start_workers(width - 1);

@@ -11,8 +11,11 @@ typedef void (*pool_task)(void *context, size_t begin, size_t end, unsigned work
 
 enum { POOL_THREADS = 64 };
 
-void pool_enter(void);
+/* `stop`: an int that another thread may make non-zero, or NULL. Runs end early then, items left out; the
+   holder asks pool_stopped() and so may a task that takes long. */
+void pool_enter(const int *stop);
 void pool_leave(void);
+int pool_stopped(void);
 unsigned pool_width(int threads);
 void pool_run(pool_task task, void *context, size_t items, size_t grain, int threads);
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from typing import Any
 
 from amdxdna.emu.driver import hwctx as contexts
@@ -10,9 +11,15 @@ from amdxdna.emu.driver import jobs
 from amdxdna.emu.driver.errors import error
 from amdxdna.emu.driver.objects import Client, Hwctx
 
+LONGEST = 10.0
+"""Seconds that the end of a context waits for its commands at most, however long they still compute."""
+
 
 def destroy(client: Client, args: Any) -> None:
-    """DESTROY_HWCTX: waits up to two seconds for commands in flight, then aborts them."""
+    """DESTROY_HWCTX: waits up to two seconds for commands in flight, then aborts them.
+
+    Longer, up to ten, while any command computes: that takes longer here than on an array.
+    """
     if args.pad:
         raise error(errno.EINVAL)
     with client.device.lock:
@@ -39,7 +46,9 @@ def finish(hwctx: Hwctx) -> None:
     try:
         if hwctx.sequence:
             device = hwctx.device
-            while not (hwctx.timeline.wait(hwctx.sequence - 1, device.idle_wait)) and device.npu.computing:
+            end = time.monotonic() + LONGEST
+            while (not hwctx.timeline.wait(hwctx.sequence - 1, device.idle_wait) and device.npu.computing
+                   and time.monotonic() < end):
                 pass
     finally:
         with hwctx.lock:

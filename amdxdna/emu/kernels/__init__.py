@@ -20,7 +20,7 @@ for a GEMM, on the other rows.
 from __future__ import annotations
 
 from .families import Family, UnknownPdi, family_of, pdi
-from .runner import ABORTED, INVALID, OK, Operand, Prepared, Result, Wait, execute, prepare, work
+from .runner import ABORTED, INVALID, OK, Operand, Prepared, Result, Stop, Wait, execute, prepare, work
 from .stream import StreamError
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Operand",
     "Prepared",
     "Result",
+    "Stop",
     "StreamError",
     "UnknownPdi",
     "Wait",

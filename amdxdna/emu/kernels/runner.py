@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .. import _kernels
 from . import isa
@@ -23,7 +24,23 @@ OK = 0
 INVALID = 0x4000003
 """The firmware's status for an invalid parameter."""
 ABORTED = 0x4000004
-"""The wait of a DELAY or HANG was aborted (the emulator's own value)."""
+"""The command was aborted in a DELAY, a HANG or a computation (the emulator's own value)."""
+
+
+class Stop:
+    """Ends a computation from another thread, for good. Thread-safe."""
+
+    __slots__ = ("word",)
+
+    def __init__(self) -> None:
+        self.word: Any = _kernels.ffi.new("int *")
+
+    def set(self) -> None:
+        """From now on nothing begins, and what computes ends within a fraction of a second."""
+        self.word[0] = 1
+
+    def __bool__(self) -> bool:
+        return bool(self.word[0])
 
 
 class Result(NamedTuple):
@@ -33,12 +50,15 @@ class Result(NamedTuple):
     op: int
     message: str
 
-    def run(self, *, threads: int = 0, instant: bool = False, wait: Wait | None = None) -> Result:
+    def run(self, *, threads: int = 0, instant: bool = False, wait: Wait | None = None,
+            stop: Stop | None = None) -> Result:
         """What a stream that cannot run gives whenever it is run: this."""
         return self
 
 
 _DONE = Result(OK, 0, "")
+_STOPPED = "stopped"
+_NULL = _kernels.ffi.NULL
 
 Step = tuple[Op, tuple[int, ...]]
 """An op and the bytes it touches of each argument."""
@@ -95,7 +115,8 @@ class Prepared:
     def __init__(self, plan: Sequence[tuple[Op, list[int]]]) -> None:
         self._plan = plan
 
-    def run(self, *, threads: int = 0, instant: bool = False, wait: Wait = _stalled) -> Result:
+    def run(self, *, threads: int = 0, instant: bool = False, wait: Wait = _stalled,
+            stop: Stop | None = None) -> Result:
         """See :func:`execute`."""
         for index, (op, pointers) in enumerate(self._plan):
             if isinstance(op, Hang):
@@ -110,7 +131,11 @@ class Prepared:
                 if wait(op.microseconds * 1e-6):
                     return Result(ABORTED, index, f"op {index}: DELAY aborted")
                 continue
-            status = _compute(op, pointers, threads)
+            if stop:
+                return Result(ABORTED, index, f"op {index}: {_name(op)} aborted")
+            status = _compute(op, pointers, threads, _NULL if stop is None else stop.word)
+            if status == _STOPPED:
+                return Result(ABORTED, index, f"op {index}: {_name(op)} aborted")
             if status:
                 return Result(INVALID, index, f"op {index}: {_name(op)}: {status}")
         return _DONE
@@ -142,34 +167,41 @@ def execute(
     threads: int = 0,
     instant: bool = False,
     wait: Wait = _stalled,
+    stop: Stop | None = None,
 ) -> Result:
     """Runs `program` as kernel `family` on `args`; returns when it completed, failed or was aborted.
 
     Every operand span of every op is resolved before the first op runs, so nothing is half done when
     an operand turns out too small; a resolver's exception passes through. A stream that does not
     parse, belongs to another family or names an argument that is not there gives INVALID and changes
-    nothing. DELAY and HANG call `wait`; a true answer ends the stream with ABORTED.
+    nothing. DELAY and HANG call `wait`; a true answer ends the stream with ABORTED, and so does `stop`, in
+    the middle of an op too.
 
     threads: kernel threads, 0 for one a core. Results do not depend on it. instant: skip GEMM, GEMV,
     COPY and DELAY (outputs stay as they are), for measuring what the host costs. Thread-safe: runs of
     several threads take turns on the kernel threads; the GIL is released while C runs.
     """
-    return prepare(program, family, args).run(threads=threads, instant=instant, wait=wait)
+    return prepare(program, family, args).run(threads=threads, instant=instant, wait=wait, stop=stop)
 
 
-def _compute(op: Gemm | Gemv | Copy, at: list[int], threads: int) -> str:
+def _compute(op: Gemm | Gemv | Copy, at: list[int], threads: int, stop: Any) -> str:
     """Runs one op; returns why it was refused, or nothing."""
     if isinstance(op, Copy):
-        _kernels.lib.emu_copy(at[0], at[1], op.nbytes, op.addend)
-        return ""
+        return _told(_kernels.lib.emu_copy(at[0], at[1], op.nbytes, op.addend, stop))
     try:
         variant = isa.chosen()
     except ValueError as error:
         return str(error)
     if isinstance(op, Gemv):
         shape = (op.m, op.k, op.flags, op.format)
-        code = _kernels.lib.emu_gemv(at[0], at[1], at[2], *shape, threads, variant)
+        code = _kernels.lib.emu_gemv(at[0], at[1], at[2], *shape, threads, variant, stop)
     else:
         code = _kernels.lib.emu_gemm(at[0], at[1], at[2], op.rows, op.k, op.n, op.lda, op.c_stride,
-                                     op.flags, op.format, threads, variant)
+                                     op.flags, op.format, threads, variant, stop)
+    return _told(code)
+
+
+def _told(code: int) -> str:
+    if code == -errno.ECANCELED:
+        return _STOPPED
     return "" if code == 0 else f"the kernel returned {code} (out of memory)"

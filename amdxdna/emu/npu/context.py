@@ -14,6 +14,7 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
+from amdxdna.emu import kernels
 from amdxdna.emu.npu.slot import Slot
 
 
@@ -71,6 +72,8 @@ class Context:
         self.cus: list[Cu] = []
         self.gone = threading.Event()
         """Set when the context is destroyed: whatever it waits for ends, and nothing is answered any more."""
+        self.halt = kernels.Stop()
+        """Set with it: ends a computation."""
         self.busy = False
         self._clock = clock
         self._wait = 0.0, 0.0
@@ -125,8 +128,9 @@ class Context:
             self.bell.put(None)
 
     def stop(self) -> None:
-        """Ends the worker after the command it is in; commands behind that one are dropped."""
+        """Ends the command the worker is in, and the worker; commands behind that one are dropped."""
         self.gone.set()
+        self.halt.set()
         self.bell.put(None)
 
     @property

@@ -142,8 +142,8 @@ class Npu:
     def destroy_context(self, context: int) -> int:
         """Drops the context and every command in it unanswered; a hung command ends.
 
-        A computing command runs to its end (its memory must stay until :meth:`Memory.release`), and a
-        reply that was already on its way may still arrive.
+        A computing command ends within a fraction of a second, unfinished (its memory must stay until
+        :meth:`Memory.release`), and a reply that was already on its way may still arrive.
         """
         with self._lock:
             found = self._contexts.pop(context, None)
@@ -355,8 +355,9 @@ class Npu:
         """Runs a command whose operands are resolved; its status."""
         self.executed += 1
         context.stream = (slot.stream()[0], program)
-        result = prepared.run(threads=self.threads, instant=self.instant, wait=context.wait)
-        if result.status:
+        result = prepared.run(threads=self.threads, instant=self.instant, wait=context.wait,
+                              stop=context.halt)
+        if result.status and not context.gone.is_set():
             self.log(f"context {context.id}: {result.message}")
         return result.status
 

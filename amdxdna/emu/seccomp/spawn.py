@@ -10,7 +10,7 @@ import signal
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from amdxdna._native import ffi, lib
 from amdxdna.emu.driver.errors import error
@@ -18,6 +18,7 @@ from amdxdna.emu.driver.errors import error
 PR_SET_CHILD_SUBREAPER = 36
 _ERRNO = struct.Struct("<i")
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_HELD = {*_FORWARDED, signal.SIGCHLD}
 
 
 class CannotConfine(OSError):
@@ -104,40 +105,97 @@ def become_subreaper() -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def reap_all(main: int) -> int:
-    """Waits until this process has no child any more; the wait status of `main`."""
-    status = 0
+class Signals:
+    """Sends the program what this process is sent, but leaves Ctrl-C to the terminal, which tells both.
+
+    Once the program's first process is gone, what it started is sent it. A second SIGTERM kills them all.
+    :meth:`hold` before other threads start: a signal that came to one of those would wake nobody.
+    """
+
+    def __init__(self, child: int) -> None:
+        self.child = child
+        self.status: int | None = None
+        """The wait status of the first process once it has ended."""
+        self._asked = False
+        self._mask: set[signal.Signals] | None = None
+        self._before = {number: signal.signal(number, self._forward) for number in _FORWARDED}
+        for number in (signal.SIGINT, signal.SIGQUIT):
+            self._before[number] = signal.signal(number, signal.SIG_IGN)
+
+    def hold(self) -> None:
+        """Keeps signals back in this thread, and those that it starts, until :meth:`next` takes them."""
+        self._mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, _HELD))  # type: ignore[arg-type]
+
+    def next(self, seconds: float) -> None:
+        """Waits that long for a signal, SIGCHLD too, and passes it on."""
+        found = signal.sigtimedwait(_HELD, seconds)
+        if found is not None and found.si_signo != signal.SIGCHLD:
+            self._forward(found.si_signo, None)
+
+    def _forward(self, number: int, frame: object) -> None:
+        again = number == signal.SIGTERM and self._asked
+        self._asked |= number == signal.SIGTERM
+        if again or self.status is not None:
+            kill_descendants(signal.SIGKILL if again else number)
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.child, number)
+
+    def undo(self) -> None:
+        """Puts back what was there before."""
+        if self._mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def kill_descendants(number: int) -> None:
+    """Sends a signal to every process below this one. They cannot leave: this process is their subreaper."""
+    known: set[int] = set()
+    while True:
+        found = _descendants() - known
+        if not found:
+            return
+        known |= found
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        if number != signal.SIGKILL:
+            return
+
+
+def _descendants() -> set[int]:
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError, ValueError), open(f"/proc/{name}/stat", "rb") as file:
+                # The name, in parentheses, may hold anything.
+                parents[int(name)] = int(file.read().rpartition(b")")[2].split()[1])
+    found, below = set(), {os.getpid()}
+    while below:
+        below = {pid for pid, parent in parents.items() if parent in below and pid not in found}
+        found |= below
+    return found
+
+
+def reap_all(signals: Signals) -> int:
+    """Waits until this process has no child any more; the wait status of the program's first one."""
     while True:
         try:
             # Only looked at: a stop of a thread that is being traced is not for here.
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         except ChildProcessError:
-            return status
-        if found is None or found.si_code not in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
+            return signals.status or 0
+        if found is None:
+            signals.next(1.0)
+            continue
+        if found.si_code not in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
             time.sleep(0.002)
             continue
         with contextlib.suppress(ChildProcessError):
+            if found.si_pid == signals.child:
+                # From here on its number may be another's.
+                signals.status = 0
             pid, ended = os.waitpid(found.si_pid, os.WNOHANG)
-            if pid == main:
-                status = ended
-
-
-def forward_signals(child: int) -> Callable[[], None]:
-    """Sends the program what this process is sent, but leaves Ctrl-C to the terminal, which tells both.
-
-    Returns a function that undoes it.
-    """
-
-    def forward(number: int, frame: object) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, number)
-
-    before = {number: signal.signal(number, forward) for number in _FORWARDED}
-    for number in (signal.SIGINT, signal.SIGQUIT):
-        before[number] = signal.signal(number, signal.SIG_IGN)
-
-    def undo() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    return undo
+            if pid == signals.child:
+                signals.status = ended

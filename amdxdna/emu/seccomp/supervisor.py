@@ -98,7 +98,8 @@ class Supervisor:
             self._rights.look(os.getpid(), first, argv[0])
         before = resource.getrlimit(resource.RLIMIT_NOFILE)
         child, self._listener = spawn.spawn(argv, environ)
-        undo = spawn.forward_signals(child)
+        signals = spawn.Signals(child)
+        signals.hold()
         # The program's opens and BOs are descriptors here; its own limit is what it was started with.
         resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
         try:
@@ -109,12 +110,12 @@ class Supervisor:
             lib.xdna_notice_start(self._listener)
             receiver = threading.Thread(target=self._receive, name="amdxdna-emu calls")
             receiver.start()
-            status = spawn.reap_all(child)
+            status = spawn.reap_all(signals)
             os.eventfd_write(self._stop, 1)
             receiver.join()
             return status
         finally:
-            undo()
+            signals.undo()
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
             if self._tree is not None:
                 self._tree.close()
@@ -292,7 +293,11 @@ class Supervisor:
             self._answer(call, self._files.answer(call.nr, call.arguments, entry,
                                                   lambda: Caller.of(call.thread)))
         elif entry is None:
-            self._open(call)
+            if not self.driver.lock.acquire(blocking=False):  # the end of a context, say: that takes seconds
+                self._workers.run(partial(self._guard, partial(self._open, call), call))
+            else:
+                self.driver.lock.release()
+                self._open(call)
         elif self._flags(call) & os.O_PATH:
             flags = self._flags(call)
             self._files.check_entry(entry, flags)
