@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -227,6 +228,47 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
                 time.sleep(0.2)
             each.wait(10)
             each.stdout.close()  # type: ignore[union-attr]
+
+
+_CLOSED = """
+import os, sys, time
+from amdxdna.emu.seccomp import folders
+if os.geteuid() == 0:  # whom no mode keeps out
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+folders.tempfile.tempdir = sys.argv[1]
+os.mkdir("elsewhere")
+os.mkdir("elsewhere/in", 0o500)
+for end in ("removed", "left"):
+    path, fd = folders.make()
+    os.makedirs(f"{path}/a/b/c")
+    open(f"{path}/a/b/c/file", "w").close()
+    os.symlink(os.path.abspath("elsewhere"), f"{path}/a/link")
+    here = os.open(f"{path}/a/b", os.O_RDONLY)
+    for _ in range(200):
+        os.mkdir("deep", 0o700, dir_fd=here)
+        here = os.open("deep", os.O_RDONLY, dir_fd=here)
+    for name in ("/a/b/c/file", "/a/b/c", "/a/b/deep", "/a/b", "/a", ""):
+        os.chmod(path + name, 0)
+    if end == "removed":
+        folders.remove(path, fd)
+    else:
+        os.close(fd)  # as its process's end does
+        folders.remove(*folders.make())
+    print(end, sorted(os.listdir()), sorted(os.listdir("elsewhere")), oct(os.stat("elsewhere/in").st_mode))
+"""
+
+
+def test_folders_that_a_program_closed_are_removed() -> None:
+    """Whatever modes it gave them, and however deep they are; what a link in them leads to stays as it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        ended = subprocess.run([sys.executable, "-c", _CLOSED, folder], cwd=folder, env=environment, text=True,
+                               capture_output=True, timeout=120, check=False)
+    expected = "['elsewhere'] ['in'] 0o40500"
+    assert (ended.stdout, ended.stderr) == (f"removed {expected}\nleft {expected}\n", "")
 
 
 def test_a_tree_that_cannot_be_filled_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,11 @@ import contextlib
 import errno
 import fcntl
 import os
-import shutil
+import secrets
 import tempfile
 
 PREFIX = "amdxdna-emulate-"
+_MOST_ROUNDS = 100_000
 
 
 class NoFolder(OSError):
@@ -40,9 +41,11 @@ def parent() -> str:
 
 
 def remove(path: str, fd: int) -> None:
-    """Removes a folder of :func:`make`."""
-    shutil.rmtree(path, ignore_errors=True)
-    os.close(fd)
+    """Removes a folder of :func:`make`, whatever modes a program has given it and what is in it."""
+    try:
+        _erase(path, fd)
+    finally:
+        os.close(fd)
 
 
 def remove_stale(where: str) -> None:
@@ -55,12 +58,69 @@ def remove_stale(where: str) -> None:
 
 
 def _remove_if_stale(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    fd = _opened(path)
     try:
-        if os.fstat(fd).st_uid == os.geteuid() and _lock(fd) and _is(path, fd):
-            shutil.rmtree(path, ignore_errors=True)
+        if _lock(fd) and _is(path, fd):
+            _erase(path, fd)
     finally:
         os.close(fd)
+
+
+def _opened(name: str, folder: int | None = None) -> int:
+    """This user's folder of that name, open and readable whatever its mode was. Never through a link."""
+    path = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        if os.fstat(path).st_uid != os.geteuid():
+            raise PermissionError(errno.EACCES, "another user's", name)
+        os.chmod(f"/proc/self/fd/{path}", 0o700)
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=path)
+    finally:
+        os.close(path)
+
+
+def _erase(path: str, fd: int) -> None:
+    """Removes the folder `path`, which `fd` is open on, as far as that goes."""
+    with contextlib.suppress(OSError):
+        os.fchmod(fd, 0o700)
+        for _ in range(_MOST_ROUNDS):
+            if not _flatten(fd):
+                break
+        if _is(path, fd):
+            os.rmdir(path)
+
+
+def _flatten(fd: int) -> int:
+    """Removes what is in a folder, but for the folders in its folders, which become its own; their number.
+
+    So a tree of any depth goes with two descriptors.
+    """
+    moved = 0
+    for name in _without_files(fd):
+        with contextlib.suppress(OSError):
+            below = _opened(name, fd)
+            try:
+                for deeper in _without_files(below):
+                    with contextlib.suppress(OSError):
+                        os.close(_opened(deeper, below))  # one that may not be written to cannot be moved
+                        os.rename(deeper, secrets.token_hex(16), src_dir_fd=below, dst_dir_fd=fd)
+                        moved += 1
+            finally:
+                os.close(below)
+            os.rmdir(name, dir_fd=fd)
+    return moved
+
+
+def _without_files(fd: int) -> list[str]:
+    """Removes the files of a folder; the names of the folders in it."""
+    found = []
+    with os.scandir(fd) as entries:
+        for entry in list(entries):
+            with contextlib.suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    found.append(entry.name)
+                else:
+                    os.unlink(entry.name, dir_fd=fd)
+    return found
 
 
 def _lock(fd: int) -> bool:
