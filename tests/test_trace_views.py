@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +170,18 @@ def test_a_program_without_an_npu_is_told_how(tmp_path: Path, monkeypatch: pytes
     assert done.returncode == 0 and "set AMDXDNA_TRACE=FILE" in done.stderr
 
 
+@contextlib.contextmanager
+def bounded_memory(more: int) -> Iterator[None]:
+    """This process may have that many bytes more of address space than it has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (held + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 @pytest.mark.parametrize(
     ("words", "status", "what"),
     [
@@ -174,6 +189,12 @@ def test_a_program_without_an_npu_is_told_how(tmp_path: Path, monkeypatch: pytes
         (["--read", "none", "--text"], 1, "cannot be read"),
         (["--read", "bad", "--text"], 1, "line 1 is not of a trace"),
         (["--read", "half", "--text"], 1, "line 2 is not of a trace"),
+        (["--read", "empty", "--text"], 1, "empty: no trace"),
+        (["--read", "fifo", "--text"], 1, "fifo cannot be read: not a regular file"),
+        (["--read", "zero", "--text"], 1, "zero cannot be read: not a regular file"),
+        (["--read", "sparse", "--text"], 1, "sparse cannot be read: longer"),
+        (["--read", "long", "--text"], 1, "long: line 1 is not of a trace: longer"),
+        (["--read", "/proc/self/mem", "--text"], 1, "/proc/self/mem cannot be read: Input/output error"),
         (["--packets", "--", "true"], 2, "belong to --text"),
         (["-e", "X", "--", "true"], 2, "belong to --text"),
         (["--buffers", "-1", "--", "true"], 2, "--buffers -1"),
@@ -194,7 +215,14 @@ def test_mistakes_are_one_line(
     monkeypatch.chdir(tmp_path)
     Path("bad").write_text("{}\n")
     Path("half").write_text('{"schema": "amdxdna.trace", "version": 1}\n{"call": "open"}\n')
-    assert main(["trace", *words]) == status
+    Path("empty").touch()
+    os.mkfifo("fifo")
+    Path("zero").symlink_to("/dev/zero")
+    for name, size in ("sparse", 1 << 40), ("long", 1 << 30):
+        with open(name, "wb") as file:
+            file.truncate(size)
+    with bounded_memory(512 << 20):
+        assert main(["trace", *words]) == status
     err = capfd.readouterr().err
     assert err.count("\n") == 1 and what in err
 

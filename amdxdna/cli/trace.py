@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
+import itertools
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -10,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 from amdxdna.cli import emulate
 from amdxdna.cli.common import CannotStart, CommandError, Parser, UsageError, document
 from amdxdna.cli.screen import tell
+from amdxdna.files import open_regular
 from amdxdna.output import open_growing
 from amdxdna.trace import SCHEMA
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from amdxdna.trace.recorder import Recorder, View
 
@@ -39,6 +44,8 @@ in-process emulated device."""
 
 DEFAULT_FILE = "amdxdna-trace.jsonl"
 _MOST_CONTENTS = 1 << 16
+_LONGEST, _LARGEST = 64 << 20, 64 << 30
+"""Bytes of a line and of a whole trace that --read takes. With --buffers 65536 a submit has 128 KiB a BO."""
 
 
 def parser() -> Parser:
@@ -121,6 +128,9 @@ _ANSWERED = """\
 amdxdna: somebody else answers this program's calls (`emulate`): every call of it stops, which is slow"""
 
 
+_GIVE = "Give a file that `trace` or AMDXDNA_TRACE wrote"
+
+
 def _check(given: argparse.Namespace) -> None:
     """Raises UsageError for view options that do not go together."""
     if (given.names or given.packets) and not given.text:
@@ -161,22 +171,48 @@ def _read(given: argparse.Namespace) -> int:
         raise UsageError("--read makes views of a trace", "Add --text or --timeline FILE")
     _check(given)
     with contextlib.ExitStack() as stack:
-        try:
-            file = stack.enter_context(open(given.read, encoding="utf-8", errors="replace"))
-        except OSError as failed:
-            raise CommandError(f"{given.read} cannot be read: {failed.strerror}") from None
+        rows = _rows(stack, given.read)
         views = _views(stack, given)
-        for number, row in enumerate(file, 1):
+        number = 0
+        for number, row in enumerate(rows, 1):
             try:
-                line = json.loads(row)
+                line = json.loads(row.decode("utf-8", "replace"))
                 if number == 1 and line.get("schema") != SCHEMA:
                     raise ValueError("no header")
                 for view in views:
                     view(line)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:
-                raise CommandError(f"{given.read}: line {number} is not of a trace: {wrong}",
-                                   "Give a file that `trace` or AMDXDNA_TRACE wrote") from None
+                raise CommandError(f"{given.read}: line {number} is not of a trace: {wrong}", _GIVE) from None
+        if not number:
+            raise CommandError(f"{given.read}: no trace: the file is empty", _GIVE)
     return 0
+
+
+def _rows(stack: contextlib.ExitStack, path: str) -> Iterator[bytes]:
+    """The lines of a regular file, as they are asked for. Raises CommandError."""
+    try:
+        file = io.BufferedReader(stack.enter_context(open_regular(path)), 1 << 16)
+        if os.fstat(file.fileno()).st_size > _LARGEST:
+            raise OSError(errno.EFBIG, f"longer than {_LARGEST:,} bytes")
+    except OSError as failed:
+        raise CommandError(f"{path} cannot be read: {failed.strerror}") from None
+
+    def read() -> Iterator[bytes]:
+        left = _LARGEST
+        for number in itertools.count(1):
+            try:
+                row = file.readline(_LONGEST + 1)
+            except OSError as failed:
+                raise CommandError(f"{path} cannot be read: {failed.strerror}") from None
+            left -= len(row)
+            if len(row) > _LONGEST or left < 0:
+                raise CommandError(f"{path}: line {number} is not of a trace: longer than {_LONGEST:,} bytes",
+                                   _GIVE)
+            if not row:
+                return
+            yield row
+
+    return read()
 
 
 def _output(stack: contextlib.ExitStack, path: str) -> int:
