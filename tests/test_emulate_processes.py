@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from tests.emulation import emulate_python
 
 
@@ -154,3 +156,34 @@ client.close_bo(client.create_bo(1, 4096))
 print(held())
 """)
     assert ended.stdout == "0\n", ended.stderr
+
+
+def test_a_submit_that_gets_no_thread_leaves_its_place() -> None:
+    """EAGAIN, once: later submits find the queue as if that one had never been."""
+    from amdxdna.emu.driver.device import EmuDriver
+    from amdxdna.emu.options import EmuOptions
+    from amdxdna.emu.seccomp.client import RemoteClient
+
+    class Full:
+        jobs = (1,) * 4
+        id = 7
+
+    class Submit:
+        arguments = (3, 0x46, 0)
+        thread = os.getpid()
+        queued = 0
+
+        def check(self) -> None:
+            """It still waits."""
+
+    client = RemoteClient(EmuDriver(EmuOptions(quiet=True)), os.getpid())
+    client.contexts[0] = Full()  # type: ignore[assignment]
+    try:
+        given_up = Submit()
+        assert client.may_block(given_up)  # type: ignore[arg-type]
+        client.forget(given_up)  # type: ignore[arg-type]
+        Full.jobs = ()
+        assert not client.may_block(Submit())  # type: ignore[arg-type]
+    finally:
+        client.contexts.clear()
+        client.close()

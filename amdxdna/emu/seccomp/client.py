@@ -230,9 +230,14 @@ class RemoteClient(Client):
             return value
         finally:
             self.user.call = None
+            self.forget(call)
+
+    def forget(self, call: Call) -> None:
+        """The call is over, or nobody will handle it: it waits for room no more."""
+        with self._queue_lock:
             if call.queued:
-                with self._queue_lock:
-                    self._queued[call.queued] -= 1
+                self._queued[call.queued] -= 1
+                call.queued = 0
 
     def _wait(self, call: Call) -> int:
         """SYNCOBJ_TIMELINE_WAIT in slices, so that signals of the caller end it with EINTR."""

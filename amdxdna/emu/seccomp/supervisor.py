@@ -478,7 +478,13 @@ class Supervisor:
         if call.arguments[1] & 0xFF not in HOT:
             self._watch.drain()
         if client.may_block(call) or self._ending:
-            self._workers.run(partial(self._guard, partial(self._finish, client, call, entry), call))
+            try:
+                self._workers.run(partial(self._guard, partial(self._finish, client, call, entry), call))
+            except OSError as failed:
+                client.forget(call)
+                if self._observer:
+                    self._observer.leave(entry, failed.errno or 0)
+                raise
         else:
             self._finish(client, call, entry)
 
