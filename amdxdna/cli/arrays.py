@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli.common import CommandError, UsageError
 from amdxdna.doctor.program import LARGEST, byte_count
-from amdxdna.files import open_regular
+from amdxdna.files import open_regular, read_up_to
 from amdxdna.output import whole_file
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+_UNSIZED = 1 << 20
+"""Bytes taken of a file that tells no size."""
 
 
 def nbytes(text: str) -> int | None:
@@ -77,7 +80,10 @@ def read_array(path: str) -> NDArray[Any]:
             if path.endswith(".npy"):
                 # Objects in an array are pickles, which run code when they are read.
                 return np.ascontiguousarray(np.load(io.BufferedReader(file), allow_pickle=False))
-            return np.fromfile(file, np.uint8)
+            if os.fstat(file.fileno()).st_size:
+                return np.fromfile(file, np.uint8)
+            # A file that tells no size (/proc): numpy would take what cannot be read for nothing.
+            return np.frombuffer(read_up_to(file, _UNSIZED), np.uint8)
     except (FileNotFoundError, IsADirectoryError) as error:
         what = "no such file" if isinstance(error, FileNotFoundError) else "not a regular file"
         raise CommandError(f"{path}: {what}", "Give a .npy file, a raw file or a size in bytes") from None

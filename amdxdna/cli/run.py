@@ -115,7 +115,9 @@ def run_main(argv: list[str]) -> int:
     if len(given.expect) > len(outputs):
         raise UsageError(f"{len(given.expect)} --expect for {len(outputs)} --out", "Give an --out for each")
     wanted = [arrays.read_array(path) for path in given.expect]
-    for buffer, want in zip(outputs, wanted, strict=False):
+    for path, buffer, want in zip(given.expect, outputs, wanted, strict=False):
+        if not want.nbytes:
+            raise UsageError(f"--expect {path} holds nothing", "Give a file with what the output should be")
         if buffer.nbytes != want.nbytes:
             raise CommandError(
                 f"--out {buffer.name} has {buffer.nbytes} bytes, what is expected {want.nbytes}",
