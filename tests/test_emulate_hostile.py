@@ -265,8 +265,8 @@ def test_folders_that_a_program_closed_are_removed() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        ended = subprocess.run([sys.executable, "-c", _CLOSED, folder], cwd=folder, env=environment, text=True,
-                               capture_output=True, timeout=120, check=False)
+        ended = subprocess.run([sys.executable, "-c", _CLOSED, folder], cwd=folder, env=environment,
+                               text=True, capture_output=True, timeout=120, check=False)
     expected = "['elsewhere'] ['in'] 0o40500"
     assert (ended.stdout, ended.stderr) == (f"removed {expected}\nleft {expected}\n", "")
 
