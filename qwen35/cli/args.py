@@ -102,7 +102,7 @@ def build() -> Parser:
     ways.add_argument("--chat", action="store_true", help="a conversation; /help lists its commands")
     ask.add_argument("--system", type=_text, metavar="TEXT", help="system message")
     ask.add_argument("--image", action="append", default=[], metavar="FILE",
-        help="a picture of up to 16,777,216 pixels; repeatable")
+        help="a picture of up to 16,777,216 pixels (WebP: 12,582,912); repeatable")
     ask.add_argument("--thinking", action="store_true", help="let the model reason first")
     ask.add_argument("--show-thinking", action="store_true", help="reasoning on stdout, not dimmed on stderr")
     ask.add_argument("--hide-thinking", action="store_true", help="do not show the reasoning")

@@ -26,6 +26,9 @@ MAX_PIXELS = 16_777_216
 takes less than 300 MiB."""
 MAX_BYTES = 80_000_000
 """Largest file: more than such a picture takes without compression, at four bytes a pixel."""
+LIMITS = {"WEBP": (12_582_912, 4 * 12_582_912)}
+"""Pixels and bytes of the formats that take less: Pillow's WebP decoder (libwebp's WebPAnimDecoder) holds two
+canvases, the picture twice and the file, about 15 bytes a pixel."""
 MAX_RATIO = 200
 """Thinnest picture taken: the longer side over the shorter (transformers' Qwen2-VL smart_resize)."""
 
@@ -40,8 +43,8 @@ def load(source: ImageLike) -> Rgb:
     """The picture's pixels, uint8 [height, width, 3].
 
     Raises ImageError for a file that is missing, is no picture of a known format, is cut short, is larger
-    than :data:`MAX_PIXELS` or thinner than :data:`MAX_RATIO`, and for an array of another shape or dtype.
-    Thread-safe.
+    than :data:`MAX_PIXELS` or :data:`LIMITS` or thinner than :data:`MAX_RATIO`, and for an array of another
+    shape or dtype. Thread-safe.
     """
     if isinstance(source, np.ndarray):
         rgb = _from_array(source)
@@ -56,7 +59,7 @@ def load(source: ImageLike) -> Rgb:
     if isinstance(source, (bytes, bytearray, memoryview)):
         return _from_bytes(source)
     if isinstance(source, Image.Image):
-        _check_size(source.width, source.height, "picture")
+        _check_size(source.width, source.height, "picture", source.format)
         with _reading("picture"):  # an image that was opened is decoded only now
             return _decode(source, "picture")
     raise ImageError(f"a {type(source).__name__} is no picture",
@@ -92,11 +95,10 @@ def _from_bytes(data: bytes | bytearray | memoryview) -> Rgb:
 def _from_stream(file: BinaryIO, size: int, where: str, read: Callable[[Any, str], T]) -> T:
     from PIL import Image
 
-    if size > MAX_BYTES:
-        raise ImageError(f"the file has {size:,} bytes; at most {MAX_BYTES:,} are read", where,
-                         "make it smaller")
+    _check_bytes(size, MAX_BYTES, where)
     with Image.open(file, formats=FORMATS) as image:
-        _check_size(image.width, image.height, where)
+        _check_bytes(size, LIMITS.get(image.format or "", (0, MAX_BYTES))[1], where)
+        _check_size(image.width, image.height, where, image.format)
         return read(image, where)
 
 
@@ -128,16 +130,22 @@ def _reading(where: str) -> Iterator[None]:
                          "save or download it again") from None
 
 
-def _too_large(where: str, pixels: int | None = None) -> ImageError:
+def _too_large(where: str, pixels: int | None = None, most: int = MAX_PIXELS) -> ImageError:
     size = f"{pixels:,} pixels" if pixels else "too many pixels"
-    return ImageError(f"the picture has {size}; at most {MAX_PIXELS:,} are read", where, "make it smaller")
+    return ImageError(f"the picture has {size}; at most {most:,} are read", where, "make it smaller")
 
 
-def _check_size(width: int, height: int, where: str) -> None:
+def _check_bytes(size: int, most: int, where: str) -> None:
+    if size > most:
+        raise ImageError(f"the file has {size:,} bytes; at most {most:,} are read", where, "make it smaller")
+
+
+def _check_size(width: int, height: int, where: str, kind: str | None = None) -> None:
+    most = LIMITS.get(kind or "", (MAX_PIXELS, 0))[0]
     if width < 1 or height < 1:
         raise ImageError(f"the picture is empty ({width}x{height})", where)
-    if width * height > MAX_PIXELS:
-        raise _too_large(where, width * height)
+    if width * height > most:
+        raise _too_large(where, width * height, most)
     if max(width, height) > MAX_RATIO * min(width, height):
         raise ImageError(f"the picture is too thin ({width}x{height}); at most {MAX_RATIO}:1 is read", where,
                          "crop it")
