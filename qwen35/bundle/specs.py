@@ -136,7 +136,8 @@ class FileSum:
 def _context(manifest: Manifest, record: Record, default: str) -> str:
     key = record.keyed.get("ctx", default)
     if key not in manifest.xclbins:
-        known = ", ".join(manifest.xclbins) or "none"
+        some = [shown(name)[1:-1] for name in list(manifest.xclbins)[:8]]
+        known = ", ".join([*some, "..."] if len(manifest.xclbins) > len(some) else some) or "none"
         record.fail(f"context {shown(key)} has no xclbin record (known: {known})")
     return key
 
