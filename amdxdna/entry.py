@@ -10,8 +10,10 @@ import difflib
 import errno
 import os
 import resource
+import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable
 
@@ -25,6 +27,8 @@ ADDRESS_SPACE = 480 << 20
 their start: they abort, or hang, where an allocation fails. Measured with the built-in model on two cores:
 it answers under 488 MiB and aborts at 293; each further core may take a thread's stack more."""
 _STACK = 8 << 20
+_AFTER = 0.05
+"""Seconds after which a finalizer's hook has surely returned."""
 
 
 def guarded(
@@ -35,8 +39,12 @@ def guarded(
     `tell` writes one line on stderr, `failed` reports an exception and returns its status.
     """
     _require_streams()
+    sys.unraisablehook = _unraisable
     try:
         status = body()
+        if _dropped:
+            _dropped.clear()
+            raise KeyboardInterrupt
     except SystemExit as leaving:  # --help, --version
         status = leaving.code if isinstance(leaving.code, int) else FAILED
     except KeyboardInterrupt as stopped:
@@ -139,6 +147,27 @@ def no_threads(stopped: KeyboardInterrupt) -> bool:
     except RuntimeError:
         return True
     return False
+
+
+_dropped: list[type[BaseException]] = []
+"""Each Ctrl-C that came in a finalizer, where Python drops exceptions."""
+
+
+def _unraisable(what: sys.UnraisableHookArgs) -> None:
+    """Sends a Ctrl-C that came in a finalizer once more, when the finalizer is over."""
+    if not issubclass(what.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(what)
+        return
+    _dropped.append(what.exc_type)
+
+    def again() -> None:
+        time.sleep(_AFTER)
+        if _dropped:
+            _dropped.clear()
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with contextlib.suppress(RuntimeError):
+        threading.Thread(target=again, daemon=True).start()
 
 
 def _require_streams() -> None:

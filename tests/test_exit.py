@@ -40,3 +40,24 @@ def test_exit(case):
     code = f"{BEGIN}{CASES[case]}\nprint('end')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+@pytest.mark.parametrize("then", ["pass", "time.sleep(60)"])
+def test_ctrl_c_in_a_finalizer_is_not_lost(then):
+    """Python drops what a finalizer raises, and with it the one Ctrl-C that a user has pressed."""
+    code = """
+import os, signal, sys, time
+from amdxdna.entry import guarded
+class Dying:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)
+def body():
+    Dying()
+    THEN
+    return 0
+sys.exit(guarded(body, lambda line: print(line, file=sys.stderr), lambda error: 1))
+"""
+    done = subprocess.run([sys.executable, "-c", code.replace("THEN", then)],
+                          capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (130, "stopped\n")
