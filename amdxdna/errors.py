@@ -260,8 +260,8 @@ _TABLE: dict[tuple[str, int], _Row] = {
         "user-pointer buffers: Linux 6.17 or newer)", "Align them, or copy the data into an ordinary buffer"),
     ("CREATE_HWCTX", _errno.EINVAL): _Row(
         NoFreeContext, "the firmware gives no hardware context; most often all of them are taken",
-        "Close other programs that use the NPU (Device.contexts() lists the holders), or share contexts "
-        "through a ContextPool"),
+        "Close other programs that use the NPU (`python -m amdxdna contexts` lists the holders); a program "
+        "can share contexts through Device.pool"),
     ("CREATE_HWCTX", _errno.ENOENT): _Row(
         BadArgument, "the process has no device heap yet (or, with AMD's legacy driver, all contexts are "
         "taken)", "Allocate the heap before the first context"),

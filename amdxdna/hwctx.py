@@ -519,7 +519,7 @@ def _no_partition(client: Client, columns: int) -> NoFreeContext | None:
 
 def _whose(ours: int, taken: int) -> str:
     """What to do about contexts of which this process has `ours`."""
-    own = "Close contexts, kernels, models or devices that this process no longer needs, or share contexts " \
-        "through Device.pool"
+    own = "Close contexts, kernels, models or devices that this process no longer needs; a program can " \
+        "share contexts through Device.pool"
     other = "Close other programs that use the NPU, or wait for them to end"
     return own if ours >= taken else f"{own}. {other}" if ours else other

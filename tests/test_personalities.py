@@ -259,3 +259,17 @@ def test_the_firmware_gets_every_buffer_of_a_packet_and_nothing_of_an_earlier_on
             kernel.start(*buffers[:count]).wait()
             given = [address for address in seen[-1] if address]
             assert given == [buffer.address for buffer in buffers[:count]]
+
+
+def test_doctor_and_info_name_the_kernel_of_the_driver_that_is_emulated(capsys):
+    from amdxdna.cli import main
+
+    release = os.uname().release
+    for driver, kernel in (("6.18", "6.18.15"), ("oot-2025-12", "6.17.13")):
+        device = f"emu:quiet,driver={driver}"
+        main(["info", "--device", device])
+        told = capsys.readouterr().out
+        assert f"Linux {kernel}" in told and release not in told
+        main(["doctor", "--device", device])
+        told = " ".join(capsys.readouterr().out.split())
+        assert f"on Linux {kernel} (emulated; this machine runs {release})" in told

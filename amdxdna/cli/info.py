@@ -49,7 +49,7 @@ def gather(device: Device, lenient: bool = False) -> dict[str, Any]:
     return {
         "path": device.path,
         "emulated": device.emulated,
-        "kernel": Machine().release,
+        "kernel": device.profile.release or Machine().release,
         "npu": None if device.emulated else _npu(device.path, answers),
         "driver": {"name": device.version.name, "version": str(device.version)},
         "profile": {**device.profile.as_json(), "rows": [list(row) for row in device.profile.rows()]},

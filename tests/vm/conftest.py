@@ -154,22 +154,24 @@ class Driver:
         guest.check_log(answer.log)
 
 
-def _older_kernel(rig: debs.Rig, which: int) -> tuple[debs.Rig, str]:
-    """The newest (-1) or oldest (0) 6.18 that can be had, and its version; skips where there is none.
+def _other_kernel(rig: debs.Rig, series: str, which: int) -> tuple[debs.Rig, str]:
+    """The newest (-1) or oldest (0) of a series that can be had, and its version; skips where there is none.
 
     Also where a guest is required: old kernels leave the archive by and by.
     """
     try:
-        versions = kernels.reachable(rig, "6.18")
+        versions = kernels.reachable(rig, series)
         if not versions or (which == 0 and len(versions) == 1):
-            raise debs.Unavailable(f"the archive has {'no other' if versions else 'no'} 6.18")
+            raise debs.Unavailable(f"the archive has {'no other' if versions else 'no'} {series}")
         return kernels.take(rig, versions[which]), versions[which]
     except debs.Unavailable as reason:
         pytest.skip(f"no kernel to try: {reason}")
 
 
-# The guests of `driver`: the pinned kernel and, where there are any, others.
-DRIVERS = {"7.3.4": None, "6.18-newest": -1, "6.18-oldest": 0}
+# The guests of `driver`: the pinned kernel and, where there are any, others; AMDXDNA_VM_SERIES="7.2" names
+# series more, which behave as the pinned kernel does.
+DRIVERS = {"7.3.4": None, "6.18-newest": ("6.18", -1), "6.18-oldest": ("6.18", 0),
+           **{f"{series}-newest": (series, -1) for series in os.environ.get("AMDXDNA_VM_SERIES", "").split()}}
 _LAST_WITHOUT_CHAIN_STATUS = 12
 
 
@@ -177,10 +179,12 @@ _LAST_WITHOUT_CHAIN_STATUS = 12
 def driver(request: pytest.FixtureRequest, rig: debs.Rig, image_bundle: Path,
            tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Driver]:
     """One guest a driver, all in PASID mode, one after the other; pytest's summary says what they were."""
-    name, which = request.param, DRIVERS[request.param]
+    name, which, version = request.param, DRIVERS[request.param], ""
     firmware, column = FirmwareOptions(), "7.3.4"
     if which is not None:
-        rig, version = _older_kernel(rig, which)
+        rig, version = _other_kernel(rig, *which)
+    older = which is not None and which[0] == "6.18"
+    if older:
         column = ("6.18.15" if int(version.split(".")[2]) > _LAST_WITHOUT_CHAIN_STATUS
                   else "6.18.5 to 6.18.12")
         # That driver takes protocol 6 alone (npu4_regs.c of Linux 6.18).
@@ -194,7 +198,7 @@ def driver(request: pytest.FixtureRequest, rig: debs.Rig, image_bundle: Path,
     protocol = ".".join(map(str, firmware.protocol))
     try:
         with noted(pytestconfig, f"{name}, PASID, firmware protocol {protocol}", rig):
-            yield Driver(name, machine, which is not None, COLUMNS[column])
+            yield Driver(name, machine, older, COLUMNS[column])
     finally:
         machine.close()
 

@@ -50,6 +50,9 @@ def driver(case: Case) -> Finding:
             facts=facts,
         )
     version, profile = device.version, device.profile
+    if profile.release not in ("", machine.release):
+        # An emulated driver is another kernel's than this machine's.
+        kernel = f"Linux {profile.release} (emulated; this machine runs {machine.release})"
     facts |= {"version": str(version), "name": version.name, "profile": profile.as_json()}
     (_, name), *rows = profile.rows()
     text = f"interface {version} on {kernel} ({name}; " \
