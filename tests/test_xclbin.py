@@ -107,6 +107,16 @@ def test_unrelated_ips_are_not_cus():
     assert xclbin.pdis[0].functions == (0,)
 
 
+def test_older_files_do_not_mark_kernels_as_the_arrays():
+    """As six of 108 public files: RyzenAI-SW's phx/int32_scalar.xclbin, aie2p/gemm_strix.xclbin and others."""
+    data = bytearray(two_pdis())
+    section = Xclbin.read(bytes(data)).section(layout.IP_LAYOUT)
+    assert section is not None
+    for index in range(3):
+        data[section.offset + 8 + 4 + index * layout.IP_DATA.size] &= ~3 & 0xFF  # the subtype
+    assert Xclbin.read(bytes(data)).cus == Xclbin.read(two_pdis()).cus
+
+
 def patched(offset: int, value: bytes) -> bytes:
     data = bytearray(writer.build([writer.PdiSpec(PDI_A)]))
     data[offset:offset + len(value)] = value

@@ -232,7 +232,9 @@ class _Reader:
         for index in range(count):
             at = 8 + index * layout.IP_DATA.size
             kind, properties, _, raw = layout.IP_DATA.unpack_from(section.data, at)
-            if kind != layout.IP_PS_KERNEL or properties & 3 != layout.ST_DPU:
+            # Older files do not mark their kernels as the array's (ST_DPU); XRT goes by kernel id alone, too
+            # (core/common/xclbin_parser.cpp and xdna-driver, src/shim/hwctx.cpp).
+            if kind != layout.IP_PS_KERNEL:
                 continue
             kernel_id = properties >> 16 & 0xFFF
             if kernel_id in by_id:
