@@ -10,11 +10,12 @@ from amdxdna.aie import registers, switch
 
 
 class W(NamedTuple):
-    """A register write; with a mask, a masked one."""
+    """A register write; with a mask, a masked one; `wide`: by the command with the address's high word."""
 
     address: int
     value: int
     mask: int | None = None
+    wide: bool = False
 
 
 class B(NamedTuple):
@@ -45,10 +46,9 @@ def _plain(items: Sequence[Item], nops: bool) -> bytes:
                 words += [0x111 | 1 << 16, 0]
             words += [0x105 | size << 16] if size < 255 else [0x105 | 255 << 16, size]
             words += [item.address >> 32, item.address & 0xFFFFFFFF, *item.words]
-        elif item.mask is None:
-            words += [0x103 | 2 << 16, item.address, item.value]
         else:
-            words += [0x102 | 3 << 16, item.address, item.mask, item.value]
+            fields = _fields(item)
+            words += [0x100 | _api(item) | len(fields) << 16, *fields]
     return struct.pack(f"<{len(words)}I", *words)
 
 
@@ -69,15 +69,24 @@ def _apart(items: Sequence[Item]) -> tuple[bytes, bytes]:
                     "<4I", item.address >> 32, item.address & 0xFFFFFFFF, len(data), len(item.words)
                 )
                 data += struct.pack(f"<{len(item.words)}I", *item.words)
-            elif item.mask is None:
-                zone += struct.pack("<2I", item.address, item.value)
             else:
-                zone += struct.pack("<3I", item.address, item.mask, item.value)
+                fields = _fields(item)
+                zone += struct.pack(f"<{len(fields)}I", *fields)
     return zone, data
 
 
 def _api(item: Item) -> int:
-    return 5 if isinstance(item, B) else 3 if item.mask is None else 2
+    if isinstance(item, B):
+        return 5
+    if item.wide:
+        return 8 if item.mask is None else 7
+    return 3 if item.mask is None else 2
+
+
+def _fields(item: W) -> list[int]:
+    """A write's payload."""
+    where = [item.address >> 32, item.address & 0xFFFFFFFF] if item.wide else [item.address]
+    return [*where, *([] if item.mask is None else [item.mask]), item.value]
 
 
 def build(

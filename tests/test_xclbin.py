@@ -108,7 +108,7 @@ def test_unrelated_ips_are_not_cus():
 
 
 def test_older_files_do_not_mark_kernels_as_the_arrays():
-    """As six of 108 public files: RyzenAI-SW's phx/int32_scalar.xclbin, aie2p/gemm_strix.xclbin and others."""
+    """As in six of 108 public files, RyzenAI-SW's phx/int32_scalar.xclbin and others."""
     data = bytearray(two_pdis())
     section = Xclbin.read(bytes(data)).section(layout.IP_LAYOUT)
     assert section is not None

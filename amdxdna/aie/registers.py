@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from amdxdna.aie import observing
+
 COLUMN_SHIFT, ROW_SHIFT = 25, 20
 SHIM, MEMORY, COMPUTE = "shim", "memory tile", "compute tile"
 
@@ -67,22 +69,20 @@ def _events(base: int, prefix: str = "", network: str = "") -> dict[int, str]:
 
 _SINGLE = {
     COMPUTE: {CORE_CONTROL: "Core_Control", 0x32004: "Core_Status", 0x32030: "Error_Halt_Control",
-              0x32034: "Error_Halt_Event", 0x32038: "Core_Processor_Bus", 0x34000: "Core_Timer_Control",
-              0x34008: "Core_Event_Generate", 0x36030: "Tile_Control", 0x36060: "Accumulator_Control",
-              0x14000: "Memory_Timer_Control", 0x60000: "Module_Clock_Control",
-              0x60010: "Module_Reset_Control", 0x14514: "Memory_Event_Group_Error_Enable",
-              0x34510: "Core_Event_Group_Errors0_Enable",
-              **_events(0x14010, "Memory_"), **_events(0x34010, "Core_")},
+              0x32034: "Error_Halt_Event", 0x32038: "Core_Processor_Bus", 0x36030: "Tile_Control",
+              0x36060: "Accumulator_Control", 0x60000: "Module_Clock_Control",
+              0x60010: "Module_Reset_Control", **_events(0x14010, "Memory_"), **_events(0x34010, "Core_"),
+              **observing.COMPUTE},
     MEMORY: {0xFFF00: "Module_Clock_Control", 0xFFF10: "Module_Reset_Control",
-             0x94518: "Event_Group_Error_Enable", **_events(0x94010, network="A")},
+             **_events(0x94010, network="A"), **observing.MEMORY},
     SHIM: {MUX: "Mux_Config", DEMUX: "Demux_Config", 0x33000: "PL_Interface_Upsizer_Config",
-           0x3450C: "Event_Group_Errors_Enable", 0x15004: "Interrupt_Controller_2nd_Level_Enable",
+           0x15004: "Interrupt_Controller_2nd_Level_Enable",
            **{0x35000 + 0x30 * n + at: f"Interrupt_Controller_1st_Level_{name}"
               for n, letter in enumerate("AB")
               for at, name in ((4, f"Enable_{letter}"), (0x10, f"IRQ_NO_{letter}"),
                                (0x14, f"IRQ_Event_{letter}"), (0x18, f"Block_North_In_{letter}_Set"))},
            0xFFF20: "Column_Clock_Control", 0xFFF28: "Column_Reset_Control",
-           **_events(0x34010, network="A")},
+           **_events(0x34010, network="A"), **observing.SHIM},
 }
 PROGRAM, PROGRAM_BYTES = 0x20000, 0x4000
 DATA_BYTES = {COMPUTE: 0x10000, MEMORY: 0x80000}
