@@ -166,7 +166,7 @@ def test_both_forms_are_the_same_configuration(seed: int, wide: bool) -> None:
 
 
 def test_data_that_is_zero_may_be_marked_so() -> None:
-    """Bit 16 of a block write's length, when commands and data are apart; the zeros are in the data as well."""
+    """Bit 16 of a block write's length, with commands and data apart; the zeros are in the data as well."""
     items: list[Item] = [B(at(0, 2, 0x400), [0] * 6), B(at(0, 2, 0x800), [5])]
     whole = bytearray(build(items, transformed=True))
     length = struct.pack("<I", 6)
