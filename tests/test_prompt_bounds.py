@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import random
+import threading
 import tracemalloc
 import unicodedata
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 
 from qwen35.api import DEFAULT_BUNDLE
 from qwen35.cli.args import parse
-from qwen35.cli.entries import TOKEN_BYTES, read_line
+from qwen35.cli.entries import TOKEN_BYTES, read_line, read_prompt
 from qwen35.cli.run import run
 from qwen35.errors import PromptTooLong, UsageError
 from qwen35.tokenizer import Tokenizer
@@ -99,6 +101,61 @@ def test_lines_end_somewhere() -> None:
     with pytest.raises(UsageError, match="a line of stdin"):
         read_line(stream, 2)
     assert read_line(stream, 2) is None
+
+
+class Endless(io.RawIOBase):
+    """A stream whose line never ends."""
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        return bytes(size or 0)
+
+
+@pytest.mark.parametrize("how", ["--interactive", "--chat"])
+def test_a_line_without_an_end_ends_the_program(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Stdin:
+        buffer = Endless()
+
+        def isatty(self) -> bool:
+            return False
+
+    monkeypatch.setattr("sys.stdin", Stdin())
+    words = [str(tmp_path), how, "--max-ctx", "200", "--quiet", "--stats", "none"]
+    assert run(parse(words), lambda options: fake(tmp_path, str)) == 1
+    told = capsys.readouterr()
+    assert told.err.splitlines() == ["qwen35: error: a line does not end (stdin): 256 MiB of it were read"]
+
+
+def test_a_chat_without_room_does_not_read_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(b"y\n" * 5000))
+    monkeypatch.setattr("sys.stdin", stdin)
+    words = [str(tmp_path), "--chat", "--max-ctx", "120", "--quiet", "--stats", "none"]
+    assert run(parse(words), lambda options: fake(tmp_path, lambda q: "no", max_ctx=120)) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert "16 questions in a row had no room" in lines[-1] and len(lines) == 17
+
+
+def test_a_pipe_without_a_writer_is_told_and_waited_for(tmp_path: Path) -> None:
+    fifo, told = tmp_path / "fifo", []
+    os.mkfifo(fifo)
+
+    def waiting() -> None:
+        told.append(1)
+        threading.Thread(target=lambda: fifo.write_text("from a pipe"), daemon=True).start()
+
+    assert read_prompt(str(fifo), 64, waiting) == "from a pipe"
+    assert told == [1]
+    reader, writer = os.pipe()
+    os.write(writer, b"from ")
+    later = threading.Timer(1.2, lambda: (os.write(writer, b"a command"), os.close(writer)))
+    later.start()
+    assert read_prompt(f"/proc/self/fd/{reader}", 64, lambda: told.append(2)) == "from a command"
+    assert read_prompt(f"/proc/self/fd/{reader}", 64, lambda: told.append(3)) == ""
+    assert told == [1, 2]
+    os.close(reader)
 
 
 @pytest.mark.parametrize("how", ["--interactive", "--chat"])

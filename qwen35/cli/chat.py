@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from qwen35.cli.entries import Endless
 from qwen35.cli.line import LineReader
 from qwen35.cli.output import Progress, notice, report
 from qwen35.cli.run import loops_of, sampling_of, show
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Chat"]
 
+_ENOUGH = 16
+"""Questions in a row without room, after which a pipe is not read on: none that follows will have any."""
 _FULL = "make room with /undo or /clear, or start again with a larger --max-ctx"
 
 
@@ -50,6 +53,8 @@ class Chat:
             "/exit": (self._exit, "", "end (Ctrl-D does too)"),
         }
         self._leaving = False
+        self._refused = 0
+        """Questions in a row that had no room."""
         self._questions = 0
         self._answer_tokens = 0
 
@@ -73,11 +78,16 @@ class Chat:
                 except UsageError as error:
                     self.failed = True
                     report(error)
+                    if isinstance(error, Endless):
+                        break
                     continue
                 if entry is None:
                     break
                 if self._guarded(entry) == "cancel" and not reader.terminal:
                     return 130
+                if self._refused == _ENOUGH and not reader.terminal:
+                    notice(f"error: {_ENOUGH} questions in a row had no room: stdin is not read on")
+                    break
         return 1 if self.failed and not sys.stdin.isatty() else 0
 
     def _guarded(self, entry: str) -> str:
@@ -86,14 +96,18 @@ class Chat:
             if not entry.strip():
                 return ""
             if entry.startswith("/") and not entry.startswith("//"):
+                self._refused = 0
                 self._command(entry)
                 return ""
-            return self._ask(entry[1:] if entry.startswith("//") else entry)
+            finish = self._ask(entry[1:] if entry.startswith("//") else entry)
+            self._refused = 0
+            return finish
         except (BrokenPipeError, KeyboardInterrupt):
             raise
         except Exception as error:
             self.failed = True
             report(error)
+            self._refused = self._refused + 1 if isinstance(error, PromptTooLong) else 0
             return ""
 
     def _sampling(self, images: bool) -> Sampling:

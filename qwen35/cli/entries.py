@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import select
 import stat
 import sys
 from collections.abc import Callable
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from amdxdna.files import read_up_to
 from qwen35.errors import UsageError
 
-__all__ = ["TOKEN_BYTES", "most_bytes", "read_line", "read_piped", "read_prompt"]
+__all__ = ["TOKEN_BYTES", "Endless", "most_bytes", "read_line", "read_piped", "read_prompt"]
 
 TOKEN_BYTES = 512
 """Tokenizer.most_bytes of Qwen3.5's vocabulary; prompts are read before a bundle's is."""
+
+
+_LONGEST_LINE = 256 << 20
+"""Of a line that is too long, what is skipped to find its end."""
+
+
+class Endless(UsageError):
+    """Input that never comes to the end of a line."""
 
 
 def most_bytes(max_ctx: int) -> int:
@@ -23,18 +33,20 @@ def most_bytes(max_ctx: int) -> int:
     return max_ctx * TOKEN_BYTES
 
 
-def read_prompt(path: str, max_ctx: int) -> str:
+def read_prompt(path: str, max_ctx: int, waiting: Callable[[], None] | None = None) -> str:
     """The text of a file, a pipe (`<(command)`) or, for -, stdin. Raises UsageError.
 
-    What is longer than any prompt is refused after that many bytes, however much would follow.
+    What is longer than any prompt is refused after that many bytes, however much would follow. `waiting()` is
+    called once, when nothing has come for a second: a FIFO that nobody writes to, a file such as /proc/kmsg.
     """
     where, most = "stdin" if path == "-" else path, most_bytes(max_ctx)
     try:
         if path == "-":
-            data = read_up_to(sys.stdin.buffer, most)
+            data = read_up_to(_Watched(sys.stdin.buffer, waiting), most)
         else:
-            with open(path, "rb") as file:
-                data = read_up_to(file, most)
+            # O_NONBLOCK: the open of a FIFO would wait for a writer, without a word.
+            with io.FileIO(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)) as file:
+                data = read_up_to(_Watched(file, waiting), most)
     except OSError as error:
         raise UsageError(f"cannot read the prompt: {error.strerror}", where) from None
     if len(data) > most:
@@ -43,6 +55,32 @@ def read_prompt(path: str, max_ctx: int) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"not UTF-8 at byte {error.start}", where, "convert the prompt first") from None
+
+
+class _Watched:
+    """Reads what is there, and tells once when nothing comes for a second."""
+
+    def __init__(self, file: Any, waiting: Callable[[], None] | None) -> None:
+        self._file, self._waiting = file, waiting
+        self._poll: select.poll | None = None
+        with contextlib.suppress(OSError, ValueError):  # a stream in memory has no descriptor
+            fd = file.fileno()
+            self._poll = select.poll()
+            self._poll.register(fd, select.POLLIN)
+
+    def read(self, size: int) -> bytes | None:
+        """At most `size` bytes, none at the end."""
+        while True:
+            if self._poll is not None and not self._poll.poll(1000):
+                # A FIFO without a writer is at its end for read, and for poll not before one has left it.
+                if self._waiting is not None:
+                    self._waiting()
+                    self._waiting = None
+                self._poll.poll()
+            read = getattr(self._file, "read1", self._file.read)
+            found: bytes | None = read(size)
+            if found is not None:  # another reader was faster
+                return found
 
 
 def read_piped(max_ctx: int, waiting: Callable[[], None], *, sockets: bool = False) -> str:
@@ -58,22 +96,25 @@ def read_piped(max_ctx: int, waiting: Callable[[], None], *, sockets: bool = Fal
         return ""
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or (sockets and stat.S_ISSOCK(mode))):
         return ""
-    if not select.select([fd], [], [], 1.0)[0]:
-        waiting()
-    return read_prompt("-", max_ctx)
+    return read_prompt("-", max_ctx, waiting)
 
 
 def read_line(file: BinaryIO, max_ctx: int) -> str | None:
     """The next line without its end, None at the end of the input; bytes that are not UTF-8 are replaced.
 
-    Raises UsageError for a line longer than any prompt; what is left of it is skipped.
+    Raises UsageError for a line longer than any prompt; what is left of it is skipped. Where that does not
+    end either (/dev/zero), Endless, after which nothing can be read.
     """
     most = most_bytes(max_ctx)
     line = file.readline(most + 2)  # with a line end of two bytes
     text = line.rstrip(b"\r\n")
     if len(text) > most:
+        left = _LONGEST_LINE
         while line and not line.endswith(b"\n"):
             line = file.readline(1 << 20)
+            left -= len(line)
+            if left < 0:
+                raise Endless("a line does not end", "stdin", f"{_LONGEST_LINE >> 20:,} MiB of it were read")
         raise _too_long(max_ctx, "a line of stdin")
     return text.decode("utf-8", "replace") if line else None
 

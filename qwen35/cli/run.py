@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.entry import require_address_space
-from qwen35.cli.entries import read_line, read_piped, read_prompt
+from qwen35.cli.entries import Endless, read_line, read_piped, read_prompt
 from qwen35.cli.output import Answer, Progress, notice, report
 from qwen35.cli.signals import Interrupt
 from qwen35.errors import UsageError
@@ -93,7 +93,12 @@ def _prompt(options: argparse.Namespace) -> str | None:
     if options.prompt is not None:
         parts.append(options.prompt)
     if options.prompt_file is not None:
-        parts.append(read_prompt(options.prompt_file, options.max_ctx))
+        def silent() -> None:
+            what = "stdin" if options.prompt_file == "-" else options.prompt_file
+            if not options.quiet:
+                notice(f"waiting for the prompt: nothing comes from {what}; Ctrl-C ends")
+
+        parts.append(read_prompt(options.prompt_file, options.max_ctx, silent))
     if not all(part.strip() for part in parts):
         raise UsageError("the prompt is empty", options.prompt_file or "--prompt")
     if options.prompt_file != "-":
@@ -221,6 +226,8 @@ def _interactive(model: Qwen35, options: argparse.Namespace) -> int:
         except UsageError as error:
             report(error)
             status = 1
+            if isinstance(error, Endless):
+                return status
             continue
         if line is None:
             return status
