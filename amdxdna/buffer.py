@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna import ioctl
 from amdxdna._native import ffi, lib
+from amdxdna.arguments import Uncopied, content, wants, whole
 from amdxdna.client import Client
 from amdxdna.errors import BadArgument, OutOfHeap, OutOfMemory, Unsupported, XdnaError, closed, from_errno
 from amdxdna.reaper import Finalizer, collect, doom, reap, unmapping
@@ -26,11 +27,14 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 PAGE = 4096
+_MOST = (1 << 47) - 1
+"""Bytes: no process on x86-64 has more addresses."""
 KINDS = {"share": lib.AMDXDNA_BO_SHARE, "dev": lib.AMDXDNA_BO_DEV, "cmd": lib.AMDXDNA_BO_CMD}
+_FAR = (1 << 63) - 1
 _INVALID = lib.AMDXDNA_INVALID_ADDR
 
 
-class Buffer:
+class Buffer(Uncopied):
     """Memory of a device, or (from :meth:`sub`) a part of it. Made by :class:`~amdxdna.device.Device`.
 
     ``nbytes``, ``kind``, ``handle`` (the BO's, 0 once closed) and ``address``: what a packet must carry. That
@@ -77,6 +81,7 @@ class Buffer:
         return f"<Buffer {self.kind} {self.nbytes} bytes {state}>"
 
     def __enter__(self) -> Buffer:
+        self._alive()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,11 +117,17 @@ class Buffer:
         import numpy as np
 
         memory = self._alive()
-        kind = np.dtype(dtype)
+        try:
+            kind = np.dtype(dtype)
+        except (TypeError, ValueError, SyntaxError):
+            raise wants("view", "dtype", dtype, "Give a numpy type, such as 'f4'") from None
+        if not kind.itemsize or kind.hasobject:
+            raise BadArgument(f"dtype is {kind!r}, which has no fixed bytes", call="view",
+                              remedy="Give a type of numbers")
         if shape is None:
             array = np.frombuffer(memory, kind, self.nbytes // kind.itemsize)
         else:
-            dims = (shape,) if isinstance(shape, int) else tuple(shape)
+            dims = _dims(shape)
             count = 1
             for extent in dims:
                 count *= extent
@@ -141,7 +152,7 @@ class Buffer:
         does not lie inside.
         """
         memory = self._alive()
-        size = self.nbytes - offset if nbytes is None else nbytes
+        offset, size = self._range("sub", offset, nbytes)
         if offset < 0 or size <= 0 or offset + size > self.nbytes:
             raise BadArgument(f"bytes {offset} to {offset + size} are not inside {self.nbytes}", call="sub",
                               remedy="Correct offset and size")
@@ -169,12 +180,20 @@ class Buffer:
 
     def _flush(self, offset: int, nbytes: int | None) -> int:
         self._alive()
-        size = self.nbytes - offset if nbytes is None else nbytes
+        if type(offset) is not int or offset or nbytes is not None:
+            offset, size = self._range("flush", offset, nbytes)
+        else:
+            size = self.nbytes
         if offset < 0 or size < 0 or offset + size > self.nbytes:
             raise BadArgument(f"bytes {offset} to {offset + size} are not inside {self.nbytes}", call="flush",
                               remedy="Correct offset and size")
         lib.xdna_flush(self._host + offset, size)
         return size
+
+    def _range(self, call: str, offset: int, nbytes: int | None) -> tuple[int, int]:
+        """`offset` and size as whole numbers, which need not lie inside."""
+        offset = whole(call, "offset", offset, -_FAR, _FAR)
+        return offset, self.nbytes - offset if nbytes is None else whole(call, "nbytes", nbytes, -_FAR, _FAR)
 
     def flush_for_start(self) -> None:
         """What a command's start does to an argument that is not clean."""
@@ -190,7 +209,8 @@ class Buffer:
         memory = self._alive()
         if memory.readonly:
             raise BadArgument("this memory is read-only", call="write", remedy="Wrap writable memory")
-        source = memoryview(data).cast("B")
+        source = content("write", "data", data, "Give bytes or a contiguous array of numbers")
+        offset = whole("write", "offset", offset, -_FAR, _FAR)
         if offset < 0 or offset + source.nbytes > self.nbytes:
             raise BadArgument(f"{source.nbytes} bytes at {offset} do not fit {self.nbytes}", call="write",
                               remedy="Correct offset and size")
@@ -242,6 +262,15 @@ class Buffer:
         """Keeps the BO until the device closes: the driver may still write to it."""
         if self._finalizer.detach():
             self.client.leaked.append((self._memory, self._keep))
+
+
+def _dims(shape: object) -> tuple[int, ...]:
+    """A shape: one whole number, or several."""
+    extents: tuple[object, ...] = (shape,)
+    if not isinstance(shape, (str, bytes)):
+        with contextlib.suppress(TypeError):
+            extents = tuple(shape)  # type: ignore[arg-type]
+    return tuple(whole("view", "shape", extent, -_FAR, _FAR) for extent in extents)
 
 
 def _release(client: Client, handle: int, heap_bytes: int, wrapped: object) -> None:
@@ -321,11 +350,10 @@ def _address(client: Client, handle: int, info: Any, host: int) -> int:
 def allocate(client: Client, nbytes: int, kind: str = "share", flush: bool = True) -> Buffer:
     """A new buffer; :meth:`amdxdna.device.Device.alloc` documents it."""
     client.check_open()
-    if kind not in KINDS:
-        raise BadArgument(f"there is no kind {kind!r} of buffer", call="alloc",
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise BadArgument(f"there is no kind {kind!r:.80} of buffer", call="alloc",
                           remedy=f"Use one of {', '.join(KINDS)}")
-    if nbytes <= 0 or nbytes >= 1 << 47:
-        raise BadArgument(f"a buffer of {nbytes} bytes", call="alloc", remedy="Give at least 1 byte")
+    nbytes = whole("alloc", "nbytes", nbytes, 1, _MOST)
     reap()
     if kind == "dev":
         buffer = _allocate_dev(client, nbytes)
@@ -416,6 +444,7 @@ def wrap(client: Client, address: int, nbytes: int, keep: Any = None, read_only:
     """
     client.check_open()
     reap()
+    address, nbytes = whole("wrap", "address", address, 0, _FAR), whole("wrap", "nbytes", nbytes, 0, _FAR)
     if not 0 < address < 1 << 56 or not 0 < nbytes < 1 << 47 or address % PAGE or nbytes % PAGE:
         raise BadArgument(f"{nbytes} bytes at {address:#x}: address and size must be multiples of {PAGE}",
                           call="wrap", remedy="Align the memory, or copy it into an ordinary buffer")
@@ -451,6 +480,8 @@ def import_fd(client: Client, fd: int, nbytes: int | None) -> Buffer:
     """A buffer over a dma-buf; :meth:`amdxdna.device.Device.import_fd` documents it."""
     client.check_open()
     reap()
+    fd = whole("import", "fd", fd, -_FAR, _FAR)
+    nbytes = None if nbytes is None else whole("import", "nbytes", nbytes, -_FAR, _FAR)
     if not 0 <= fd < 1 << 31 or (nbytes is not None and not 0 < nbytes < 1 << 47):
         raise BadArgument(f"{'all' if nbytes is None else nbytes} bytes of descriptor {fd}", call="import",
                           remedy="Pass the descriptor an exporter gave, and at least 1 byte")

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from amdxdna import packet
+from amdxdna.arguments import wants
 from amdxdna.buffer import Buffer
 from amdxdna.errors import BadArgument
 from amdxdna.kernel import LOSSES, Kernel
 from amdxdna.run import Run
 
+_CALLS = "Give a list of (kernel, [buffers])"
 Call = tuple[Kernel, Sequence[Buffer]]
+
+
+def _listed(calls: object) -> Sequence[Any]:
+    if not isinstance(calls, Sequence) or isinstance(calls, (str, bytes)):
+        raise wants("chain", "calls", calls, _CALLS)
+    return calls
+
+
+def _checked(index: int, call: Any) -> tuple[Kernel, tuple[Buffer, ...]]:
+    """A member of a chain; its buffers are checked with those of any start."""
+    if not isinstance(call, Sequence) or len(call) != 2 or not isinstance(call[0], Kernel) \
+            or not isinstance(call[1], Sequence):
+        raise wants("chain", f"calls[{index}]", call, _CALLS)
+    return call[0], tuple(call[1])
 
 
 def start_chain(calls: Sequence[Call], flush: bool = True) -> Run:
@@ -27,7 +44,7 @@ def start_chain(calls: Sequence[Call], flush: bool = True) -> Run:
     Raises BadArgument for an empty chain, kernels of several xclbins, or more runs than the driver's 4 KiB
     list holds (35 of up to five buffers), and what :meth:`Kernel.start` raises.
     """
-    calls = [(kernel, tuple(buffers)) for kernel, buffers in calls]
+    calls = [_checked(index, call) for index, call in enumerate(_listed(calls))]
     if not calls:
         raise BadArgument("a chain without runs", call="chain", remedy="Give at least one")
     shared = calls[0][0].shared

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from amdxdna import ioctl, query
 from amdxdna._native import ffi
+from amdxdna.arguments import Uncopied
 from amdxdna.errors import BadArgument, Closed, NoDevice, XdnaError, closed, unsupported
 from amdxdna.forklock import reentrant
 from amdxdna.heap import Heap
@@ -45,7 +46,7 @@ class Pool(Protocol):
         """Ends every context."""
 
 
-class Client:
+class Client(Uncopied):
     """The node, its version, the reference counts of its buffer handles, and its heap. Thread-safe.
 
     Everything made through it keeps it open. What it refers to must not refer back to it (the heap and the

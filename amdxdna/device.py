@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from amdxdna import query
+from amdxdna.arguments import Uncopied, path, wants, whole
+from amdxdna.arguments import seconds as _seconds
 from amdxdna.buffer import Buffer, allocate, import_fd, wrap
 from amdxdna.client import Client
-from amdxdna.errors import BadArgument, DeviceBusy, closed
+from amdxdna.errors import BadArgument, BadType, DeviceBusy, closed
 from amdxdna.heap import Heap
 from amdxdna.hwctx import HwContext, QoS
 from amdxdna.node import Node
@@ -41,7 +43,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class Device:
+class Device(Uncopied):
     """An open NPU, kernel or emulated. A context manager; :meth:`close` ends everything made through it.
 
     Kernel nodes are opened once a process: further Devices on the same node share that open (and its contexts
@@ -71,8 +73,11 @@ class Device:
         NoDevice, PermissionDenied or DeviceBusy, each saying why and what to do.
         """
         if isinstance(spec, os.PathLike):
-            spec = os.fspath(spec)
+            spec = path("open", "spec", spec)
         if spec is not None and not isinstance(spec, (str, int)):
+            if not callable(getattr(spec, "ioctl", None)):
+                raise wants("open", "spec", spec,
+                            'Give "auto", "npu", "emu", an index, the path of an accel node or a Node')
             return uninterrupted(lambda: cls(Client(spec)))
         reap()
         where = resolve(spec, sys, dev)
@@ -94,6 +99,7 @@ class Device:
         return cls(client)
 
     def __enter__(self) -> Device:
+        self.client.check_open()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,9 +151,7 @@ class Device:
 
     @wait_seconds.setter
     def wait_seconds(self, seconds: float) -> None:
-        if not seconds >= 0:
-            raise BadArgument(f"a wait of {seconds} seconds", call="wait", remedy="Give 0 or more")
-        self.client.wait_seconds = seconds
+        self.client.wait_seconds = _seconds("wait", "wait_seconds", seconds)
 
     @property
     def heap(self) -> Heap:
@@ -195,10 +199,12 @@ class Device:
 
         try:
             inside = ffi.from_buffer("char[]", source)
+            if "O" in memoryview(source).format:
+                raise TypeError("it holds references of Python's")
         except (TypeError, ValueError, BufferError) as error:
-            raise BadArgument(f"this memory cannot be used: {error}", call="wrap",
-                              remedy="Pass a contiguous array or mmap") from None
-        size = len(inside) if nbytes is None else nbytes
+            raise BadType(f"source is {source!r:.60}, and this memory cannot be used: {error}", call="wrap",
+                          remedy="Pass a contiguous array or mmap") from None
+        size = len(inside) if nbytes is None else whole("wrap", "nbytes", nbytes, -(1 << 63))
         if not 0 < size <= len(inside):
             raise BadArgument(f"{size} bytes of an object of {len(inside)}", call="wrap",
                               remedy="Correct nbytes")

@@ -84,6 +84,10 @@ class BadArgument(XdnaError, ValueError):
     """The call was refused for what was passed to it; nothing changed."""
 
 
+class BadType(BadArgument, TypeError):
+    """An argument is of a kind that the call cannot take."""
+
+
 class NoFreeContext(XdnaError):
     """Every hardware context is taken. ``holders``: (pid, contexts) pairs, where the driver tells them.
 

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from amdxdna import ioctl
 from amdxdna._native import ffi, lib
+from amdxdna.arguments import Uncopied
 from amdxdna.errors import OutOfHeap, XdnaError, from_errno
 from amdxdna.node import Node
 from amdxdna.profile import DriverProfile
@@ -47,7 +48,7 @@ class Owner(Protocol):
         """Counts one more owner of a buffer handle."""
 
 
-class Heap:
+class Heap(Uncopied):
     """The heap of one client. ``host`` and ``device`` are its first addresses, ``size`` its bytes so far."""
 
     def __init__(self, client: Owner) -> None:

@@ -17,6 +17,9 @@ from typing import Any
 from amdxdna import ioctl, packet, query
 from amdxdna._native import ffi, lib
 from amdxdna.abandoned import RESETS, abandon, collect_contexts, held, hold
+from amdxdna.arguments import Uncopied, instance, wants, whole
+from amdxdna.arguments import buffers as _buffers
+from amdxdna.arguments import seconds as _seconds
 from amdxdna.buffer import Buffer
 from amdxdna.client import Client
 from amdxdna.errors import BadArgument, ContextRefused, NoFreeContext, OutOfHeap, XdnaError, closed
@@ -67,8 +70,12 @@ class QoS:
     frame_exec_time: int = 0
     priority: int = 0
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            whole("QoS", name, value, 0, (1 << 32) - 1)
 
-class HwContext:
+
+class HwContext(Uncopied):
     """One hardware context, with a compute unit for every DPU kernel of `xclbin`.
 
     Without an xclbin it is `columns` wide and has no compute units, for control code that brings its own
@@ -90,6 +97,13 @@ class HwContext:
                  cus: Sequence[Cu] | None = None) -> None:
         """`pdis`: in place of own ones. `patient`: when the device is full, looks for garbage first. `cus`:
         the xclbin's in another order."""
+        if xclbin is not None:
+            instance("context", "xclbin", xclbin, Xclbin, "Give Xclbin.read(path), or None")
+        if qos is not None:
+            instance("context", "qos", qos, QoS, "Give a QoS, or None")
+        columns = whole("context", "columns", columns)
+        if cus is not None and not (isinstance(cus, Sequence) and all(isinstance(cu, Cu) for cu in cus)):
+            raise wants("context", "cus", cus, "Give units of xclbin.cus")
         reap()
         client.check_open()
         self.client = client
@@ -142,6 +156,9 @@ class HwContext:
             raise
 
     def __enter__(self) -> HwContext:
+        self.client.check_open()
+        if not self.handle:
+            raise closed("hardware context")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -257,6 +274,9 @@ class HwContext:
 
     def run(self, words: bytes, buffers: Sequence[Buffer] = ()) -> Run:
         """Submits a packet of :mod:`amdxdna.packet` as it is, touching `buffers`. For tools and tests."""
+        if not isinstance(words, (bytes, bytearray, memoryview)):
+            raise wants("EXEC_CMD", "words", words, "Give the packet's bytes")
+        buffers = _buffers("EXEC_CMD", "buffers", buffers, Buffer)
         if len(words) > packet.CMD_BYTES:
             raise BadArgument(f"a packet of {len(words)} bytes", call="EXEC_CMD",
                               remedy=f"At most {packet.CMD_BYTES} fit")
@@ -343,7 +363,7 @@ class HwContext:
 
     def drain(self, seconds: float = DRAIN_SECONDS) -> bool:
         """Waits until no command is in flight, at most `seconds`; true when so. Runs stay waitable."""
-        deadline = time.monotonic_ns() + int(seconds * 1e9)
+        deadline = time.monotonic_ns() + int(min(_seconds("drain", "seconds", seconds), 1e9) * 1e9)
         return all(self.settle(command, deadline) for command in list(self._pending))
 
     @section

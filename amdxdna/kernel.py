@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from amdxdna import packet
+from amdxdna.arguments import Uncopied, seconds
+from amdxdna.arguments import buffers as _buffers
 from amdxdna.buffer import Buffer
-from amdxdna.errors import BadArgument, closed
+from amdxdna.errors import BadArgument, BadType, closed
 from amdxdna.reaper import Finalizer, reap
 from amdxdna.run import Command, Run
 from amdxdna.signals import section
@@ -65,7 +67,7 @@ class Shared(Protocol):
         """The same for one that was never closed."""
 
 
-class Kernel:
+class Kernel(Uncopied):
     """An instruction stream ready to run. Made by :meth:`amdxdna.pool.ContextPool.kernel`.
 
     The kernels of one xclbin share a hardware context, which the pool may give up while none of them runs;
@@ -102,6 +104,8 @@ class Kernel:
         BadArgument for more than ten buffers, a buffer of another device or what is none, Closed for a closed
         one, and what making a context raises.
         """
+        if type(outputs) is not tuple or outputs:
+            _buffers("start", "outputs", outputs, Buffer)
         run = self._start(buffers, flush)
         run.outputs = outputs
         return run
@@ -127,6 +131,10 @@ class Kernel:
     def run(self, *buffers: Buffer, flush: bool = True, outputs: Sequence[Buffer] = (),
             timeout: float | None = None) -> Run:
         """Starts a run and waits for it: :meth:`start`, then :meth:`Run.wait`."""
+        if type(outputs) is not tuple or outputs:
+            _buffers("run", "outputs", outputs, Buffer)
+        if timeout is not None:
+            seconds("run", "timeout", timeout, past=True)
         return self._start(buffers, flush).wait(timeout, outputs)
 
     def prepare(self, buffers: Sequence[Buffer], flush: bool) -> tuple[set[int], list[int]]:
@@ -141,8 +149,8 @@ class Kernel:
         addresses = []
         for buffer in buffers:
             if not isinstance(buffer, Buffer):
-                raise BadArgument(f"{self.name}: a {type(buffer).__name__} is no buffer", call="start",
-                                  remedy="Use device.alloc and copy it in, or device.wrap for its own memory")
+                raise BadType(f"{self.name}: a {type(buffer).__name__} is no buffer", call="start",
+                              remedy="Use device.alloc and copy it in, or device.wrap for its own memory")
             if buffer.client is not client or not buffer.handle:
                 self._refuse(buffer)
             handles.add(buffer.handle)

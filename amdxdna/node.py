@@ -14,6 +14,7 @@ from typing import Protocol
 
 from amdxdna import sysfs
 from amdxdna._native import lib
+from amdxdna.arguments import Uncopied
 from amdxdna.errors import Closed, from_errno
 from amdxdna.forklock import mutex
 from amdxdna.kmsg import KERNEL_LOG, as_text, records
@@ -60,7 +61,7 @@ class Node(Protocol):
         """Closes the node; later calls do nothing. In a forked child it leaves the parent's node alone."""
 
 
-class KernelNode:
+class KernelNode(Uncopied):
     """The kernel's node, opened O_RDWR | O_CLOEXEC.
 
     :meth:`close` closes it at once, also under calls of other threads: they end as the kernel ends them, or

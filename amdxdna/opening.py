@@ -7,7 +7,8 @@ import os
 from pathlib import Path
 
 from amdxdna import sysfs
-from amdxdna.errors import BadArgument, NoDevice
+from amdxdna.arguments import path, wants
+from amdxdna.errors import NoDevice
 from amdxdna.node import KernelNode, Node
 
 
@@ -18,14 +19,17 @@ def resolve(spec: str | int | None, sys: str | Path = "/sys", dev: str | Path = 
     first. An int (or its digits): the n-th node of the amdxdna driver, from 0. Else a path. Raises NoDevice
     for an index past the last node.
     """
+    sys, dev = path("open", "sys", sys), path("open", "dev", dev)
+    if isinstance(spec, str):
+        path("open", "spec", spec)
+    elif spec is not None and (isinstance(spec, bool) or not isinstance(spec, int)):
+        raise wants("open", "spec", spec,
+                    'Give "auto", "npu", "emu", an index or the path of an accel node')
     if spec is None or spec == "auto":
         found = sysfs.find_nodes(sys, dev)
         return found[0].path if found else "emu"
     if isinstance(spec, str) and (spec.isdecimal() or spec == "npu"):
         spec = 0 if spec == "npu" else int(spec)
-    if isinstance(spec, bool) or not isinstance(spec, (int, str)):
-        raise BadArgument(f"{spec!r} names no device", call="open",
-                          remedy='Give "auto", "npu", "emu", an index or the path of an accel node')
     if isinstance(spec, int):
         found = sysfs.find_nodes(sys, dev)
         if 0 <= spec < len(found):

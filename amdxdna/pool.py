@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from amdxdna.abandoned import collect_contexts, held
+from amdxdna.arguments import Uncopied, content, instance, text, whole
 from amdxdna.buffer import Buffer, allocate
 from amdxdna.chain import Call, start_chain
 from amdxdna.client import Client
@@ -29,6 +30,8 @@ from amdxdna.xclbin import Xclbin
 RECOVERY_SECONDS = 0.5
 """No command reaches the device in this time after a timeout: the driver re-creates contexts meanwhile."""
 
+_MOST_OPS = 10**9 * ((1 << 32) - 1)
+"""What a context's QoS can say."""
 _EVICT_PATIENCE = 0.05
 _EVICT_SECONDS = 60.0
 """How long a busy context is waited for: several commands of the slowest (emulated) kind."""
@@ -54,7 +57,7 @@ class PoolStats:
                 + (f", {self.recoveries} recoveries" if self.recoveries else ""))
 
 
-class SharedContext:
+class SharedContext(Uncopied):
     """The context of one xclbin, there or not. Internal to the pool.
 
     ``lock`` is held while a command is submitted, so that the context is not given up in between.
@@ -144,7 +147,7 @@ class SharedContext:
             self.pool.let_go(self)
 
 
-class ContextPool:
+class ContextPool(Uncopied):
     """Kernels over shared contexts. One a device: :attr:`amdxdna.device.Device.pool`.
 
     A context is made when a kernel of its xclbin first starts, and kept. When the device has none left, an
@@ -160,6 +163,8 @@ class ContextPool:
     """
 
     def __init__(self, client: Client, max_contexts: int | None = None) -> None:
+        if max_contexts is not None:
+            max_contexts = whole("pool", "max_contexts", max_contexts, 1)
         self._client = client
         self.max_contexts = max_contexts
         self.numbers = count(1)
@@ -216,6 +221,11 @@ class ContextPool:
         instructions do not fit, BadArgument when they are empty or no whole 32-bit words, or the unit is past
         the 32 that a packet can name.
         """
+        instance("kernel", "xclbin", xclbin, Xclbin, "Give Xclbin.read(path)")
+        insts = bytes(content("kernel", "insts", insts, "Give the stream's file contents, as bytes"))
+        if name is not None:
+            text("kernel", "name", name, "Give a kernel's name, or None")
+        ops = whole("kernel", "ops", ops, 0, _MOST_OPS)
         if not insts or len(insts) % 4:
             raise BadArgument(f"an instruction stream of {len(insts)} bytes", call="kernel",
                               remedy="Pass the stream's file contents: whole 32-bit words")

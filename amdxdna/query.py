@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from amdxdna import ioctl
 from amdxdna._native import ffi, lib
+from amdxdna.arguments import whole
 from amdxdna.errors import BadArgument, Unsupported, XdnaError
 from amdxdna.node import Node
 from amdxdna.packet import Health
@@ -332,7 +333,7 @@ def set_power_mode(client: Open, mode: PowerMode | int) -> None:
     try:
         wanted = PowerMode(mode)
     except ValueError:
-        raise BadArgument(f"there is no power mode {mode}", call="SET_STATE",
+        raise BadArgument(f"there is no power mode {mode!r:.80}", call="SET_STATE",
                           remedy=f"Use one of {', '.join(m.name for m in PowerMode)}") from None
     value = ffi.new("struct amdxdna_drm_set_power_mode *", {"power_mode": wanted})
     request = ffi.new("struct amdxdna_drm_set_state *", {
@@ -352,6 +353,7 @@ def preemption(client: Open) -> tuple[bool, bool]:
 def telemetry(client: Open, kind: int = 0, nbytes: int = _TELEMETRY_BYTES) -> Telemetry:
     """QUERY_TELEMETRY: the firmware's block `kind`, at most `nbytes` of it."""
     client.need("telemetry")
+    kind = whole("telemetry", "kind", kind, 0, (1 << 32) - 1)
     if not 0 < nbytes <= 4 << 20:
         raise BadArgument(f"{nbytes} bytes of telemetry", call="telemetry", remedy="Ask for up to 4 MiB")
     size = 4096 + nbytes
@@ -437,7 +439,8 @@ def last_async_error(client: Open) -> AsyncError | None:
 def bo_usage(client: Open, pid: int | None = None) -> BoUsage:
     """Buffer bytes of process `pid` (None: this one)."""
     client.need("the buffer usage")
-    usage = ffi.new("struct amdxdna_drm_bo_usage *", {"pid": os.getpid() if pid is None else pid})
+    pid = os.getpid() if pid is None else whole("bo_usage", "pid", pid)
+    usage = ffi.new("struct amdxdna_drm_bo_usage *", {"pid": pid})
     _array(client, lib.DRM_AMDXDNA_BO_USAGE, ffi.sizeof(usage[0]), 1, usage)
     return BoUsage(usage.pid, usage.total_usage, usage.internal_usage, usage.heap_usage)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from amdxdna import packet
+from amdxdna.arguments import Uncopied, content, instance, wants
 from amdxdna.buffer import Buffer
 from amdxdna.errors import BadArgument, closed
 from amdxdna.hwctx import HwContext, Owner
@@ -15,7 +16,7 @@ _BEHIND = 64
 """Bytes behind a packet that are 0: what drivers up to Linux 6.18 copy whatever its count says."""
 
 
-class Restartable:
+class Restartable(Uncopied):
     """A packet that is changed and started any number of times, in a command buffer of its own.
 
     ``packet`` is what the next start submits: write it at any time. Nothing is flushed here: the caller does
@@ -28,6 +29,8 @@ class Restartable:
 
     def __init__(self, context: HwContext, words: bytes) -> None:
         """`words`: the packet, its header first. Raises BadArgument for more than a command buffer holds."""
+        instance("EXEC_CMD", "context", context, HwContext, "Give Device.context(...)")
+        words = bytes(content("EXEC_CMD", "words", words, "Give the packet's bytes"))
         if len(words) > packet.CMD_BYTES - _BEHIND:
             raise BadArgument(f"a packet of {len(words)} bytes", call="EXEC_CMD",
                               remedy=f"At most {packet.CMD_BYTES - _BEHIND} fit")
@@ -64,9 +67,9 @@ class Restartable:
         if self._as_list:
             self._run = RestartableChain([self]).start(buffers)
             return self._run
-        command = self.ready()
-        listed = tuple(buffers)
-        self._run = self.context.submit(command, handles_of(self.context, listed), listed)
+        listed = listed_buffers(buffers)
+        handles = handles_of(self.context, listed)
+        self._run = self.context.submit(self.ready(), handles, listed)
         return self._run
 
     @property
@@ -95,11 +98,21 @@ class Restartable:
         return command
 
 
+def listed_buffers(value: Iterable[Buffer]) -> tuple[Buffer, ...]:
+    """What any iterable gives. Raises BadType for what is none."""
+    try:
+        return tuple(value)
+    except TypeError:
+        raise wants("EXEC_CMD", "buffers", value, "Give a list of buffers") from None
+
+
 def handles_of(context: HwContext, buffers: Sequence[Buffer]) -> list[int]:
-    """The BO handles of `buffers`, each once, sorted. Raises BadArgument for one of another device, Closed
-    for a closed one."""
+    """The BO handles of `buffers`, each once, sorted. Raises BadArgument for one of another device, BadType
+    for what is none, Closed for a closed one."""
     handles = set()
     for buffer in buffers:
+        if not isinstance(buffer, Buffer):
+            raise wants("EXEC_CMD", "buffers", buffer, "Give a list of buffers")
         if not buffer.handle:
             raise closed("buffer")
         if buffer.client is not context.client:
@@ -109,7 +122,7 @@ def handles_of(context: HwContext, buffers: Sequence[Buffer]) -> list[int]:
     return sorted(handles)
 
 
-class RestartableChain:
+class RestartableChain(Uncopied):
     """Restartables of one context that are submitted as one command: in order, until one fails.
 
     Raises BadArgument where they are of several contexts or opcodes, or more than the driver's list takes;
@@ -119,6 +132,8 @@ class RestartableChain:
     __slots__ = ("_head", "members")
 
     def __init__(self, members: Sequence[Restartable]) -> None:
+        if not isinstance(members, Sequence) or not all(isinstance(one, Restartable) for one in members):
+            raise wants("chain", "members", members, "Give a list of Restartables")
         self.members = tuple(members)
         if not self.members:
             raise BadArgument("a chain without runs", call="chain", remedy="Give at least one")
@@ -136,6 +151,8 @@ class RestartableChain:
     def start(self, buffers: Iterable[Buffer]) -> Run:
         """Submits all; the packets touch `buffers`. Raises as :meth:`Restartable.start` does."""
         head = self._head
+        listed = listed_buffers(buffers)
+        handles = handles_of(head.context, listed)
         commands = tuple(member.ready() for member in self.members)
         words = [argument_words(command.words[0]) for command in commands]
         if len({command.words[0] >> 23 & 31 for command in commands}) > 1:
@@ -145,8 +162,7 @@ class RestartableChain:
         packed = packet.chain([each.buffer.handle for each in commands], max(words))
         command.packet[:len(packed)] = packed
         command.members = commands
-        listed = tuple(buffers)
-        head._run = head.context.submit(command, handles_of(head.context, listed), listed)
+        head._run = head.context.submit(command, handles, listed)
         return head._run
 
 

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 
 from amdxdna import ioctl, packet
 from amdxdna._native import ffi, lib
+from amdxdna.arguments import Uncopied, seconds
+from amdxdna.arguments import buffers as _buffers
 from amdxdna.buffer import Buffer, allocate
 from amdxdna.client import Client
 from amdxdna.errors import (
@@ -35,7 +37,7 @@ _HUNG = ("Start again (a context pool makes a fresh context first). If it happen
          "instruction stream do not fit each other or an argument is too small")
 
 
-class Command:
+class Command(Uncopied):
     """A command buffer with the structs of its submit and its waits, made once and used again and again.
 
     Internal to the package: contexts keep a stock of them.
@@ -180,7 +182,7 @@ class Context(Protocol):
         """Takes a command back that is over. The lock is held."""
 
 
-class Run:
+class Run(Uncopied):
     """A submitted command (or chain). Made by :meth:`amdxdna.kernel.Kernel.start`.
 
     Up to four are in flight in a context; the submit of a fifth blocks until one is over. The buffers of a
@@ -229,6 +231,10 @@ class Run:
         further wait. That it completed is the driver's word: whether it wrote its result the result alone can
         tell, see :class:`amdxdna.marks.Marks`.
         """
+        if timeout is not None:
+            timeout = seconds("wait", "timeout", timeout, past=True)
+        if type(outputs) is not tuple or outputs:
+            _buffers("wait", "outputs", outputs, Buffer)
         context = self._context
         if self._command is not None and context is not None:
             if timeout is None:
@@ -335,8 +341,10 @@ def failure(command: Command, client: Client) -> CommandFailed:
     return CommandFailed(
         f"the firmware refused the command or failed in it{where} (state {name})"
         + (f"; the driver says: {said}" if said else ""), call="EXEC_CMD", state=state, index=index,
-        remedy="Check that the instruction stream belongs to this xclbin and that the buffers are large "
-               "enough; the device's last asynchronous error may say more")
+        remedy="Start again: a context pool makes a fresh context after a failed first command, as when the "
+               "firmware has refused the compute units. If it fails every time, check that the instruction "
+               "stream belongs to this xclbin and that the buffers are large enough; the device's last "
+               "asynchronous error may say more")
 
 
 def _for(seconds: float | None) -> str:

@@ -13,6 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from amdxdna.arguments import Uncopied
+from qwen35.arguments import called, text, texts, token_ids, wants, whole
+from qwen35.arguments import path as is_path
 from qwen35.conversation import Conversation, Reply, user_message
 from qwen35.engine import Generation, Input, Model, PrefixCache, Session, generate
 from qwen35.errors import ImageError, ModelError, PromptTooLong, UsageError
@@ -46,6 +49,8 @@ def find_bundle(path: str | os.PathLike[str] | None = None) -> Path:
 
     Raises ModelError naming what was tried when there is no bundle there.
     """
+    if path is not None:
+        is_path("path", path)
     named = os.environ.get("QWEN35_BUNDLE", "")
     if path or named:
         chosen = Path(path or named)
@@ -101,7 +106,7 @@ class Info:
         return f"{self.name}{size}{where}, on {device}{contexts}"
 
 
-class Qwen35:
+class Qwen35(Uncopied):
     """A model ready to answer. Close it, or use it as a context manager, to give the device back.
 
     Thread-safe. Answers take turns with the one model: replies and generations may be begun while others are
@@ -184,8 +189,10 @@ class Qwen35:
         the next use opens it again. Raises ModelError (BundleError among them), TokenizerError, UsageError,
         and the binding's XdnaError.
         """
-        if not 1 <= max_ctx <= TRAINED_CTX:
-            raise UsageError(f"a context of {max_ctx:,}", "--max-ctx", f"use 1 to {TRAINED_CTX:,}")
+        max_ctx = whole("max_ctx", max_ctx, 1, TRAINED_CTX, "--max-ctx")
+        cache_bytes = whole("cache_bytes", cache_bytes, 0)
+        called("progress", progress)
+        called("note", note)
         from qwen35.bundle import Bundle
 
         directory = find_bundle(path)
@@ -235,6 +242,7 @@ class Qwen35:
             raise
 
     def __enter__(self) -> Qwen35:
+        self.require_open()
         return self
 
     def __exit__(
@@ -311,6 +319,9 @@ class Qwen35:
         The reply is made while it is read: iterate over it for the pieces, `str()` it for the whole. With
         `stream` it runs to the end at once, the callback given each piece of text. More options: `reply`'s.
         """
+        text("message", message)
+        text("system", system, none=True)
+        called("stream", stream)
         messages = [user_message(message, images)]
         if system:
             messages.insert(0, {"role": "system", "content": system})
@@ -361,9 +372,13 @@ class Qwen35:
         Raises TemplateError, ImageError, PromptTooLong, UsageError at once; what the device raises comes
         while the reply is read.
         """
-        if max_new < 1:
-            raise UsageError(f"an answer of {max_new} tokens", "--max-new", "it must be 1 or more")
-        stop = (stop,) if isinstance(stop, str) else stop
+        max_new, stop = whole("max_new", max_new, 1, option="--max-new"), texts("stop", stop)
+        text("begin", begin)
+        if sampling is not None and not isinstance(sampling, Sampling):
+            raise wants("sampling", sampling, "give a Sampling or None")
+        for name, function in (("cancel", cancel), ("progress", progress), ("done", done)):
+            called(name, function)
+        loops_after = _detector(loops)
         self.require_open()
         stats = Stats()
         pieces = render(messages, tools=tools, thinking=thinking)
@@ -396,7 +411,7 @@ class Qwen35:
             self.stop,
             max_new,
             stats=stats,
-            loops=_detector(loops),
+            loops=loops_after,
             cancel=cancel,
             progress=None if progress is None else lambda done, total: progress("prompt", done, total),
         )
@@ -452,6 +467,9 @@ class Qwen35:
     ) -> Generation:
         """Token ids after `ids`, greedy by default; with `stop` the model's stop tokens end it."""
         self.require_open()
+        ids, max_new = self._ids(ids), whole("max_new", max_new, 1)
+        if not isinstance(sampling, Sampling):
+            raise wants("sampling", sampling, "give a Sampling")
         stops = self.stop if stop else ()
         return generate(self.session, ids, Sampler(sampling, ids), stops, max_new)
 
@@ -461,19 +479,28 @@ class Qwen35:
         Answers in between change nothing; a second `prefill` begins anew, from whatever thread.
         """
         self.require_open()
-        return self.session.prime(ids if isinstance(ids, Input) else Input(ids), turn=self._turn)
+        return self.session.prime(ids if isinstance(ids, Input) else Input(self._ids(ids)), turn=self._turn)
+
+    def _ids(self, ids: Any) -> list[int]:
+        found = token_ids("ids", ids, self._vocab)
+        if not found:
+            raise UsageError("ids is empty", "ids", "give at least one token id")
+        return found
+
+    @property
+    def _vocab(self) -> int:
+        return self.info.vocab or self.tokenizer.vocab_size
 
     def decode(self, token: int) -> Any:
         """Logits (float32 [vocab]) after one more token. Raises PromptTooLong when the context is full."""
         self.require_open()
-        return self.session.decode(self._turn, token)
+        return self.session.decode(self._turn, whole("token", token, 0, self._vocab - 1))
 
     def _json_grammars(self) -> JsonGrammars:
         if self._grammars is None:
             from qwen35.structured import JsonGrammars
 
-            vocab = self.info.vocab or self.tokenizer.vocab_size
-            self._grammars = JsonGrammars(self.tokenizer, vocab, self.stop)
+            self._grammars = JsonGrammars(self.tokenizer, self._vocab, self.stop)
         return self._grammars
 
     def require_open(self) -> None:
@@ -492,7 +519,7 @@ def _detector(loops: bool | int) -> LoopDetector | None:
         return LoopDetector()
     if loops is False:
         return None
-    if not isinstance(loops, int) or loops < 1:
+    if not isinstance(loops, int) or not 1 <= loops < 1 << 31:
         raise UsageError(f"loops is {loops!r}", "loops", "give True, False or a number of tokens")
     return LoopDetector(loops)
 

@@ -7,13 +7,17 @@ import json
 import os
 import reprlib
 import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from amdxdna.arguments import Uncopied
 from amdxdna.files import read_regular
 from amdxdna.forklock import reentrant
 from amdxdna.output import write_whole
+from qwen35.arguments import path as is_path
+from qwen35.arguments import text as is_text
+from qwen35.arguments import wants
 from qwen35.engine import Generation, OneReader
 from qwen35.errors import Cancelled, UsageError
 from qwen35.sampling import Sampler, StopStrings, TokenLogprob
@@ -30,6 +34,11 @@ def user_message(text: str, images: Any = ()) -> dict[str, Any]:
     """A question in the Hugging Face form, its images (several, or one path or file's bytes) before it."""
     if isinstance(images, (str, bytes, os.PathLike)):
         images = [images]
+    elif images is None:
+        images = []
+    elif isinstance(images, Mapping) or not isinstance(images, Iterable):
+        raise wants("images", images, "give a path, a file's bytes, or a list of them")
+    images = list(images)
     if not images:
         return {"role": "user", "content": text}
     items: list[dict[str, Any]] = [{"type": "image", "image": image} for image in images]
@@ -93,6 +102,9 @@ class _Answer:
         if self.run.period and finish == "loop":
             tokens = f"{self.run.period} token{'s' * (self.run.period != 1)}"
             notes.append(f"stopped: the answer repeats the same {tokens} over and over")
+        if self.reasoning.strip() and not self.text.strip() and finish in ("stop", "length", "context"):
+            notes.append("the answer is reasoning alone, and ended before any text"
+                         + (": allow it more tokens (--max-new)" if finish == "length" else ""))
         if not self.complete:
             notes.append("the JSON is not complete")
         self.note = "; ".join(notes)
@@ -122,21 +134,25 @@ class _Answer:
                 yield kind, shown
 
 
-class Reply:
+class Reply(Uncopied):
     """One answer, made while it is read.
 
     Iterating gives the pieces of the answer's text; `events()` gives reasoning too. `str(reply)` and
     `result()` run it to the end, `close()` ends it where it is. Whatever the model or the device raises comes
-    out of the iteration, Closed once the model is closed; what came before stays readable.
+    out of the iteration, Closed once the model is closed, and again each time it is read on; what came before
+    stays readable (`text`).
 
     Replies of one model may be read in any order, also half-way and in turns (see Qwen35). One reply may go
     from thread to thread; whoever reads it while another thread is drawing from it gets a UsageError. Dropped
     half-way it ends as `close` ends it.
 
     Attributes, complete at the end: `text`, `reasoning`, `tokens` (ids), `finish` (see Stats), `stats`,
-    `note` (one line when the answer was cut for repeating itself, or its JSON is not whole), `logprobs`.
+    `note` (one line when the answer was cut for repeating itself, is reasoning alone, or its JSON is not
+    whole), `logprobs`.
     With a JSON schema `complete` is to be asked before `text` is read as JSON.
     """
+
+    instead = "its text, tokens and stats are what can be kept"
 
     def __init__(
         self,
@@ -215,7 +231,7 @@ class Reply:
         return self._stream
 
     def __iter__(self) -> Iterator[str]:
-        return (piece for kind, piece in self._stream if kind == "text")
+        return _Texts(self._stream)
 
     def result(self) -> Reply:
         """Runs to the end and returns itself."""
@@ -250,7 +266,25 @@ class Answerer(Protocol):
         """Answers messages: `Qwen35.reply`."""
 
 
-class Conversation:
+class _Texts:
+    """The text of events. No generator: it serves any thread, and fails again where they do."""
+
+    __slots__ = ("_events",)
+
+    def __init__(self, events: Iterator[tuple[str, str]]) -> None:
+        self._events = events
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        while True:
+            kind, piece = next(self._events)
+            if kind == "text":
+                return piece
+
+
+class Conversation(Uncopied):
     """Turns with one model. Made by `Qwen35.conversation`; any number of them share a model.
 
     A turn enters the history when its answer ends. An answer that was stopped stays as far as it came; a turn
@@ -263,6 +297,8 @@ class Conversation:
     reader may be the very thread that asks, and a history that depends on who was faster is worth nothing.
     Otherwise every method may be called from any thread; `messages` and `tools` are the caller's to guard.
     """
+
+    instead = "begin another with model.conversation() and give it a copy of `messages`"
 
     def __init__(self, model: Answerer, system: str | None = None, *, tools: Tools = None) -> None:
         self._model = model
@@ -281,6 +317,7 @@ class Conversation:
 
     @system.setter
     def system(self, text: str | None) -> None:
+        is_text("system", text, none=True)
         with self._settled():
             if self.system is not None:
                 del self.messages[0]
@@ -298,10 +335,15 @@ class Conversation:
         Options are those of `Qwen35.reply`: thinking, sampling, max_new, stop, ... Raises what `Qwen35.reply`
         raises, and UsageError while the last reply is half read; the conversation is then as it was.
         """
+        is_text("text", text)
         return self._add([user_message(text, images)], **options)
 
     def answer_tools(self, results: Sequence[str], **options: Any) -> Reply:
         """Gives the results of the last answer's tool calls, in their order; options as `ask`'s."""
+        if not isinstance(results, Sequence) or isinstance(results, (str, bytes)) or not all(
+            isinstance(result, (str, list)) for result in results
+        ):
+            raise wants("results", results, "give a list of strings, one a call")
         return self._add([{"role": "tool", "content": result} for result in results], **options)
 
     def _add(self, new: list[dict[str, Any]], **options: Any) -> Reply:
@@ -351,6 +393,7 @@ class Conversation:
 
         Raises UsageError for an image that did not come from a file, OSError when writing fails.
         """
+        is_path("path", path)
         path = Path(path)
         for message in self.messages:
             for item in message["content"] if isinstance(message["content"], list) else ():
@@ -361,6 +404,7 @@ class Conversation:
 
     def load(self, path: str | Path) -> None:
         """Replaces the conversation by a saved one. Raises UsageError for any other file."""
+        is_path("path", path)
         path = Path(path)
         try:
             text = read_regular(path, _LARGEST).decode("utf-8")

@@ -13,9 +13,11 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+from amdxdna.arguments import Uncopied
 from qwen35.errors import Cancelled, PromptTooLong, UsageError
 from qwen35.sampling import LoopDetector, Sampler
 from qwen35.stats import Stats
@@ -294,13 +296,14 @@ class Session:
         return [*(cut for cut in cuts if cut > start), total]
 
 
-class OneReader(Generic[T]):
-    """A generator whose second reader at the same moment gets a UsageError."""
+class OneReader(Uncopied, Generic[T]):
+    """A generator whose second reader at a time gets a UsageError. What it raised it raises again."""
 
-    __slots__ = ("_made",)
+    __slots__ = ("_error", "_made")
 
     def __init__(self, made: Generator[T, None, None]) -> None:
         self._made = made
+        self._error: Exception | None = None
 
     def __iter__(self) -> Iterator[T]:
         return self
@@ -308,9 +311,15 @@ class OneReader(Generic[T]):
     def __next__(self) -> T:
         try:
             return next(self._made)
-        except ValueError as error:
-            if error.args != (_EXECUTING,):
+        except StopIteration:
+            if self._error is None:
                 raise
+        except Exception as error:
+            if not isinstance(error, ValueError) or error.args != (_EXECUTING,):
+                self._error = _bare(error)
+                raise
+        if self._error is not None:
+            raise _bare(self._error)
         raise UsageError("this answer is being read elsewhere", "", "read an answer in one place at a time")
 
     def close(self) -> bool:
@@ -322,6 +331,14 @@ class OneReader(Generic[T]):
                 raise
             return False
         return True
+
+
+def _bare(error: Exception) -> Exception:
+    """A copy without its traceback, whose frames would keep what was dropped."""
+    try:
+        return copy(error)
+    except Exception:
+        return error
 
 
 #: What CPython says to the second user of a running generator.
@@ -338,7 +355,7 @@ class _Outcome:
         self.cancelled = False
 
 
-class Generation:
+class Generation(Uncopied):
     """Iterates over the ids of an answer; from any thread, one at a time.
 
     `finish` is set when it ends: stop (a stop token, not yielded), length (`max_new` reached), context (the

@@ -7,6 +7,7 @@ before left, renormalised (the order of transformers' logits processors).
 from __future__ import annotations
 
 import math
+import numbers
 import secrets
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
@@ -29,6 +30,9 @@ __all__ = [
     "candidates",
     "card_sampling",
 ]
+
+
+_WHOLE = ("top_k", "seed", "logprobs")
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,12 @@ class Sampling:
 
         for field in fields(self):
             value = getattr(self, field.name)
+            if value is None and field.default is None:
+                continue
+            if field.name in _WHOLE:
+                need(isinstance(value, numbers.Integral), field.name, "a whole number")
+            else:
+                need(isinstance(value, numbers.Real), field.name, "a number")
             if isinstance(value, float) and not math.isfinite(value):
                 need(False, field.name, "a finite number")
         need(self.temperature >= 0, "temperature", "0 or more")
@@ -105,8 +115,7 @@ class Sampling:
         """From `greedy` or `temperature=0.7 top_k=20 ...` (a bundle's optional `sampling` param)."""
         if text.strip() == "greedy":
             return GREEDY
-        whole = ("top_k", "seed", "logprobs")
-        known = {field.name: int if field.name in whole else float for field in fields(cls)}
+        known = {field.name: int if field.name in _WHOLE else float for field in fields(cls)}
         values: dict[str, Any] = {}
         for word in text.split():
             name, equals, value = word.partition("=")

@@ -134,10 +134,11 @@ def render(
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping):
             raise TemplateError(f"a message is a mapping, not {repr(message)}", f"message {index + 1}")
-    _require_list("tools", tools or ())
+    tools = () if tools is None else tools
+    _require_list("tools", tools)
     out: list[Piece] = []
     system = messages[0] if messages[0].get("role") == "system" else None
-    _render_system(out, system, tools or ())
+    _render_system(out, system, tools)
     if out:
         out.append(Shared())
     last_question = _last_question(messages)

@@ -21,6 +21,9 @@ class ThinkSplitter:
     Reasoning is what stands between `<think>` and `</think>`, as often as it comes; it is open from the start
     when `thinking`. What is not closed runs to the end. The newlines behind a block belong to neither side.
 
+    So it is without `thinking`, too: a model that reasons unasked is common, a bare marker in what it says is
+    rare. An answer of nothing but reasoning is told by `Reply.note`.
+
     A block inside a block belongs to it. But a model may name the marker in its reasoning and close once, so
     text behind a `</think>` that leaves another block open waits: for the next `</think>`, which makes it
     reasoning, or for the end of the answer, which makes it text.

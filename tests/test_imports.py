@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 CORE = [
-    "_native text signals forklock files output aie errors",
+    "_native text signals forklock files output aie errors arguments",
     "usermem sysfs kmsg packet eviction reaper xclbin",
     "node",
     "ioctl version profile heap query",

@@ -14,6 +14,7 @@ import errno
 import os
 import threading
 
+from amdxdna.arguments import Uncopied
 from amdxdna.emu import children
 from amdxdna.emu.driver import store
 from amdxdna.emu.driver.bo import Bo
@@ -69,7 +70,7 @@ def _release(options: EmuOptions) -> None:
             device.shutdown(0.0)
 
 
-class EmuNode:
+class EmuNode(Uncopied):
     """An open emulated device. Nodes with equal options share one device. Every method is thread-safe.
 
     `driver` and `client` are the model's, for tests (``node.driver.faults.next("hang")``). As with the

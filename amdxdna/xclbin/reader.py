@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import Any, NoReturn
 
+from amdxdna.arguments import path as _path
+from amdxdna.arguments import text, whole
 from amdxdna.errors import BadXclbin
 from amdxdna.files import read_regular
 from amdxdna.xclbin import layout
@@ -120,6 +122,8 @@ class Xclbin:
 
         Raises BadXclbin when the file has no such kernel, or several and none was named.
         """
+        if kernel is not None:
+            text("xclbin", "kernel", kernel, "Give a kernel's name, or None")
         if kernel is None and len(self.kernels) == 1:
             return 0
         for index, cu in enumerate(self.cus):
@@ -131,6 +135,7 @@ class Xclbin:
 
     def section(self, kind: int) -> Section | None:
         """The first section of `kind`, or None."""
+        kind = whole("xclbin", "kind", kind)
         return next((s for s in self.sections if s.kind == kind), None)
 
     @classmethod
@@ -138,7 +143,7 @@ class Xclbin:
         """Parses a file's path, or its contents. Raises BadXclbin: path, byte offset, what is wrong."""
         if isinstance(source, (bytes, bytearray, memoryview)):
             return _Reader("<bytes>", bytes(source)).parse()
-        path = os.fspath(source)
+        path = _path("xclbin", "source", source)
         return _Reader(path, _load(path)).parse()
 
 

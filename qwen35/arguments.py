@@ -1,0 +1,77 @@
+"""Checks of what callers pass: the wrong kind or number is one UsageError that names it, at once."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Sequence
+from reprlib import repr
+from typing import Any
+
+from qwen35.errors import UsageError
+
+__all__ = ["called", "path", "text", "texts", "token_ids", "wants", "whole"]
+
+
+def wants(name: str, value: object, rule: str) -> UsageError:
+    """The error for an argument of the wrong kind."""
+    return UsageError(f"{name} is {repr(value)}, of type {type(value).__name__}", name, rule)
+
+
+def whole(name: str, value: object, least: int, most: int | None = None, option: str = "") -> int:
+    """A whole number (an int, or numpy's) from `least` to `most`; `option` is its name on a command line."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise wants(name, value, "give a whole number") from None
+    if number < least or (most is not None and number > most):
+        rule = f"it must be {least:,} or more" if most is None else f"use {least:,} to {most:,}"
+        raise UsageError(f"{name} is {repr(number)}", option or name, rule)
+    return number
+
+
+def text(name: str, value: object, none: bool = False) -> None:
+    """A string; with `none`, None too."""
+    if not isinstance(value, str) and not (none and value is None):
+        raise wants(name, value, "give a string" + " or None" * none)
+
+
+def texts(name: str, value: Any) -> tuple[str, ...]:
+    """Strings, or one, as a tuple."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
+        raise wants(name, value, "give a string or a list of strings")
+    return tuple(value)
+
+
+def path(name: str, value: Any) -> None:
+    """A file's name: a string or a Path."""
+    try:
+        found = os.fspath(value)
+    except TypeError:
+        found = None
+    if not isinstance(found, str):
+        raise wants(name, value, "give a path: a string or a Path")
+    if "\0" in found:
+        raise UsageError(f"{name} is {repr(found)}, which no file can be called", name, "correct the path")
+
+
+def called(name: str, value: Callable[..., Any] | None) -> None:
+    """A function, or None."""
+    if value is not None and not callable(value):
+        raise wants(name, value, "give a function or None")
+
+
+def token_ids(name: str, value: Any, vocab: int) -> list[int]:
+    """Token ids, each below `vocab`. A sequence of ints, or an array."""
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        ids = [operator.index(one) for one in value]
+    except TypeError:
+        raise wants(name, value, "give a list of token ids") from None
+    for one in ids:
+        if not 0 <= one < vocab:
+            raise UsageError(f"{name} holds {repr(one)}, no token id", name, f"use 0 to {vocab - 1:,}")
+    return ids
