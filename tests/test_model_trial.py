@@ -86,7 +86,7 @@ def test_a_chain_that_takes_too_long_is_off(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_single_commands_that_fail_end_the_load() -> None:
     with pytest.raises(CommandFailed):
-        load("fail=1")
+        load("fail=1-")
 
 
 def test_no_trial_where_a_chains_end_cannot_be_trusted(wanted: np.ndarray) -> None:
@@ -336,3 +336,22 @@ def test_the_command_line_shows_what_is_used(capsys: pytest.CaptureFixture[str],
     err = capsys.readouterr().err
     assert "timing: chains off: as asked" in err and "timing: weights copy: " in err
     assert "waits end after 11 s" in err
+
+
+@pytest.mark.parametrize("fault", ["refuse_config=1", "fail=1", "fail=2", "hang=1"])
+def test_a_load_survives_one_failure(fault: str) -> None:
+    """A context that is refused its compute units, a command that fails or hangs: each once."""
+    bundle, told = Bundle.open(bundle_path("tied")), []
+    with Device.open("emu:quiet,threads=1") as device, TextModel(bundle, device, 64) as model:
+        wanted = model.prefill([3, 50, 7])
+    with Device.open(f"emu:quiet,threads=1,tdr=0.3,{fault}") as device, \
+            TextModel(bundle, device, 64, note=told.append) as model:
+        assert np.array_equal(model.prefill([3, 50, 7]), wanted)
+    assert sum("run again" in line for line in told) == 1
+
+
+def test_a_load_that_fails_again_says_so() -> None:
+    bundle = Bundle.open(bundle_path("tied"))
+    with Device.open("emu:quiet,threads=1,refuse_config=*") as device, \
+            pytest.raises(CommandFailed, match="refused the compute units"):
+        TextModel(bundle, device, 64)

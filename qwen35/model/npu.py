@@ -72,7 +72,12 @@ class Dispatch:
         marks.put()
         if len(groups) == 1 and len(groups[0]) == 1:
             kernel, operands = groups[0][0]
-            kernel.start(*operands).wait(None, self._results)
+            try:
+                kernel.start(*operands).wait(None, self._results)
+            except CommandFailed as error:
+                self._model.forgive(error)
+                marks.put()
+                kernel.start(*operands).wait(None, self._results)
         elif not self._model.chains:
             self.run_singly()
         else:
@@ -108,6 +113,13 @@ class Dispatch:
 
     def run_singly(self) -> None:
         """Runs as single commands, whatever the model has chosen."""
+        try:
+            self._run_singly()
+        except CommandFailed as error:
+            self._model.forgive(error)
+            self._run_singly()
+
+    def _run_singly(self) -> None:
         self._wait([kernel.start(*operands) for calls in self._calls for kernel, operands in calls])
 
     def run_chained(self) -> None:
@@ -157,6 +169,8 @@ class NpuModel:
         """Dispatches that were done again since a single command called completed had not been run."""
         if self.options.wait is not None:
             device.wait_seconds = self.options.wait
+        self.chances = 0
+        """How often single commands that fail are run again: not where a model computes, which tells it."""
         self._pool = device.pool
         self._xclbins: dict[str, Xclbin] = {}
         self._kernels: dict[tuple[str, int], Kernel] = {}
@@ -287,6 +301,18 @@ class NpuModel:
         if not self.drain():
             raise error
         self.replace_contexts()
+
+    def forgive(self, error: CommandFailed) -> None:
+        """After single commands that failed: returns once, while the model loads, so that they run again.
+
+        A fresh context may be refused its compute units, or be caught in another program's time-out; running
+        a group again is sound (see Dispatch). Raises `error` else, and where something is still in flight.
+        """
+        if not self.chances:
+            raise error
+        self.refresh(error)
+        self.chances -= 1
+        self.note(f"the model's first commands run again: {error}")
 
     def replace_contexts(self) -> None:
         """Makes the next run of each kernel find a fresh context."""

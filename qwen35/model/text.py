@@ -73,6 +73,7 @@ class TextModel:
             host.set_threads(threads)
         self.timing = Timing.traced()
         self.npu = NpuModel(bundle, device, options, note)
+        self.npu.chances = 1
         heads = [f"head{j}" for j in range(config.n_head)]
         with ThreadPoolExecutor(1) as beside:
             warming = beside.submit(self.npu.warm, [*dict.fromkeys(config.layer_types), *KEYS])
@@ -96,6 +97,7 @@ class TextModel:
         self._final = Norm(bundle.tensors.expect("ln_f", "f32", config.D), config.eps, config.n_down)
         self._prompt, self._step = self._walks()
         self._try_chains()
+        self.npu.chances = 0
 
     def _walks(self) -> tuple[Prompt, Step]:
         """Prefill and decode over new device buffers."""
