@@ -132,9 +132,11 @@ def interrupted(action: Callable[[], object], longest: float,
         else:
             timer = threading.Timer(wait, os.kill, (os.getpid(), number))
             timer.start()
-        end = time.monotonic() + wait + 20  # Python drops what comes in a finalizer of its own
-        while time.monotonic() < end:
+        due = end = time.monotonic() + wait
+        while time.monotonic() < end + 2:  # Python drops what a handler raises in a finalizer of its own
             action()
+            if timer is not None and timer.is_alive():
+                end = max(due, time.monotonic())
     except RAISED as error:
         kind = type(error)
     if timer is not None:
