@@ -273,3 +273,14 @@ def test_doctor_and_info_name_the_kernel_of_the_driver_that_is_emulated(capsys):
         main(["doctor", "--device", device])
         told = " ".join(capsys.readouterr().out.split())
         assert f"on Linux {kernel} (emulated; this machine runs {release})" in told
+
+
+def test_the_vm_suites_heap_growth_tells_drivers_apart():
+    from tests.conformance.differences import LINUX_6_18
+    from tests.vm.binding_side import heap_growth
+
+    with opened("driver=7.3") as device:
+        heap_growth(device)
+    words = LINUX_6_18["binding.heap_growth"].words
+    with opened("driver=6.18") as device, pytest.raises(errors.OutOfHeap, match=words):
+        heap_growth(device)

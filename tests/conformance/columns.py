@@ -21,7 +21,7 @@ NOT_MODELLED: Column = {
 
 def _measured(column: dict[str, Difference]) -> Column:
     return {name: difference.does for name, difference in column.items()
-            if difference.words is not None and name not in NOT_MODELLED}
+            if difference.words is not None and name not in NOT_MODELLED and not name.startswith("binding.")}
 
 _ONE_HEAP: Column = {
     "buffers.dev_space_is_reused": "a full heap is ENOSPC: it cannot grow",

@@ -31,6 +31,8 @@ LINUX_6_18: dict[str, Difference] = {
         "one heap of 64 MiB at most: EBUSY for another", "Device or resource busy"),
     "buffers.dev_bo_across_scattered_chunks": Difference(
         "one heap of 64 MiB at most: EBUSY for another", "Device or resource busy"),
+    "binding.heap_growth": Difference(
+        "one heap of 64 MiB at most: EBUSY for another", "67108864 is the most it can have"),
     "buffers.heap_limit": Difference("EINVAL for a heap of more than 64 MiB", "EINVAL instead of ENOSPC"),
     "buffers.dev_bo_is_not_exported": Difference("exports a DEV BO", "no error instead of ENOTSUP"),
     "buffers.user_memory_refused": Difference(

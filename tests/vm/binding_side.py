@@ -133,9 +133,10 @@ def hang_and_recovery(device: Device) -> None:
 
 def heap_growth(device: Device) -> None:
     """Device memory past one heap chunk, up to the limit, whose error says so."""
-    device.alloc(60 << 20, "dev")
+    first = device.alloc(60 << 20, "dev")  # kept: what is dropped makes room again
     later = device.alloc(30 << 20, "dev")
     later.view()[-1] = 9
+    assert first.address + first.nbytes <= later.address
     _works(device)
     held = []
     try:
