@@ -167,6 +167,17 @@ class BadXclbin(XdnaError, ValueError):
     offset: int = 0
 
 
+class BadElf(XdnaError, ValueError):
+    """A file is no valid ELF file of control code. ``path`` and ``offset`` are as :class:`BadXclbin`'s.
+
+    ``os_abi``: where it is for another generation of the array, the file's OS/ABI byte.
+    """
+
+    path: str = ""
+    offset: int = 0
+    os_abi: int | None = None
+
+
 class Closed(XdnaError):
     """The object was closed, or belongs to the parent of this forked process."""
 

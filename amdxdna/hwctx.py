@@ -20,7 +20,7 @@ from amdxdna.abandoned import RESETS, abandon, collect_contexts, held, hold
 from amdxdna.arguments import Uncopied, instance, wants, whole
 from amdxdna.arguments import buffers as _buffers
 from amdxdna.arguments import seconds as _seconds
-from amdxdna.buffer import Buffer
+from amdxdna.buffer import Buffer, allocate
 from amdxdna.client import Client
 from amdxdna.errors import BadArgument, ContextRefused, NoFreeContext, OutOfHeap, XdnaError, closed
 from amdxdna.forklock import reentrant
@@ -37,6 +37,8 @@ DEFAULT_OPS_PER_CYCLE = 2048
 _ATTEMPTS = 3
 CONTEXT_BYTES = 4 * GRANULE
 """Of the heap, what the driver takes for a context: four command buffers (aie2_ctx.c)."""
+PREEMPTION_BYTES = 512 << 10
+"""Of each column, what a preempted command saves: an AIE2P memory tile (XRT's xrt_elf.cpp)."""
 DRAIN_SECONDS = 4.0
 """How long :meth:`HwContext.close` waits for commands: past the limit of 2 s of Linux 7.2 and newer."""
 
@@ -122,6 +124,7 @@ class HwContext(Uncopied):
         self._dated = not client.profile.tells_timeouts
         self._good = False
         """Whether the last command that is over completed."""
+        self._scratch: Buffer | None = None
         self._dropped: deque[object] = deque()
         """Something for every Run that was dropped before it was over."""
         self._free: list[Command] = []
@@ -142,6 +145,7 @@ class HwContext(Uncopied):
         if len(self.cus) > packet.MAX_CUS:
             raise BadArgument(f"{what} has {len(self.cus)} compute units; a context takes "
                               f"{packet.MAX_CUS}", call="CONFIG_HWCTX", remedy="Split the xclbin")
+        self.columns = columns
         _ = client.heap  # the driver refuses a context before there is one
         self._pdis = tuple(pdis or ()) if pdis is not None or xclbin is None else load_pdis(client, xclbin)
         self.handle = 0
@@ -195,6 +199,13 @@ class HwContext(Uncopied):
             "handle": self.handle, "param_type": lib.DRM_AMDXDNA_HWCTX_CONFIG_CU,
             "param_val": ioctl.address_of(config), "param_val_size": size})
         ioctl.call(self.client.node, "CONFIG_HWCTX", request, detail=f"{len(cus)} compute units")
+
+    def preemption_scratch(self) -> Buffer:
+        """Where commands that are preempted save the memory tiles: one buffer a context. Internal."""
+        with self.lock:
+            if self._scratch is None:
+                self._scratch = allocate(self.client, PREEMPTION_BYTES * self.columns)
+            return self._scratch
 
     def take(self) -> Command:
         """A command buffer that is not in use. Internal."""
@@ -416,6 +427,8 @@ class HwContext(Uncopied):
         if self._own_pdis:
             for buffer in self._pdis:
                 buffer.close()
+        if self._scratch is not None and not self.unended:
+            self._scratch.close()
 
 
 def create(client: Client, columns: int, rows: int, own: Callable[[Any], None], qos: QoS | None = None,

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
+from typing import NamedTuple
 
 from amdxdna.errors import BadArgument
 
@@ -53,6 +54,11 @@ START_CU_STRUCTS = tuple(
     for count in range(MAX_BUFFERS + 1))
 """By number of buffers: header, CU mask, 3, 0, instruction address, instruction bytes, buffer addresses, and
 zeros to the end of what any driver copies."""
+
+# Behind the CU mask: instructions, bytes, properties (none are defined), the first argument (ert_npu_data and
+# ert_npu_preempt_data of XRT's ert.h).
+_NPU = Struct("<IIQIIQ")
+_PREEMPT = Struct("<IIQQQIIIIQ")
 
 UNTOUCHED = 0xFFFFFFFF
 """A chain's error index until the driver has written one: then a member failed, whatever the state says."""
@@ -117,21 +123,46 @@ def register_map(cu: int, words: int) -> bytes:
     return Struct(f"<II{4 * words}x").pack(header(START_CU, 1 + words, kind=_TYPE_CU), 1 << cu)
 
 
-def start_npu(cu: int, instructions: int, instruction_bytes: int, buffers: Sequence[int],
-              properties: Sequence[int] = ()) -> bytes:
-    """An ERT_START_NPU packet: the instructions in fields of their own, then properties, then arguments.
+class Placed(NamedTuple):
+    """Control code in the device heap: its device address and bytes; zeros where there is none."""
 
-    The argument words are START_CU's with the instructions left 0. Raises BadArgument as :func:`start_cu`
-    does, and for more properties than a packet holds.
+    address: int = 0
+    nbytes: int = 0
+
+
+def start_npu(cu: int, code: Placed, argument: int = RUN_INSTRUCTIONS) -> bytes:
+    """An ERT_START_NPU packet: control code whose buffers' addresses are in it, for a compute unit.
+
+    `argument` is the kernel's first. What XRT 2.25 sends, measured. Raises BadArgument for a CU index past
+    31, code without an address or bytes, or an argument that is no 64-bit number.
     """
-    if len(buffers) > MAX_BUFFERS:
-        raise _bad(f"{len(buffers)} buffers; {MAX_BUFFERS} fit the {MAX_ARGUMENT_WORDS} argument words of a "
-                   "packet")
-    _check(cu, instructions, instruction_bytes, buffers)
-    count = len(properties)
-    return Struct(f"<IIQII{count}IIIQI{len(buffers)}Q").pack(
-        header(START_NPU, 5 + count + FIXED_WORDS + 2 * len(buffers), kind=_TYPE_CU), 1 << cu, instructions,
-        instruction_bytes, count, *properties, RUN_INSTRUCTIONS, 0, 0, 0, *buffers)
+    _check(cu, code.address, code.nbytes, (argument,), least=0)
+    return _NPU.pack(header(START_NPU, 7, kind=_TYPE_CU), 1 << cu, *code, 0, argument)
+
+
+def start_npu_preempt(cu: int, code: Placed, save: Placed, restore: Placed,
+                      argument: int = RUN_INSTRUCTIONS) -> bytes:
+    """An ERT_START_NPU_PREEMPT packet: :func:`start_npu` with code to save and restore the array's state.
+
+    Raises as that does.
+    """
+    for part in (save, restore):
+        _check(cu, part.address, part.nbytes, (argument,), least=0)
+    return _preempt(START_NPU_PREEMPT, 1 << cu, code, save, restore, argument)
+
+
+def start_npu_elf(code: Placed, save: Placed, restore: Placed, argument: int = 0) -> bytes:
+    """An ERT_START_NPU_PREEMPT_ELF packet: control code that loads its own PDIs, for no compute unit.
+
+    Raises as :func:`start_npu` does. The driver ignores `argument` (aie2_message.c).
+    """
+    return _preempt(START_NPU_PREEMPT_ELF, 0, code, save, restore, argument)
+
+
+def _preempt(opcode: int, mask: int, code: Placed, save: Placed, restore: Placed, argument: int) -> bytes:
+    _check(0, code.address, code.nbytes, (argument,), least=0)
+    return _PREEMPT.pack(header(opcode, 13, kind=_TYPE_CU), mask, code.address, save.address, restore.address,
+                         code.nbytes, save.nbytes, restore.nbytes, 0, argument)
 
 
 def chain(handles: Sequence[int], argument_words: int = MAX_ARGUMENT_WORDS) -> bytes:
@@ -152,13 +183,16 @@ def chain_limit(argument_words: int) -> int:
     return _CHAIN_LIST_BYTES // (_CHAIN_SLOT_BYTES + 4 * argument_words)
 
 
-def _check(cu: int, instructions: int, instruction_bytes: int, buffers: Sequence[int]) -> None:
+def _check(cu: int, instructions: int, instruction_bytes: int, buffers: Sequence[int],
+           least: int = 1) -> None:
     if not 0 <= cu < MAX_CUS:
         raise _bad(f"compute unit {cu}; a context has at most {MAX_CUS}")
     if not 0 < instruction_bytes < 1 << 32:
         raise _bad(f"{instruction_bytes} bytes of instructions")
-    for address in (instructions, *buffers):
-        if not 0 < address < 1 << 64:
+    if not 0 < instructions < 1 << 64:
+        raise _bad(f"{instructions:#x} is no device address")
+    for address in buffers:
+        if not least <= address < 1 << 64:
             raise _bad(f"{address:#x} is no device address")
 
 

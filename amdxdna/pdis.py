@@ -14,11 +14,11 @@ _TRIES = 64
 
 def load_pdis(client: Client, xclbin: Xclbin) -> tuple[Buffer, ...]:
     """The PDIs of `xclbin` in DEV buffers. Raises OutOfHeap."""
-    return tuple(_load(client, pdi.data) for pdi in xclbin.pdis)
+    return tuple(load_pdi(client, pdi.data) for pdi in xclbin.pdis)
 
 
-def _load(client: Client, data: bytes) -> Buffer:
-    """One PDI, not where another was.
+def load_pdi(client: Client, data: bytes) -> Buffer:
+    """One PDI in a DEV buffer, not where another was. Raises OutOfHeap.
 
     A context names its PDI by address alone (CONFIG_CU), and the firmware leaves out the load of a PDI that
     it takes for the one it has (Xilinx/mlir-aie pull request 3056); contexts made after others were given up

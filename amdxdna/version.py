@@ -16,6 +16,7 @@ SINCE = {
     "the resource information": 4,
     "telemetry": 5,
     "the preemption state": 6,
+    "control code that saves its state or loads PDIs": 6,
     "the sensors": 7,
     "the buffer usage": 8,
     "health reports": 9,

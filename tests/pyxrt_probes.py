@@ -49,6 +49,34 @@ class Kit:
         made = pyxrt.runlist(self.c)
         for run in self.runs: made.add(run)
         return made
+    # Control code in ELF files: full ones by name, and one for the xclbin's kernel
+    def elf(self, name): return pyxrt.elf(path(name + ".elf"))
+    def _f(self): return self.elf("full")
+    def _fc(self): return pyxrt.hw_context(self.d, self.f)
+    def _p(self): return pyxrt.module(self.elf("part"))
+    def _ea(self):
+        a = pyxrt.ext.bo(self.d, 4096); a.write(bytes(range(256)) * 16, 0); a.sync(TO); return a
+    def _eb(self): return pyxrt.ext.bo(self.d, 4096)
+    def full(self, name, kernel="main:seq"):
+        c = pyxrt.hw_context(self.d, self.elf(name))
+        return pyxrt.ext.kernel(c, kernel)
+    def erun(self, kernel, first=0, *buffers):
+        run = pyxrt.run(kernel)
+        for index, value in enumerate(buffers or (self.wide(self.ea), self.wide(self.eb))):
+            run.set_arg(first + index, value)
+        return run
+    def wide(self, bo):
+        """The buffer, with room for the streams' offsets."""
+        made = pyxrt.ext.bo(self.d, 8192)
+        made.write(bytes(bo.map()) + bytes(4096), 0); made.sync(TO)
+        self.__dict__.setdefault("kept", []).append(made)
+        return made
+    def done(self, run, at=0):
+        run.start()
+        state = run.wait()
+        out = self.kept[-1]
+        out.sync(FROM)
+        return state, run.state(), bytes(out.map()[at:at + 16])
 t = Kit()
 def attempt(call):
     try: return call()
@@ -303,4 +331,107 @@ _each("{}",
       elf_missing="attempt(lambda: pyxrt.elf('/nope'))",
       elf_bad="attempt(lambda: pyxrt.elf(path('bad.xclbin')))",
       elf_int="attempt(lambda: pyxrt.elf(5))[0]",
+      elf="t.f",
+      elf_part="t.elf('part')",
+      elf_other_generation="attempt(lambda: t.elf('ve2'))",
+      elf_none="attempt(lambda: pyxrt.elf())[0]",
+      elf_capsule="import ctypes\ndata = read('full.elf')\nc = ctypes.pythonapi.PyCapsule_New\n"
+                  "c.restype, c.argtypes = ctypes.py_object, [ctypes.c_char_p, ctypes.c_char_p, "
+                  "ctypes.c_void_p]\npyxrt.program(pyxrt.elf(c(data, None, None), len(data)))"
+                  ".get_partition_size()",
+      elf_capsule_bad="import ctypes\nc = ctypes.pythonapi.PyCapsule_New\n"
+                      "c.restype, c.argtypes = ctypes.py_object, [ctypes.c_char_p, ctypes.c_char_p, "
+                      "ctypes.c_void_p]\nattempt(lambda: pyxrt.elf(c(bytes(64), None, None), 64))",
+      module="t.p",
+      module_int="attempt(lambda: pyxrt.module(5))[0]",
+      module_keyword="pyxrt.module(elf=t.f)",
+      module_path="attempt(lambda: pyxrt.module(path('part.elf')))[0]",
+      program="pyxrt.program(t.f).get_partition_size()",
+      program_part="attempt(lambda: pyxrt.program(t.elf('part')).get_partition_size())",
+      program_int="attempt(lambda: pyxrt.program(5))[0]",
+      context_elf="(t.fc.get_mode(), t.fc.get_xclbin_uuid().to_string())",
+      context_elf_keywords="pyxrt.hw_context(device=t.d, elf=t.f).get_mode()",
+      context_elf_mode="pyxrt.hw_context(t.d, t.f, {'gops': 1}, pyxrt.hw_context.exclusive).get_mode()",
+      context_elf_mode_alone="attempt(lambda: pyxrt.hw_context(t.d, t.f, pyxrt.hw_context.shared))[0]",
+      context_elf_part="attempt(lambda: pyxrt.hw_context(t.d, t.elf('part')))",
+      context_elf_staged="c = pyxrt.hw_context(t.d, {}, pyxrt.hw_context.shared)\nc.add_config(t.f)\n"
+                         "pyxrt.ext.kernel(c, 'main')",
+      context_elf_added="c = t.fc\nc.add_config(t.elf('other'))\n"
+                        "t.done(t.erun(pyxrt.ext.kernel(c, 'other:seq')))",
+      context_elf_twice="attempt(lambda: t.fc.add_config(t.f))",
+      context_elf_part_added="attempt(lambda: t.fc.add_config(t.elf('part')))",
+      context_elf_int="attempt(lambda: t.fc.add_config(5))[0]",
+      context_xclbin_added="c = t.c\nc.add_config(t.f)\nattempt(lambda: pyxrt.ext.kernel(c, 'main'))",
+      context_elf_staged_kernel="c = pyxrt.hw_context(t.d, {}, pyxrt.hw_context.shared)\n"
+                                "(attempt(lambda: pyxrt.ext.kernel(c, 'main')), "
+                                "attempt(lambda: pyxrt.kernel(c, 'main')))",
+      contexts_elf_dropped="n = [pyxrt.hw_context(t.d, t.f) and 1 for _ in range(40)]\nlen(n)",
+      ext_kernel="pyxrt.ext.kernel(t.fc, 'main:seq')",
+      ext_kernel_keywords="pyxrt.ext.kernel(hwctx=t.fc, name='main:seq')",
+      ext_kernel_only_one="pyxrt.ext.kernel(t.fc, 'main')",
+      ext_kernel_several="c = pyxrt.hw_context(t.d, t.elf('two'))\n"
+                         "attempt(lambda: pyxrt.ext.kernel(c, 'main'))",
+      ext_kernel_unknown="attempt(lambda: pyxrt.ext.kernel(t.fc, 'nope'))",
+      ext_kernel_unknown_instance="attempt(lambda: pyxrt.ext.kernel(t.fc, 'main:nope'))",
+      ext_kernel_of_xclbin="attempt(lambda: pyxrt.ext.kernel(t.c, 'MLIR_AIE'))",
+      ext_kernel_int="attempt(lambda: pyxrt.ext.kernel(t.fc, 5))[0]",
+      ext_kernel_isinstance="isinstance(pyxrt.ext.kernel(t.fc, 'main'), pyxrt.kernel)",
+      kernel_of_elf_context="attempt(lambda: pyxrt.kernel(t.fc, 'main'))",
+      ext_kernel_module="pyxrt.ext.kernel(t.c, t.p, 'MLIR_AIE')",
+      ext_kernel_module_keywords="pyxrt.ext.kernel(hwctx=t.c, module=t.p, name='MLIR_AIE')",
+      ext_kernel_module_group="[pyxrt.ext.kernel(t.c, t.p, 'MLIR_AIE').group_id(n) for n in (0, 1, 3, 9)]",
+      ext_kernel_module_unknown="attempt(lambda: pyxrt.ext.kernel(t.c, t.p, 'nope'))",
+      ext_kernel_module_full="attempt(lambda: pyxrt.ext.kernel(t.c, pyxrt.module(t.f), 'MLIR_AIE'))",
+      ext_kernel_module_elf_context="attempt(lambda: pyxrt.ext.kernel(t.fc, t.p, 'main'))",
+      ext_kernel_elf="attempt(lambda: pyxrt.ext.kernel(t.c, t.f, 'MLIR_AIE'))[0]",
+      full_run="t.done(t.erun(t.full('full')))",
+      full_call="k = t.full('full')\na, b = t.wide(t.ea), t.wide(t.eb)\nr = k(a, b)\ns = r.wait()\n"
+                "b.sync(FROM)\n(s, bytes(b.map()[:16]))",
+      full_again="r = t.erun(t.full('full'))\nx = t.done(r)\na, b = t.wide(t.ea), t.wide(t.eb)\n"
+                 "r.set_arg(1, b)\ny = t.done(r)\nr.set_arg(0, b)\nr.set_arg(1, a)\nr.start()\nr.wait()\n"
+                 "a.sync(FROM)\n(x, y, bytes(a.map()[:16]))",
+      full_wait2="r = t.erun(t.full('full'))\nr.start()\nr.wait2()",
+      full_eight="bs = [t.wide(t.ea) for _ in range(8)]\nr = t.erun(t.full('many'), 0, *bs)\nr.start()\n"
+                 "r.wait()\nbs[1].sync(FROM)\nbytes(bs[1].map()[:8])",
+      full_set_past="attempt(lambda: pyxrt.run(t.full('full')).set_arg(2, t.ea))",
+      full_set_busy="r = t.erun(t.full('slow'))\nr.start()\nx = attempt(lambda: r.set_arg(0, t.ea))\n"
+                    "r.wait()\nx",
+      full_twice="r = t.erun(t.full('slow'))\nr.start()\nx = attempt(r.start)\nr.wait()\nx",
+      full_fail="r = t.erun(t.full('fail'))\nr.start()\n(r.wait(), r.state())",
+      full_fail2="r = t.erun(t.full('fail'))\nr.start()\nx = attempt(r.wait2)\n"
+                 "(x[0], x[1].splitlines()[0])",
+      full_too_many="k = t.full('full')\na, b = t.wide(t.ea), t.wide(t.eb)\nk(a, b).wait()",
+      full_sub="a, b = t.wide(t.ea), pyxrt.ext.bo(t.d, 16384)\nd = pyxrt.bo(b, 8192, 8192)\n"
+               "r = t.erun(t.full('full'), 0, a, d)\nr.start()\nr.wait()\nb.sync(FROM)\n"
+               "bytes(b.map()[8192:8208])",
+      full_instances="c = pyxrt.hw_context(t.d, t.elf('two'))\n"
+                     "[t.done(t.erun(pyxrt.ext.kernel(c, n))) for n in ('main:seq', 'main:turn', 'more')]",
+      full_scratchpad="r = t.erun(t.full('scratch'))\np = r.get_ctrl_scratchpad_bo()\n"
+                      "p.map()[:4] = b'1234'\np.sync(TO)\nx = t.done(r)\n"
+                      "(p.size(), bytes(r.get_ctrl_scratchpad_bo().map()[:4]), x)",
+      full_no_scratchpad="attempt(lambda: pyxrt.run(t.full('full')).get_ctrl_scratchpad_bo())",
+      full_packets="t.done(t.erun(t.full('packets')))",
+      full_list="k = t.full('full')\nrs = [t.erun(k) for _ in range(3)]\nc = pyxrt.runlist(t.fc)\n"
+                "k = pyxrt.ext.kernel(t.fc, 'main')\nrs = [t.erun(k) for _ in range(3)]\n"
+                "[c.add(r) for r in rs]\nc.execute()\nc.wait()\nt.kept[-1].sync(FROM)\n"
+                "([r.state() for r in rs], bytes(t.kept[-1].map()[:16]))",
+      full_list_again="k = pyxrt.ext.kernel(t.fc, 'main')\nr = t.erun(k)\nc = pyxrt.runlist(t.fc)\n"
+                      "c.add(r)\n[(c.execute(), c.wait()) for _ in range(3)]\n"
+                      "a, b = t.wide(t.ea), t.wide(t.eb)\nr.set_arg(1, b)\nc.execute()\nc.wait()\n"
+                      "b.sync(FROM)\nbytes(b.map()[:16])",
+      part_run="r = t.erun(pyxrt.ext.kernel(t.c, t.p, 'MLIR_AIE'), 3)\nr.set_arg(0, 3)\nt.done(r)",
+      part_call="k = pyxrt.ext.kernel(t.c, t.p, 'MLIR_AIE')\na, b = t.wide(t.ea), t.wide(t.eb)\n"
+                "r = k(3, None, 0, a, b)\ns = r.wait()\nb.sync(FROM)\n(s, bytes(b.map()[:16]))",
+      part_zeros="k = pyxrt.ext.kernel(t.c, t.p, 'MLIR_AIE')\na, b = t.wide(t.ea), t.wide(t.eb)\n"
+                 "r = k(3, 0, 0, a, b)\ns = r.wait()\nb.sync(FROM)\n(s, bytes(b.map()[:16]))",
+      part_set_past="attempt(lambda: pyxrt.run(pyxrt.ext.kernel(t.c, t.p, 'MLIR_AIE')).set_arg(8, t.ea))",
+      part_beside_plain="k = pyxrt.ext.kernel(t.c, t.p, 'MLIR_AIE')\na, b = t.wide(t.ea), t.wide(t.eb)\n"
+                        "(k(3, 0, 0, a, b).wait(), t.call('copy').wait())",
+      pre_run="k = pyxrt.ext.kernel(t.c, pyxrt.module(t.elf('pre')), 'MLIR_AIE')\nr = t.erun(k, 3)\n"
+              "r.set_arg(0, 3)\nt.done(r)",
+      pre_two="k = pyxrt.ext.kernel(t.c, pyxrt.module(t.elf('pre')), 'MLIR_AIE')\n"
+              "[t.done(t.erun(k, 3)) for _ in range(2)]",
+      part_list="k = pyxrt.ext.kernel(t.c, t.p, 'MLIR_AIE')\nl = pyxrt.runlist(t.c)\n"
+                "[l.add(t.erun(k, 3)) for _ in range(2)]\nl.execute()\nl.wait()\nt.kept[-1].sync(FROM)\n"
+                "bytes(t.kept[-1].map()[:16])",
       )

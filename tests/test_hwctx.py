@@ -18,6 +18,7 @@ from amdxdna.opening import open_node
 from amdxdna.packet import State
 from amdxdna.reaper import reap
 from amdxdna.xclbin import Xclbin, writer
+from tests import control_code
 from tests.binding import COPY, ProxyNode, adder, copy_xclbin
 
 
@@ -75,15 +76,18 @@ def test_every_cu_of_every_pdi_runs(device):
         wrong.run(source, result)
 
 
-def test_start_npu_packets_run_too(device):
-    source, result, insts = device.alloc(4096), device.alloc(4096), device.alloc(4096, "dev")
-    code = stream.copy(4096, 3)
+def test_transactions_run_with_their_arguments_in_the_packet(device):
+    """The firmware's own patching (DDR_PATCH); the size in words, as some programs give it, is right too."""
+    source, result, insts = device.alloc(8192), device.alloc(8192), device.alloc(4096, "dev")
+    code = control_code.carrier(stream.copy(4096, 3), offsets=(0, 64)).code
     insts.write(code)
-    source.write(bytes(4096))
-    with device.context(copy_xclbin()) as context:
-        words = packet.start_npu(0, insts.address, len(code), [source.address, result.address])
-        context.run(words, [source, result, insts]).wait()
-    assert result.read(0, 4) == b"\3\0\0\0"
+    source.write(bytes(8192))
+    for size in (len(code), len(code) // 4):
+        result.write(b"\xff" * 8192)
+        with device.context(copy_xclbin()) as context:
+            words = packet.start_cu(0, insts.address, size, [source.address, result.address])
+            context.run(words, [source, result, insts]).wait()
+        assert result.read(60, 8) == b"\xff\xff\xff\xff\3\0\0\0"
 
 
 # Refusals: all are EINVAL on the wire

@@ -9,6 +9,7 @@ import pytest
 
 from amdxdna import packet
 from amdxdna.errors import BadArgument
+from amdxdna.packet import Placed
 
 
 def words(data: bytes) -> list[int]:
@@ -36,9 +37,15 @@ def test_start_cu_fields(count):
 
 
 def test_start_npu_fields():
-    got = words(packet.start_npu(2, 0x104008000, 32, [0x500000001, 7], (11, 12)))
-    assert got == [1 | 16 << 12 | 20 << 23 | 3 << 28, 4, 0x04008000, 1, 32, 2, 11, 12, 3, 0, 0, 0, 0,
-                   1, 5, 7, 0]
+    """As XRT 2.25 sends them."""
+    code, save, restore = Placed(0x104008000, 32), Placed(0x4010000, 64), Placed(0x4018000, 96)
+    assert words(packet.start_npu(2, code)) == [0x3A007001, 4, 0x04008000, 1, 32, 0, 3, 0]
+    assert words(packet.start_npu_preempt(1, code, save, restore)) == [
+        0x3A80D001, 2, 0x04008000, 1, 0x4010000, 0, 0x4018000, 0, 32, 64, 96, 0, 3, 0]
+    assert words(packet.start_npu_elf(code, save, restore, 0x500000001)) == [
+        0x3B00D001, 0, 0x04008000, 1, 0x4010000, 0, 0x4018000, 0, 32, 64, 96, 0, 1, 5]
+    assert words(packet.start_npu_elf(code, Placed(), Placed())) == [
+        0x3B00D001, 0, 0x04008000, 1, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0]
 
 
 def test_chain_fields():
@@ -55,8 +62,13 @@ def test_chain_fields():
     lambda: packet.start_cu(0, 4096, 4, [1] * (packet.MAX_BUFFERS + 1)),
     lambda: packet.start_cu(0, 4096, 4, [1 << 64]),
     lambda: packet.start_cu(0, 4096, 4, [0]),
-    lambda: packet.start_npu(0, 4096, 4, [1] * 11),
-    lambda: packet.start_npu(0, 4096, 4, [], (0,) * 2000),
+    lambda: packet.start_npu(32, Placed(4096, 4)),
+    lambda: packet.start_npu(0, Placed(0, 4)),
+    lambda: packet.start_npu(0, Placed(4096, 1 << 32)),
+    lambda: packet.start_npu(0, Placed(4096, 4), 1 << 64),
+    lambda: packet.start_npu_preempt(0, Placed(4096, 4), Placed(), Placed(4096, 4)),
+    lambda: packet.start_npu_preempt(0, Placed(4096, 4), Placed(4096, 4), Placed()),
+    lambda: packet.start_npu_elf(Placed(), Placed(), Placed()),
     lambda: packet.chain([]),
     lambda: packet.chain([1] * (packet.chain_limit(26) + 1)),
     lambda: packet.header(32, 1),
@@ -71,7 +83,6 @@ def test_bounds_are_checked_before_the_driver_drops_it(call):
 
 def test_limits():
     assert packet.MAX_BUFFERS == 10
-    assert len(packet.start_npu(0, 4096, 4, [1] * 10)) == 4 * (1 + 1 + 4 + 25)
     assert packet.chain_limit(15) == 35
     assert len(packet.chain([1] * 35, 15)) <= packet.CMD_BYTES
 

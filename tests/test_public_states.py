@@ -219,7 +219,7 @@ TABLE: dict[str, dict[str, Row]] = {
 }
 INNER = {
     "Buffer": {"flush_for_start", "leak"}, "Kernel": {"prepare", "fill"},
-    "HwContext": {"finished", "give_up", "lend", "owner", "run", "settle", "submit"},
+    "HwContext": {"finished", "give_up", "lend", "owner", "preemption_scratch", "run", "settle", "submit"},
     "ContextPool": {"forget", "let_go", "load", "release", "shed_context", "shed_pdis", "unload"},
 }
 """What the binding's own files ask of each other, under the locks of those who ask."""

@@ -41,6 +41,7 @@ def emu(request, monkeypatch):
 @pytest.fixture
 def folder(tmp_path):
     pyxrt_files.write(tmp_path)
+    pyxrt_files.write_elfs(tmp_path)
     return tmp_path
 
 
@@ -141,14 +142,12 @@ def test_a_list_longer_than_one_chain(emu, folder):
     assert s.result()[0] == 60
 
 
-def test_sixteen_buffers_and_another_layout(emu, tmp_path):
-    """Arguments go where the metadata says: 37 words in mlir-aie's layout of 16 buffers, and a gap."""
-    arguments = [("opcode", 0, 8, 0), ("instr", 1, 8, 8), ("ninstr", 0, 4, 0x10)]
-    arguments += [(f"bo{n}", 1, 8, 0x14 + 8 * n) for n in range(16)]
-    xml = "".join(f'<arg name="{name}" addressQualifier="{kind}" id="{n}" size="{size:#x}" offset="{at:#x}"/>'
-                  for n, (name, kind, size, at) in enumerate(arguments))
-    text = (f'<project><kernel name="WIDE" type="dpu">{xml}<instance name="i"/></kernel></project>').encode()
-    data = writer.build([writer.PdiSpec(pdi(Family.COPY))], [writer.KernelSpec("WIDE", instance="i")])
+def with_metadata(path, name, arguments):
+    """Writes an xclbin whose kernel has arguments of (name, qualifier, size, offset) in its metadata."""
+    xml = "".join(f'<arg name="{arg}" addressQualifier="{kind}" id="{n}" size="{size:#x}" offset="{at:#x}"/>'
+                  for n, (arg, kind, size, at) in enumerate(arguments))
+    text = f'<project><kernel name="{name}" type="dpu">{xml}<instance name="i"/></kernel></project>'.encode()
+    data = writer.build([writer.PdiSpec(pdi(Family.COPY))], [writer.KernelSpec(name, instance="i")])
     read = Xclbin.read(data)
     section = read.section(2)
     assert section is not None
@@ -159,11 +158,17 @@ def test_sixteen_buffers_and_another_layout(emu, tmp_path):
                   if int.from_bytes(data[place:place + 4], "little") == 2)
     grown[header + 24:header + 40] = at.to_bytes(8, "little") + len(text).to_bytes(8, "little")
     grown[304:312] = len(grown).to_bytes(8, "little")
-    path = tmp_path / "wide.xclbin"
     path.write_bytes(grown)
+
+
+def test_sixteen_buffers_and_another_layout(emu, tmp_path):
+    """Arguments go where the metadata says: 37 words in mlir-aie's layout of 16 buffers, and a gap."""
+    arguments = [("opcode", 0, 8, 0), ("instr", 1, 8, 8), ("ninstr", 0, 4, 0x10)]
+    arguments += [(f"bo{n}", 1, 8, 0x14 + 8 * n) for n in range(16)]
+    with_metadata(tmp_path / "wide.xclbin", "WIDE", arguments)
     code = stream.copy(4096, 9)
     device = pyxrt.device(0)
-    kernel = pyxrt.kernel(pyxrt.hw_context(device, str(path)), "WIDE")
+    kernel = pyxrt.kernel(pyxrt.hw_context(device, str(tmp_path / "wide.xclbin")), "WIDE")
     insts = pyxrt.bo(device, len(code), pyxrt.bo.cacheable, 0)
     insts.write(code, 0)
     insts.sync(TO)
@@ -174,6 +179,26 @@ def test_sixteen_buffers_and_another_layout(emu, tmp_path):
     assert run.job.packet[8 + 0x14 + 120:] == buffers[15].address().to_bytes(8, "little")
     buffers[1].sync(FROM)
     assert buffers[1].map()[0] == 9
+
+
+@pytest.mark.parametrize("words", [False, True], ids=["bytes", "words"])
+def test_amds_own_layout(emu, tmp_path, words):
+    """DPU_PDI kernels: opcode 1, and the instructions at argument 5."""
+    names = ("ifm", "param", "ofm", "inter", "instruct")
+    arguments = [("opcode", 0, 8, 0), *((name, 1, 8, 8 + 8 * n) for n, name in enumerate(names)),
+                 ("nistruct", 0, 4, 0x30), ("mc", 1, 8, 0x34)]
+    with_metadata(tmp_path / "dpu.xclbin", "DPU_PDI_0", arguments)
+    code = stream.copy(4096, 9)
+    device = pyxrt.device(0)
+    kernel = pyxrt.kernel(pyxrt.hw_context(device, str(tmp_path / "dpu.xclbin")), "DPU_PDI_0")
+    insts = pyxrt.bo(device, len(code), pyxrt.bo.cacheable, kernel.group_id(5))
+    insts.write(code, 0)
+    insts.sync(TO)
+    ifm, param = (pyxrt.bo(device, 4096, pyxrt.bo.host_only, kernel.group_id(n)) for n in (1, 2))
+    run = kernel(1, ifm, param, None, None, insts, len(code) // (4 if words else 1), None)
+    assert run.wait() == pyxrt.ert_cmd_state.ERT_CMD_STATE_COMPLETED
+    param.sync(FROM)
+    assert bytes(param.map()[:8]) == b"\x09\0\0\0" * 2
 
 
 # -- better than XRT's
@@ -378,7 +403,7 @@ def test_user_pointers(monkeypatch):
 
 # -- every probe
 
-@pytest.mark.parametrize("name", [n for n in PROBES if "elf" not in n])
+@pytest.mark.parametrize("name", PROBES)
 def test_every_probe_is_answered(monkeypatch, folder, name):
     """No probe crashes or ends in an error of another kind than pyxrt has; what each answers is held to XRT's
     own in test_pyxrt_oracle.py, where that can be had."""

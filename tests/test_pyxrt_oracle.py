@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,7 @@ SAME_BUT_FOR_OUR_WORDS = {
 """Probes that end in the same exception, whose whole text is ours."""
 
 DIFFERENT = {
-    "names": "control code in ELF files is not read yet, and the vectors of kernels are plain lists; "
-             "install, installed and implementation are ours",
+    "names": "the vectors of kernels are plain lists; install, installed and implementation are ours",
     "load_xclbin": "registers the file; XRT's fails on every NPU",
     "xclbin_bad": "one text for every damaged file: XRT's differs by what it meets first",
     "info_host": "XRT's version is not claimed",
@@ -42,16 +42,16 @@ DIFFERENT = {
     "call_time_out": "TIMEOUT, as documented; XRT's shim drops the wait's result",
     "call_dropped": "a run dropped in flight is left to its context; XRT aborts the process",
     "run_of_empty": "an error; XRT crashes",
+    "part_set_past": "an error; XRT crashes",
     "list_other_context": "an error; XRT takes a run of another context and would start it in this one",
-    "elf_missing": "control code in ELF files is not read yet",
-    "elf_bad": "control code in ELF files is not read yet",
-    "elf_int": "control code in ELF files is not read yet",
 }
 """Probe -> why the two are meant to differ."""
 
 PACKETS = ("call", "call_words", "call_nones", "call_sub", "call_sub_of_big", "call_too_many", "call_fail",
            "run_result", "run_again", "list_one", "list_result", "list_same_twice", "list_again",
-           "list_thirty")
+           "list_thirty", "full_run", "full_again", "full_eight", "full_sub", "full_instances",
+           "full_scratchpad", "full_packets", "full_list_again", "context_elf_added", "part_run", "part_call",
+           "part_zeros", "pre_run", "pre_two", "part_list")
 """Probes whose packets are compared."""
 
 
@@ -59,9 +59,14 @@ PACKETS = ("call", "call_words", "call_nones", "call_sub", "call_sub_of_big", "c
 def theirs() -> list[str]:
     """The command line's beginning for a script under XRT's module."""
     try:
-        tree = debs.xrt_tree(debs.cache_dir())
+        return debian()
     except debs.Unavailable as reason:
         pytest.skip(f"no XRT from Debian's archive: {reason}")
+
+
+def debian() -> list[str]:
+    """As :func:`theirs`. Raises Unavailable without an archive."""
+    tree = debs.xrt_tree(debs.cache_dir())
     libraries = tree / "usr/lib/x86_64-linux-gnu"
     modules = f"{tree}/usr/lib/python3/dist-packages:{tree}/usr/lib/python3.13/lib-dynload"
     return ["env", f"LD_LIBRARY_PATH={libraries}", f"PYTHONHOME={tree}/usr", f"PYTHONPATH={modules}",
@@ -92,10 +97,47 @@ def run(folder: Path, name: str, python: list[str],
     return found, packets.read_text()
 
 
+def assembler(theirs: list[str]) -> Callable[[str, Path, Path], None]:
+    """Makes ELF files with XRT's own aiebu-asm."""
+
+    def assemble(target: str, source: Path, to: Path) -> None:
+        python = theirs.index(next(each for each in theirs if "ld-linux" in each))
+        tool = str(Path(theirs[-1]).with_name("aiebu-asm"))
+        subprocess.run([*theirs[:python + 1], tool, "-t", target, "-c" if target == "aie2txn" else "-j",
+                        str(source), "-o", str(to)], check=True, capture_output=True, timeout=60)
+
+    return assemble
+
+
 def both(folder: Path, theirs: list[str], *probes: str) -> list[tuple[dict[str, Any], str]]:
     pyxrt_files.write(folder)
+    pyxrt_files.write_elfs(folder, assembler(theirs))
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(lambda side: run(folder, *side, probes), (("xrt", theirs), ("ours", OURS))))
+
+
+def times(folder: Path, theirs: list[str], loops: int) -> str:
+    """What calls cost in both modules, a line each."""
+    pyxrt_files.write(folder)
+    pyxrt_files.write_elfs(folder)
+    found = []
+    for python in (theirs, OURS):
+        ended = subprocess.run(
+            [sys.executable, "-m", "amdxdna", "emulate", "--", *python,
+             str(SIDE.with_name("pyxrt_times.py")), str(folder), str(loops)],
+            cwd=ROOT, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL,
+            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"})
+        assert ended.returncode == 0, ended.stderr[-2000:]
+        found.append(json.loads(ended.stdout))
+    xrt, ours = found
+    assert xrt.keys() == ours.keys() and all(value > 0 for each in found for value in each.values())
+    return "\n".join(f"{name:20} XRT {xrt[name]:8.2f} us    ours {ours[name]:8.2f} us" for name in xrt)
+
+
+def test_what_calls_cost(theirs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = times(tmp_path, theirs, 20)
+    with capsys.disabled():
+        print("\n" + told)
 
 
 @pytest.fixture(scope="module")

@@ -43,10 +43,20 @@ def test_what_the_binding_packs(count: int) -> None:
     assert (found["opcode"], found["cu_mask"]) == ("START_CU", 4)
     assert found["instructions"] == {"address": "0x4008000", "bytes": 640}
     assert [int(buffer["address"], 16) for buffer in found["buffers"]] == buffers
-    npu = packets.decode(packet.start_npu(0, 0x4008000, 640, buffers, (7, 8)), nowhere, unreadable)
-    assert (npu["opcode"], npu["properties"]) == ("START_NPU", ["0x00000007", "0x00000008"])
-    assert npu["instructions"] == {"address": "0x4008000", "bytes": 640}
-    assert [int(buffer["address"], 16) for buffer in npu["buffers"]] == buffers
+
+
+def test_what_the_binding_packs_for_control_code() -> None:
+    code = packet.Placed(0x4008000, 640)
+    save, restore = packet.Placed(0x4010000, 8), packet.Placed(0x4018000, 9)
+    npu = packets.decode(packet.start_npu(0, code), nowhere, unreadable)
+    assert npu == {"opcode": "START_NPU", "state": "NEW", "words": 7, "cu_mask": 1, "arguments": [
+        "0x00000003", "0x00000000"], "instructions": {"address": "0x4008000", "bytes": 640}}
+    for data, name, mask in ((packet.start_npu_preempt(0, code, save, restore), "START_NPU_PREEMPT", 1),
+                             (packet.start_npu_elf(code, save, restore), "START_NPU_PREEMPT_ELF", 0)):
+        found = packets.decode(data, nowhere, unreadable)
+        assert (found["opcode"], found["cu_mask"], found["properties"]) == (name, mask, 0)
+        assert found["instructions"] == {"address": "0x4008000", "bytes": 640}
+        assert found["restore"] == {"address": "0x4018000", "bytes": 9}
 
 
 def test_chain() -> None:
@@ -100,7 +110,7 @@ def test_health_in_words() -> None:
 def test_fuzz(seed: int) -> None:
     rng = random.Random(seed)
     good = [packet.start_cu(0, 0x4000000, 24, [1, 2]), packet.chain([5, 6]),
-            packet.start_npu(0, 1, 2, [3], (4,))]
+            packet.start_npu(0, packet.Placed(1, 2))]
     for _ in range(500):
         data = bytearray(rng.choice(good).ljust(rng.choice((64, 256, 4096)), b"\0"))
         for _ in range(rng.randrange(1, 8)):

@@ -1,8 +1,7 @@
 """XRT's Python module `pyxrt`, on this binding: existing NPU programs run unchanged, without XRT.
 
 :func:`install` makes ``import pyxrt`` give this module; ``python -m amdxdna pyxrt -- script.py`` does so for
-one program. The interface is that of XRT 2.25's module, what it answers measured on that. Control code in ELF
-files (`elf`, `module`, `program`) is not read yet: those names are absent, which programs test for.
+one program. The interface is that of XRT 2.25's module, what it answers measured on that.
 """
 
 from __future__ import annotations
@@ -16,8 +15,10 @@ from amdxdna.pyxrt.buffers import bo
 from amdxdna.pyxrt.calls import incompatible
 from amdxdna.pyxrt.contexts import hw_context
 from amdxdna.pyxrt.devices import device, enumerate_devices
+from amdxdna.pyxrt.elfs import elf, program
 from amdxdna.pyxrt.enums import ert_cmd_state, xclBOSyncDirection, xrt_info_device, xrt_msg_level
 from amdxdna.pyxrt.kernels import kernel, run
+from amdxdna.pyxrt.modules import module
 from amdxdna.pyxrt.runlists import runlist
 from amdxdna.pyxrt.uuids import uuid
 from amdxdna.pyxrt.xclbins import xclbin
@@ -32,10 +33,10 @@ _TOLD = 4
 """The least grave level that is shown, as in XRT's own default."""
 
 __all__ = [
-    "XCL_BO_FLAGS_NONE", "alert", "bo", "critical", "debug", "device", "emergency", "enumerate_devices",
-    "error", "ert_cmd_state", "ext", "hw_context", "implementation", "info", "install", "installed",
-    "kernel", "log_message", "notice", "run", "runlist", "uuid", "warning", "xclBOSyncDirection", "xclbin",
-    "xrt_info_device", "xrt_msg_level",
+    "XCL_BO_FLAGS_NONE", "alert", "bo", "critical", "debug", "device", "elf", "emergency",
+    "enumerate_devices", "error", "ert_cmd_state", "ext", "hw_context", "implementation", "info", "install",
+    "installed", "kernel", "log_message", "module", "notice", "program", "run", "runlist", "uuid", "warning",
+    "xclBOSyncDirection", "xclbin", "xrt_info_device", "xrt_msg_level",
 ]
 
 

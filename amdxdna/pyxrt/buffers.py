@@ -67,6 +67,13 @@ class bo:
         self._memory = buffer.memory()[:size]
         self._root, self._at = buffer, 0
 
+    @classmethod
+    def over(cls, buffer: Buffer) -> bo:
+        """One over a buffer of the binding's."""
+        made = cls.__new__(cls)
+        made._own(buffer, buffer.nbytes)
+        return made
+
     def _part(self, parent: bo, size: int, offset: int) -> None:
         size, offset = int(size), int(offset)
         if offset + size > parent._size:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes as _ctypes
 from typing import Any as _Any
 
 from amdxdna.buffer import PAGE as _PAGE
@@ -15,11 +14,11 @@ from amdxdna.pyxrt.calls import text as _text
 from amdxdna.pyxrt.calls import translated as _translated
 from amdxdna.pyxrt.contexts import hw_context as _hw_context
 from amdxdna.pyxrt.devices import device as _device
+from amdxdna.pyxrt.elfs import CAPSULE as _CAPSULE
+from amdxdna.pyxrt.elfs import address_of as _address_of
 from amdxdna.pyxrt.enums import Enumeration as _Enumeration
 from amdxdna.pyxrt.enums import enumeration as _enumeration
-
-_pointer = _ctypes.pythonapi.PyCapsule_GetPointer
-_pointer.argtypes, _pointer.restype = [_ctypes.py_object, _ctypes.c_char_p], _ctypes.c_void_p
+from amdxdna.pyxrt.modules import module as _module
 
 
 @_enumeration("pyxrt.ext", none=0, read=1, write=2, read_write=3, local=0, shared=4, process=8, hybrid=16)
@@ -40,7 +39,7 @@ local, shared, process, hybrid = access_mode(0), access_mode(4), access_mode(8),
 
 _OWNER = ("", lambda value: isinstance(value, _device))
 _OF_CONTEXT = ("", lambda value: isinstance(value, _hw_context))
-_CAPSULE = ("", lambda value: type(value).__name__ == "PyCapsule")
+_MODULE = ("module", lambda value: isinstance(value, _module))
 _BYTES, _ACCESS = ("", _SIZE), ("", lambda value: isinstance(value, access_mode))
 
 
@@ -58,21 +57,26 @@ class bo(_bo):
         if form > 1:
             self._make(opened, int(values[1]), int(_bo.host_only))
             return
-        address, size = _pointer(values[1], None), int(values[2])
-        if not address or not size:
+        address, size = _address_of(values[1]), int(values[2])
+        if not size:
             _refuse("a user pointer needs an address and a size")
         with _translated():
             self._own(opened.wrap(address, -(-size // _PAGE) * _PAGE), size)
 
 
 class kernel(_kernels.kernel):
-    """A kernel of control code in an ELF file, which this module does not read."""
+    """A kernel of control code in ELF files: the context's own, or a module for an xclbin's kernel."""
 
     __module__ = "pyxrt.ext"
 
-    def __init__(self, *args: _Any) -> None:
-        _select("__init__", args, {}, (_OF_CONTEXT, ("", _text)))
-        _refuse("this context has no ELF file with control code: use pyxrt.kernel for an xclbin's kernels")
+    def __init__(self, *args: _Any, **keywords: _Any) -> None:
+        form, values = _select(
+            "__init__", args, keywords, (("hwctx", _OF_CONTEXT[1]), _MODULE, ("name", _text)),
+            (("hwctx", _OF_CONTEXT[1]), ("name", _text)))
+        if form == 0:
+            self._open(values[0], values[2], values[1])
+        else:
+            self._open_elf(values[0], values[1])
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""`pyxrt.kernel` and `pyxrt.run`, of the flow with an xclbin and an instruction stream."""
+"""`pyxrt.kernel` and `pyxrt.run`: kernels of an xclbin, with or without control code in an ELF file."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from struct import Struct
 from typing import Any
 
 from amdxdna import packet
+from amdxdna.controlcode import ControlCode, ControlKernel
 from amdxdna.errors import CommandFailed, CommandTimeout, WaitTimeout
 from amdxdna.packet import State
 from amdxdna.pyxrt.buffers import bo
 from amdxdna.pyxrt.calls import INT, incompatible, refuse, select, text, translated, whole
 from amdxdna.pyxrt.contexts import hw_context
 from amdxdna.pyxrt.devices import device
+from amdxdna.pyxrt.elfs import elf
 from amdxdna.pyxrt.enums import Enumeration, enumeration, ert_cmd_state
+from amdxdna.pyxrt.modules import module
 from amdxdna.pyxrt.uuids import uuid
 from amdxdna.restart import Restartable
 
+_NPU_WORDS, _PREEMPT_WORDS = 7, 13
+"""Of packets for control code, behind the header; the last two are the first argument."""
 _HEAD = 8
 """Bytes of a packet before the register map: header and CU mask."""
 _NO_BANK = 0xFFFF
@@ -45,6 +50,10 @@ class kernel:
     __module__ = "pyxrt"
     cu_access_mode = _CuAccessMode
     exclusive, shared, none = _CuAccessMode(0), _CuAccessMode(1), _CuAccessMode(2)
+    _code: ControlKernel | None = None
+    _banks: dict[int, int | None] | None
+    _places: tuple[tuple[int, int], ...]
+    """Of each argument, its byte in the packet and its size there."""
 
     def __init__(self, *args: Any) -> None:
         form, values = select("__init__", args, {}, (_CONTEXT, _NAME), _OF_DEVICE,
@@ -56,12 +65,15 @@ class kernel:
         else:
             self._open(values[0], values[1])
 
-    def _open(self, context: hw_context, name: str) -> None:
-        """Finds the compute unit of ``KERNEL`` or ``KERNEL:{INSTANCE,...}``."""
+    def _open(self, context: hw_context, name: str, code: module | None = None) -> None:
+        """Finds the compute unit of ``KERNEL`` or ``KERNEL:{INSTANCE,...}``; `code`: what runs on it."""
         base, colon, instance = name.partition(":")
         self._context = context.context
         self._owner = context
         file = context.file
+        if code is not None and code.elf.read.columns is not None:
+            refuse("Invalid API called for xrt::kernel creation, xrt::module passed is created using full "
+                   "ELF")
         found = file.metadata.kernel(base)
         if found is None:
             refuse(f"No such kernel '{base}'", errno.EINVAL)
@@ -79,10 +91,31 @@ class kernel:
         at = {each.index: each for each in found.arguments}
         self._places = tuple((_HEAD + at[n].offset, min(at[n].size, 8)) if n in at else (0, 0)
                              for n in range(max(at, default=-1) + 1))
+        self._names = tuple(at[n].name if n in at else "" for n in range(len(self._places)))
         with translated():
             self._packet = packet.register_map(units[0], found.map_words)
+        if code is not None:
+            self._control(code.elf, "", units[0])
         ip = next((n for n, each in enumerate(file.metadata.ips) if each == cus[units[0]].name), -1)
         self._banks = {each.index: file.metadata.bank(ip, each.index) for each in found.arguments}
+
+    def _open_elf(self, context: hw_context, name: str) -> None:
+        """Finds the control code of ``KERNEL`` or ``KERNEL:INSTANCE`` in the context's ELF files."""
+        file, full_name = context.control_code(name)
+        self._context, self._owner = context.context, context
+        self._banks = None
+        # XRT's names; the files name arguments by their index.
+        count = file.read.kernels[name.partition(":")[0]].arguments
+        self._places = ((0, 0),) * count
+        self._names = tuple(f"argv{n}" for n in range(count))
+        self._control(file, full_name, None)
+
+    def _control(self, file: elf, name: str, cu: int | None) -> None:
+        """Runs take control code, in which all arguments are but the first, which the packet has too."""
+        with translated():
+            self._code = ControlKernel(self._context, file.read, name, cu)
+        end = 4 * (1 + _NPU_WORDS if self._code.opcode == packet.START_NPU else 1 + _PREEMPT_WORDS)
+        self._places = ((end - 8, 8), *((0, 0) for _ in self._places[1:])) if self._places else ()
 
     def __call__(self, *args: Any) -> run:
         made = run(self)
@@ -95,6 +128,8 @@ class kernel:
         """The memory bank of an argument, with the context's number."""
         if not INT(argument):
             incompatible("group_id", self, argument)
+        if self._banks is None:
+            refuse("a kernel of an ELF file has no memory banks: use pyxrt.ext.bo")
         bank = self._banks.get(index(argument))
         return (_NO_BANK if bank is None else bank & _NO_BANK) | self._context.handle << 16
 
@@ -116,8 +151,13 @@ class run:
         """How often it is on a runlist."""
         self._marked: ert_cmd_state | None = None
         self._bos: dict[int, bo] = {}
+        self._code: ControlCode | None = None
         with translated():
-            self._job = Restartable(args[0]._context, args[0]._packet)
+            words = args[0]._packet if args[0]._code is None else b""
+            if args[0]._code is not None:
+                self._code = args[0]._code.load()
+                words = self._code.packet()
+            self._job = Restartable(args[0]._context, words)
 
     @property
     def job(self) -> Restartable:
@@ -139,6 +179,11 @@ class run:
 
     def _set(self, job: Restartable, place: int, value: Any) -> None:
         offset, size = self._places[place]
+        if self._code is not None and self._kernel is not None:
+            if job.in_flight:
+                refuse("xrt::run::set_arg called while command is still in progress")
+            number = value._address if isinstance(value, bo) else index(value) & 0xFFFFFFFF
+            self._code.set(place, self._kernel._names[place], number)
         if isinstance(value, bo):
             job.packet[offset:offset + size] = _ADDRESS.pack(value._address)[:size]
             self._bos[place] = value
@@ -155,7 +200,13 @@ class run:
 
     def buffers(self) -> list[Any]:
         """The binding's buffers that a start touches."""
-        return [each.buffer for each in self._bos.values()]
+        own = () if self._code is None else self._code.buffers
+        return [*(each.buffer for each in self._bos.values()), *own]
+
+    def prepare(self) -> None:
+        """Shows the NPU what has changed in the control code. About to be started."""
+        if self._code is not None:
+            self._code.flush()
 
     def start(self) -> None:
         """Submits it. Raises RuntimeError while it is in flight, or on a runlist."""
@@ -165,6 +216,7 @@ class run:
         if job.in_flight:
             refuse("bad command state, can't launch")
         with translated():
+            self.prepare()
             job.start(self.buffers())
 
     def wait(self, *timeout: Any) -> ert_cmd_state:
@@ -212,9 +264,14 @@ class run:
         return ert_cmd_state(int(self._job.state)) if self._marked is None else self._marked
 
     def get_ctrl_scratchpad_bo(self) -> bo:
-        """The control scratchpad, which only control code in ELF files has."""
+        """The control scratchpad, as the NPU left it. Raises RuntimeError for control code without one."""
         _ = self.job
-        refuse("No module associated with run object", errno.EINVAL)
+        if self._code is None:
+            refuse("No module associated with run object", errno.EINVAL)
+        if self._code.scratchpad is None:
+            refuse("Control scratchpad memory is not present\n")
+        self._code.scratchpad.from_device()
+        return bo.over(self._code.scratchpad)
 
     def add_callback(self, *args: Any) -> None:
         """Nothing that XRT's own module can be called with either."""

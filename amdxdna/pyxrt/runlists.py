@@ -65,6 +65,8 @@ class runlist:
                     default=0)
         step = min(_MOST, packet.chain_limit(words))
         with translated():
+            for member in self._runs:
+                member.prepare()
             for first in range(0, len(self._runs), step):
                 members = self._runs[first:first + step]
                 chain = RestartableChain([each.job for each in members])

@@ -13,8 +13,9 @@ from amdxdna import insts as instructions
 from amdxdna import pdi as images
 from amdxdna._native import ffi
 from amdxdna.cli import insts as listing
+from amdxdna.elf import ControlElf
 from amdxdna.emu.kernels import families, stream
-from amdxdna.errors import BadXclbin
+from amdxdna.errors import BadElf, BadXclbin
 from amdxdna.pdi import drawing, summary
 from amdxdna.trace import fields, packets
 from amdxdna.xclbin import Xclbin, metadata
@@ -145,6 +146,36 @@ def elf(folder: Path) -> Ready:
         (),
         (lambda: far(1 << 63), lambda: far((1 << 64) - 1), lambda: far((1 << 63) - 64)),
     )
+
+
+def control_code(folder: Path) -> Ready:
+    """Control code in ELF files, as it is loaded for a run: kernels, code, places to patch."""
+    from tests import control_code as files
+
+    program = stream.copy(4096, 1)
+    part = files.carrier(program, preempt=True, packets=bytes(64), save=bytes(32), restore=bytes(32))
+    part.places.append(("4", ".ctrldata", 16, files.PACKET, 0, 0))
+    whole = files.carrier(program, full=True, pdi=1, scratchpad=256)
+    kernels = {"main": (3, {"seq": whole, "two": whole}), "more": (2, {"seq": whole})}
+    originals = [
+        files.full(kernels, {1: bytes(64)}, wide=wide) for wide in (False, True)
+    ] + [files.partial(part, wide=wide, abi_version=version) for wide, version in ((False, 1), (True, 2))]
+
+    def parse(data: bytes) -> None:
+        elf = ControlElf(data)
+        assert elf.scratchpad <= 64 << 20 and (elf.columns or 1) <= 128
+        room = 0
+        for name in elf.names:
+            code = elf.code(name)
+            room += sum(map(len, code.parts.values()))
+            for (_, part), places in code.patches.items():
+                for place in places:
+                    value = place.value(0x7F0012345678)
+                    assert len(value) == len(place.original)
+                    assert place.at + len(value) <= len(code.parts[part])
+        assert room <= len(data)
+
+    return Ready(parse, partial(_edited, originals), (BadElf,))
 
 
 def emulator_stream(folder: Path) -> Ready:

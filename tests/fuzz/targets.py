@@ -24,6 +24,7 @@ TARGETS: dict[str, Callable[[Path], Ready]] = {
     "family": binaries.family,
     "insts": binaries.insts,
     "elf": binaries.elf,
+    "control-code": binaries.control_code,
     "stream": binaries.emulator_stream,
     "packet": binaries.packet,
     "records": binaries.records,

@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from amdxdna.elf import ControlElf
+from amdxdna.elf.control import RESTORE, SAVE, TEXT
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.npu import Slot
 from amdxdna.emu.pci.function import Npu2Function
 from amdxdna.emu.xclbins import xclbin_bytes
+from tests import pyxrt_files
 
 from . import debs, guest, xrt_side
 from .image import CHECKOUT
@@ -21,6 +24,7 @@ from .python_root import APP, PythonRoot, loaded_by
 
 MEMORY = "1500M"
 PROGRAM = stream.copy(4 * xrt_side.WORDS, 1)
+ELFS = pyxrt_files.elf_files()
 AGENT = f"PYTHONPATH=/{APP} python3.13 -B -s -m {guest.AGENT}"
 
 
@@ -32,6 +36,8 @@ def machine(rig: debs.Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     archive.link("lib64", "usr/lib64")
     archive.tree(tree, wanted=lambda path: not path.startswith(("usr/share", "usr/sbin", "etc")))
     archive.file("copy.xclbin", xclbin_bytes("copy"))
+    for name, data in ELFS.items():
+        archive.file(f"{name}.elf", data)
     root = PythonRoot(archive)
     for path in loaded_by([guest.AGENT, "tests.vm.xrt_side", "amdxdna.device", "amdxdna.xclbin"],
                           CHECKOUT).files.values():
@@ -72,6 +78,86 @@ class Recorder:
                     return words
                 at = data.find(payload, at + 4)
         raise AssertionError("no packet with this payload is in the guest's buffers")
+
+
+@dataclass
+class CodeRecorder:
+    """The commands for control code that reach the firmware, with the code that they name."""
+
+    function: Npu2Function
+    found: list[tuple[Slot, dict[str, bytes]]] = field(default_factory=list)
+
+    def __call__(self, context: int, slots: list[Slot]) -> None:
+        npu = self.function.firmware.npu
+        assert npu is not None
+        for slot in slots:
+            named = {TEXT: (slot.instructions, slot.instruction_bytes), SAVE: (slot.save, slot.save_bytes),
+                     RESTORE: (slot.restore, slot.restore_bytes)}
+            self.found.append((slot, {part: npu.read(context, *place)
+                                      for part, place in named.items() if place[1]}))
+
+
+@pytest.fixture(scope="module")
+def control(machine: guest.Machine) -> dict[str, tuple[dict[str, Any], CodeRecorder]]:
+    """Both modules' runs of control code in ELF files."""
+    done = {}
+    for side in ("xrt", "ours"):
+        machine.rebind()
+        recorder = CodeRecorder(machine.function)
+        machine.function.firmware.observer = recorder
+        answer = machine.request("call", target="tests.vm.xrt_side:control_code", arguments={"side": side},
+                                 timeout=240)
+        machine.function.firmware.observer = None
+        assert "error" not in answer.value, answer.value["error"]
+        guest.check_log(answer.log)
+        done[side] = answer.value["result"], recorder
+    return done
+
+
+def test_control_code_gives_the_same_results(
+        control: dict[str, tuple[dict[str, Any], CodeRecorder]]) -> None:
+    (theirs, _), (mine, _) = control["xrt"], control["ours"]
+    assert list(mine) == [*xrt_side.FULL, *xrt_side.PARTIAL]
+    for name, run in mine.items():
+        assert run["state"] == theirs[name]["state"] == "ert_cmd_state.ERT_CMD_STATE_COMPLETED"
+        assert run["result"] == theirs[name]["result"]
+    # "full" reads from the second word on, and writes from the third on.
+    words = struct.unpack("<16I", xrt_side.source()[:64])
+    expected = [words[0], words[1], *((word + 1) & 0xFFFFFFFF for word in words[1:15])]
+    assert mine["full"]["result"] == struct.pack("<16I", *expected).hex()
+
+
+def test_control_code_is_patched_the_same(
+        control: dict[str, tuple[dict[str, Any], CodeRecorder]]) -> None:
+    """Byte for byte: arguments' addresses where the file has places for them, all else as the file."""
+    kinds = {}
+    for side, (runs, recorder) in control.items():
+        slots = dict(zip(runs, recorder.found, strict=True))
+        kinds[side] = [(slot.type, slot.cu, len(slot.args), slot.instruction_bytes, slot.save_bytes,
+                        slot.restore_bytes, slot.properties) for slot, _ in slots.values()]
+        for name, (_, parts) in slots.items():
+            elf = ControlElf(ELFS[name])
+            code = elf.code({"main": "main:seq"}.get(instance := xrt_side.FULL.get(name, ""), instance))
+            assert parts.keys() == code.parts.keys() - {".ctrldata"}
+            addresses = {str(index + (0 if elf.kernels else 3)): address
+                         for index, address in enumerate(runs[name]["addresses"])}
+            for part, data in parts.items():
+                expected = bytearray(code.parts[part])
+                for (symbol, of), places in code.patches.items():
+                    for place in places if of == part else ():
+                        end = place.at + len(place.original)
+                        # What is no argument's is the library's own buffer, wherever it lies.
+                        expected[place.at:end] = place.value(addresses[symbol]) if symbol in addresses \
+                            else data[place.at:end]
+                assert data == bytes(expected), (side, name, part)
+    assert kinds["ours"] == kinds["xrt"]
+
+
+def test_control_scratchpads_as_user_pointers(machine: guest.Machine) -> None:
+    """As IRON makes them, over the scratchpad's mapping: the emulated driver answers as Linux's."""
+    answer = machine.request("call", target="tests.vm.xrt_side:heap_pointer", arguments={})
+    assert "error" not in answer.value, answer.value["error"]
+    assert answer.value["result"] == xrt_side.heap_pointer("emu:quiet,threads=1")
 
 
 def run(machine: guest.Machine, side: str) -> tuple[dict[str, Any], Recorder]:

@@ -61,6 +61,68 @@ def ours(stream: str) -> dict[str, Any]:
                 "result": bytes(buffers[1].memory()).hex()}
 
 
+FULL = {"full": "main:seq", "scratch": "main", "many": "main", "packets": "main:seq", "two": "main:turn"}
+"""ELF files with the kernel instance to run, whose buffers are all the arguments."""
+PARTIAL = ("part", "pre")
+
+
+def control_code(side: str) -> dict[str, Any]:
+    """Runs control code of ELF files through one pyxrt: state, result and argument addresses of each."""
+    if side == "xrt":
+        import pyxrt
+    else:
+        from amdxdna import pyxrt  # type: ignore[no-redef]
+
+    device = pyxrt.device(0)
+    to_device = pyxrt.xclBOSyncDirection.XCL_BO_SYNC_BO_TO_DEVICE
+    from_device = pyxrt.xclBOSyncDirection.XCL_BO_SYNC_BO_FROM_DEVICE
+    found: dict[str, Any] = {}
+
+    def run(name: str, kernel: Any, count: int, first: int) -> None:
+        buffers = [pyxrt.ext.bo(device, 2 * len(source())) for _ in range(count)]
+        for buffer in buffers:
+            buffer.write(source() * 2, 0)
+            buffer.sync(to_device)
+        made = pyxrt.run(kernel)
+        for index, buffer in enumerate(buffers):
+            made.set_arg(first + index, buffer)
+        if first:
+            made.set_arg(0, OPCODE)
+        made.start()
+        state = str(made.wait())
+        buffers[1].sync(from_device)
+        found[name] = {"state": state, "addresses": [buffer.address() for buffer in buffers],
+                       "result": bytes(buffers[1].map()[:64]).hex()}
+
+    for name, instance in FULL.items():
+        context = pyxrt.hw_context(device, pyxrt.elf(f"/{name}.elf"))
+        run(name, pyxrt.ext.kernel(context, instance), 8 if name == "many" else 2, 0)
+        del context
+    xclbin = pyxrt.xclbin(XCLBIN)
+    device.register_xclbin(xclbin)
+    context = pyxrt.hw_context(device, xclbin.get_uuid())
+    for name in PARTIAL:
+        module = pyxrt.module(pyxrt.elf(f"/{name}.elf"))
+        run(name, pyxrt.ext.kernel(context, module, "MLIR_AIE"), 2, 3)
+    return found
+
+
+def heap_pointer(node: str = NODE) -> Any:
+    """A user-pointer BO over a DEV buffer's memory: the errno, or whether it is that memory."""
+    from amdxdna import Device
+    from amdxdna.errors import XdnaError
+
+    with Device.open(node) as device:
+        buffer = device.alloc(8192, "dev")
+        buffer.write(bytes(8192))
+        try:
+            over = device.wrap(buffer.host_address, 4096)
+        except XdnaError as error:
+            return error.errno
+        over.write(b"heap")
+        return buffer.read(0, 4) == b"heap"
+
+
 def info() -> dict[str, Any]:
     """What our device query says."""
     from amdxdna import Device

@@ -78,6 +78,8 @@ class Context:
         self._clock = clock
         self._wait = 0.0, 0.0
         """When the last wait of a command (hang, delay, injected fault) began, and when it is over."""
+        self.loaded: int | None = None
+        """Family of the PDI that control code has loaded."""
         self.slot_index = 0
         self.stream: tuple[int, bytes] = (0, b"")
         """Device address and bytes of the stream being executed, for the health report."""

@@ -26,6 +26,7 @@ from typing import NamedTuple, Protocol
 from amdxdna._native import ffi
 from amdxdna.emu import kernels
 from amdxdna.emu.faults import Faults
+from amdxdna.emu.kernels import transaction
 from amdxdna.emu.npu.context import Context, Reply
 from amdxdna.emu.npu.memory import BadAddress, Memory
 from amdxdna.emu.npu.slot import Slot
@@ -143,7 +144,7 @@ def _known(npu: Executor, context: Context, slot: Slot, stamp: object) -> Comman
     if found is not None and stamp is not None and found.stamp == stamp and _same(found):
         return found
     status, program, family = npu.fetch(context, slot)
-    if status:
+    if status or transaction.is_transaction(program):
         return None
     prepared: kernels.Prepared | kernels.Result | None = None
     with contextlib.suppress(BadAddress):

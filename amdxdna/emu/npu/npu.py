@@ -13,6 +13,7 @@ from amdxdna._native import ffi
 from amdxdna.emu import identity, kernels
 from amdxdna.emu.faults import Fault, Faults
 from amdxdna.emu.kernels import stream as streams
+from amdxdna.emu.kernels import transaction
 from amdxdna.emu.kernels.families import PDI_BYTES
 from amdxdna.emu.npu import lend
 from amdxdna.emu.npu.context import Chunk, Context, Cu, Done, Reply
@@ -318,18 +319,21 @@ class Npu:
         most = MAX_MAP_WORDS if slot.type == SlotType.START_CU else MAX_ARGUMENT_WORDS
         if not SlotType.START_CU <= slot.type <= SlotType.ELF or len(slot.args) > most:
             return Status.INVALID_COMMAND, b"", 0
+        own = slot.type == SlotType.ELF and not context.cus
         cu = 0 if slot.type == SlotType.ELF else slot.cu
-        if cu >= len(context.cus):
+        if cu >= len(context.cus) and not own:
             return Status.INVALID_PARAM, b"", 0
         address, size = slot.stream()
         if not 0 < size <= MAX_STREAM:
             return Status.INVALID_INSTRUCTION, b"", 0
-        kernel = context.cus[cu]
-        family = kernel.family if kernel.family is not None else self._load(context, kernel)
-        if family is None:
+        family = context.loaded if own else self._family(context, context.cus[cu])
+        if family is None and not own:
             return Status.PDI_LOAD_FAILED, b"", 0
         program = self._stream(context, address, size)
-        return (Status.INVALID_INSTRUCTION if len(program) % 4 else Status.OK), program, family
+        if family is None and not transaction.is_transaction(program):
+            self.log(f"context {context.id}: control code that loads no PDI")
+            return Status.PDI_LOAD_FAILED, b"", 0
+        return (Status.INVALID_INSTRUCTION if len(program) % 4 else Status.OK), program, family or 0
 
     def _stream(self, context: Context, address: int, size: int) -> bytes:
         """The instruction stream at `address`, whose size a command gives as `size`.
@@ -338,15 +342,18 @@ class Npu:
         hardware: what counts is what the stream's own header says.
         """
         program = self._read(context, address, size)
-        if streams.own_bytes(program) == -1 and 4 * size <= MAX_STREAM:
+        own = _own_bytes(program)
+        if (own == -1 or own > size) and 4 * size <= MAX_STREAM:
             with contextlib.suppress(BadAddress):
                 whole = self._read(context, address, 4 * size)
-                if streams.own_bytes(whole) == 4 * size:
+                if _own_bytes(whole) == 4 * size:
                     return whole
         return program
 
     def execute(self, context: Context, slot: Slot, program: bytes, family: int) -> int:
         """Runs a command of which stream and family are known. Raises BadAddress."""
+        if transaction.is_transaction(program):
+            return self._transaction(context, slot, program, family)
         prepared = kernels.prepare(program, family, self.operands(context, slot))
         return self.run(context, slot, program, prepared)
 
@@ -361,9 +368,37 @@ class Npu:
             self.log(f"context {context.id}: {result.message}")
         return result.status
 
+    def _transaction(self, context: Context, slot: Slot, program: bytes, family: int) -> int:
+        """Runs the kernels that a transaction carries, one after the other; the first failure's status."""
+        self.executed += 1
+        context.stream = (slot.stream()[0], program)
+        try:
+            steps = transaction.parse(program)
+        except streams.StreamError as error:
+            self.log(f"context {context.id}: {error}")
+            return kernels.INVALID
+        for step in steps:
+            if step.pdi:
+                try:
+                    family = int(kernels.family_of(self._read(context, step.pdi, PDI_BYTES)))
+                except kernels.UnknownPdi as error:
+                    self.log(f"context {context.id}: {error}")
+                    return Status.PDI_LOAD_FAILED
+                context.loaded = family
+            operands = self._operands(context, step.addresses(slot.buffers()))
+            result = kernels.prepare(step.program, family, operands).run(
+                threads=self.threads, instant=self.instant, wait=context.wait)
+            if result.status:
+                self.log(f"context {context.id}: {result.message}")
+                return result.status
+        return Status.OK
+
     def operands(self, context: Context, slot: Slot) -> list[kernels.Operand]:
         """What resolves each buffer of a command. Raises BadAddress, which names the argument."""
-        return [partial(self._operand, context, index, buffer) for index, buffer in enumerate(slot.buffers())]
+        return self._operands(context, slot.buffers())
+
+    def _operands(self, context: Context, addresses: Iterable[int]) -> list[kernels.Operand]:
+        return [partial(self._operand, context, index, address) for index, address in enumerate(addresses)]
 
     def _operand(self, context: Context, index: int, address: int, size: int) -> int:
         try:
@@ -372,8 +407,10 @@ class Npu:
             error.argument = index
             raise
 
-    def _load(self, context: Context, cu: Cu) -> int | None:
-        """Reads a CU's PDI; its family, None when it is not one that can run here."""
+    def _family(self, context: Context, cu: Cu) -> int | None:
+        """The family of a CU, whose PDI is read once; None when it is not one that can run here."""
+        if cu.family is not None:
+            return cu.family
         try:
             cu.family = int(kernels.family_of(self._read(context, cu.pdi, PDI_BYTES)))
         except (BadAddress, kernels.UnknownPdi) as error:
@@ -421,8 +458,19 @@ class Npu:
         return bytes(ffi.buffer(ffi.cast("char *", self.resolve(context, address, size)), size))
 
 
+def _own_bytes(data: bytes) -> int:
+    """The length that a stream has by its own words; -1 where the data end before they tell, 0 for none."""
+    return transaction.own_bytes(data) or streams.own_bytes(data)
+
+
 def _stalled_at(program: bytes) -> tuple[int, int]:
     """Index and byte offset of the operation that a stream can be waiting in (the first hang or delay)."""
+    if transaction.is_transaction(program):
+        with contextlib.suppress(streams.StreamError):
+            for step in transaction.parse(program):
+                if any(isinstance(op, (streams.Hang, streams.Delay)) for op in streams.parse(step.program)):
+                    return step.op, step.offset
+        return 0, 0
     with contextlib.suppress(streams.StreamError):
         offset = 12
         for index, op in enumerate(streams.parse(program)):

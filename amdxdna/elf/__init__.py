@@ -1,0 +1,6 @@
+"""Control code in ELF files: read and patched here, loaded for a run by :mod:`amdxdna.controlcode`."""
+
+from amdxdna.elf.control import Code, ControlElf, ElfKernel
+from amdxdna.elf.patch import Kind, Patch
+
+__all__ = ["Code", "ControlElf", "ElfKernel", "Kind", "Patch"]

@@ -1,0 +1,181 @@
+"""Transactions that carry streams of the emulated NPU: what a control program compiled for a real one has.
+
+Of a transaction (:mod:`amdxdna.insts.txn`) these ops are understood:
+
+* LOADPDI names the PDI, and with it the kernel family, for what follows;
+* BLOCKWRITE to DMA descriptors of a shim tile: descriptor n of column c holds buffer 16 c + n;
+* BLOCKWRITE of a stream of this emulator (it begins with its magic) to a core's memory: the next kernel;
+* DDR_PATCH: the address of an argument of the command goes into a descriptor (which a command without
+  arguments, whose control code the host has patched, leaves as it is);
+* TCT, the wait for a token: the kernel that was written last runs over the buffers;
+* NOOP, PREEMPT and CREATE_SCRATCHPAD, which change nothing here.
+
+Everything else writes registers of an array that is not modelled, and is refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from amdxdna.elf.patch import APERTURE
+from amdxdna.emu.kernels.stream import MAGIC, StreamError
+from amdxdna.insts import txn
+
+_WORD = struct.Struct("<I")
+_LONG = struct.Struct("<Q")
+_COLUMN, _ROW = 25, 20
+_DESCRIPTORS, _DESCRIPTOR_BYTES, _DESCRIPTOR_COUNT = 0x1D000, 0x20, 16
+"""The shim's DMA descriptors (aie-rt's xaiemlgbl_params.h)."""
+_MOST_BUFFERS = 26
+# Firmware adds the aperture to the first five arguments; compilers fold it into the offset of later ones.
+_WITHOUT_APERTURE = 5
+_INERT = {txn.NOOP, txn.PREEMPT, txn.CREATE_SCRATCHPAD}
+
+
+class Argument(NamedTuple):
+    """A buffer by its place among the command's arguments, and an offset in it."""
+
+    place: int
+    plus: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """A kernel's run: the stream, the PDI to load before it (0: what is loaded), and its buffers in order."""
+
+    program: bytes
+    pdi: int
+    buffers: tuple[int | Argument | None, ...]
+    patched: tuple[int | None, ...] = field(default=())
+    """The buffers as the descriptors have them, for a command without arguments."""
+    op: int = 0
+    """The op that waits for it, and its byte."""
+    offset: int = 0
+
+    def addresses(self, arguments: tuple[int, ...]) -> tuple[int, ...]:
+        """Where the buffers are; 0 for one that is not described, or whose argument is not there."""
+        if not arguments:
+            return tuple(each or 0 for each in self.patched)
+        return tuple(_address(each, arguments) for each in self.buffers)
+
+
+def _address(buffer: int | Argument | None, arguments: tuple[int, ...]) -> int:
+    if not isinstance(buffer, Argument):
+        return buffer or 0
+    base = arguments[buffer.place] if buffer.place < len(arguments) else 0
+    plus = buffer.plus - (0 if buffer.place < _WITHOUT_APERTURE else APERTURE)
+    return base + plus if base else 0
+
+
+def is_transaction(data: bytes) -> bool:
+    """Whether an instruction stream is one."""
+    return txn.header(data) is not None
+
+
+def own_bytes(data: bytes) -> int:
+    """The length of a transaction by its own header; 0 for what is none."""
+    head = txn.header(data)
+    return 0 if head is None else head.size
+
+
+@lru_cache(maxsize=64)
+def parse(data: bytes) -> tuple[Step, ...]:
+    """The kernel runs of a transaction. Raises StreamError for one that cannot run here."""
+    head = txn.header(data)
+    if head is None:
+        raise StreamError("no transaction")
+    state = _State(data, head.short)
+    try:
+        for index, op in enumerate(txn.ops(data, head)):
+            state.take(index, op["offset"], op["bytes"])
+    except txn.Malformed as error:
+        raise StreamError(f"transaction: {error}") from None
+    if state.program:
+        raise StreamError("transaction: nothing waits for its last kernel")
+    if not state.steps:
+        raise StreamError("transaction: it has no kernel of the emulated NPU (compiled AIE code is not "
+                          "interpreted)")
+    return tuple(state.steps)
+
+
+class _State:
+    """What ops have set up so far."""
+
+    def __init__(self, data: bytes, short: bool) -> None:
+        self.data = data
+        self.short = short
+        self.steps: list[Step] = []
+        self.program = b""
+        self.pdi = 0
+        self.written: dict[int, int] = {}
+        """Number of a buffer -> address in its descriptor."""
+        self.arguments: dict[int, Argument] = {}
+
+    def word(self, at: int) -> int:
+        return int(_WORD.unpack_from(self.data, at)[0])
+
+    def take(self, index: int, at: int, size: int) -> None:
+        """One op."""
+        code = self.data[at]
+        if code == txn.BLOCKWRITE:
+            self._write(index, at, size)
+        elif code == txn.LOADPDI:
+            self.pdi = _LONG.unpack_from(self.data, at + 8)[0]
+            if not self.pdi:
+                raise StreamError(f"transaction: op {index}: LOADPDI without an address")
+        elif code == txn.DDR_PATCH:
+            self._patch(index, at, size)
+        elif code == txn.TCT:
+            if self.program:
+                count = 1 + max([*self.written, *self.arguments], default=-1)
+                buffers = [self.arguments.get(n, self.written.get(n)) for n in range(count)]
+                self.steps.append(Step(self.program, self.pdi, tuple(buffers),
+                                       tuple(self.written.get(n) for n in range(count)), index, at))
+            self.program, self.pdi = b"", 0
+        elif code not in _INERT:
+            raise StreamError(f"transaction: op {index}: {txn.NAMES.get(code, code)} writes to the array, "
+                              "which is not modelled")
+
+    def _write(self, index: int, at: int, size: int) -> None:
+        start = at + (12 if self.short else 16)
+        register = self.word(at + (4 if self.short else 8))
+        data = self.data[start:at + size]
+        if len(data) >= 4 and _WORD.unpack_from(data)[0] == MAGIC:
+            if self.program:
+                raise StreamError(f"transaction: op {index}: nothing waits for the kernel before it")
+            self.program = data
+            return
+        for each in range(0, len(data), _DESCRIPTOR_BYTES):
+            number = self._number(register + each)
+            if number is None or len(data) < each + 12:
+                raise StreamError(f"transaction: op {index}: a write to register {register + each:#x}, which "
+                                  "is not modelled")
+            low, high = self.word(start + each + 4), self.word(start + each + 8)
+            address = (high & 0xFFFF) << 32 | low & 0xFFFFFFFC
+            # Host addresses end at 2^48, as descriptors' do: those of the topmost 2 GiB wrap.
+            self.written[number] = (address - APERTURE) % (1 << 48)
+            self.arguments.pop(number, None)
+
+    def _patch(self, index: int, at: int, size: int) -> None:
+        if size == 24:
+            register, argument, plus = self.word(at + 8), self.data[at + 12], at + 16
+        else:
+            register, argument, plus = self.word(at + 24), self.word(at + 32), at + 40
+        number = self._number(register - 4)
+        if number is None:
+            raise StreamError(f"transaction: op {index}: a patch of register {register:#x}, which is not "
+                              "modelled")
+        self.arguments[number] = Argument(argument, _LONG.unpack_from(self.data, plus)[0])
+
+    @staticmethod
+    def _number(register: int) -> int | None:
+        """The number of the buffer whose descriptor begins at a register."""
+        row = register >> _ROW & (1 << _COLUMN - _ROW) - 1
+        number, rest = divmod((register & (1 << _ROW) - 1) - _DESCRIPTORS, _DESCRIPTOR_BYTES)
+        if row or rest or not 0 <= number < _DESCRIPTOR_COUNT:
+            return None
+        number += (register >> _COLUMN) * _DESCRIPTOR_COUNT
+        return number if number < _MOST_BUFFERS else None
