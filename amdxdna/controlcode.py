@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from amdxdna import packet
+from amdxdna.arguments import Uncopied
 from amdxdna.buffer import Buffer, allocate
 from amdxdna.elf.control import (
     CONTROL_PACKETS,
@@ -28,7 +29,7 @@ from amdxdna.pdis import load_pdi
 _PREEMPTION = "control code that saves its state or loads PDIs"
 
 
-class ControlKernel:
+class ControlKernel(Uncopied):
     """The control code of a kernel instance in a context, with the PDIs that it loads.
 
     ``cu`` is the compute unit of an xclbin's kernel; None for a full file. Every run has code of its own
@@ -62,7 +63,7 @@ class ControlKernel:
         return ControlCode(self)
 
 
-class ControlCode:
+class ControlCode(Uncopied):
     """The code of one run. Start it only after :meth:`flush`; set no argument while it runs. Not thread-safe.
 
     ``buffers`` are those that a submit touches besides the arguments. ``scratchpad``: the control scratchpad,
