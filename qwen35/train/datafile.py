@@ -53,8 +53,9 @@ class Section:
     def want(self, *names: str) -> tuple[str, ...]:
         """The fields, which are as many as their names. Raises DataError."""
         if len(self.fields) != len(names):
-            raise self.title.error(f"[{self.title.text}] has {len(self.fields)} fields; "
-                                   f"wanted [{' | '.join(names)}]")
+            raise self.title.error(
+                f"[{self.title.text}] has {len(self.fields)} fields; wanted [{' | '.join(names)}]"
+            )
         return self.fields
 
 
