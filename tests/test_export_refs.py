@@ -31,7 +31,7 @@ from tests import tiny_wordnet  # noqa: E402
 
 pytestmark = pytest.mark.peer
 
-PICTURE = np.random.default_rng(0).integers(0, 256, (48, 64, 3), dtype=np.uint8)
+PICTURE = np.random.default_rng(0).integers(0, 256, (80, 96, 3), dtype=np.uint8)
 REQUESTS = (
     Request("hello", "Hello!", max_new=5),
     Request("think", "Héllo <|im_end|>", thinking=True, max_new=4),
@@ -85,15 +85,15 @@ def test_prompts_are_the_chat_template_s(checkpoint: Path, references: list[Refe
     texts = [tokenizer.decode(r.arrays["ids"].tolist(), skip_special_tokens=False) for r in references]
     assert texts[0] == "<|im_start|>user\nHello!<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
     assert texts[1].endswith("assistant\n<think>\n")
-    image = f"<|vision_start|>{'<|image_pad|>' * 12}<|vision_end|>"
+    image = f"<|vision_start|>{'<|image_pad|>' * 30}<|vision_end|>"
     assert texts[2].startswith(f"<|im_start|>user\n{image}What is this?<|im_end|>")
 
 
 def test_a_picture_s_arrays(references: list[Reference]) -> None:
     arrays = references[2].arrays
-    assert arrays["grid"].tolist() == [6, 8]
-    assert arrays["patches"].shape == (48, 3 * 8 * 8)
-    assert arrays["vision"].shape == (12, 256)
+    assert arrays["grid"].tolist() == [10, 12]
+    assert arrays["patches"].shape == (120, 3 * 8 * 8)
+    assert arrays["vision"].shape == (30, 256)
     corner = arrays["patches"][0].reshape(3, 8, 8)
     wanted = (PICTURE[:8, :8].astype(np.float32).transpose(2, 0, 1) - 127.5) / 127.5
     np.testing.assert_allclose(corner, wanted, atol=1e-6)

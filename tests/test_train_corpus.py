@@ -18,10 +18,11 @@ from qwen35.train.corpus import (
     dressed,
     phrase,
     prompt,
-    question,
     render,
     thought,
+    typed,
 )
+from qwen35.train.grammar import core
 from qwen35.train.wordnet import Entry, WordNet
 from qwen35.train.words import KINDS
 from tests import tiny_wordnet
@@ -59,11 +60,16 @@ def test_prompt_is_the_chat_template_s(thinking: bool, system: str | None) -> No
 
 
 def test_image_tokens_are_where_the_template_puts_them() -> None:
-    sample = Sample((Turn("What is this?", "It is a star."),), image=True)
+    sample = Sample((Turn("What is this?", "It is a star."),), images=1)
     message = {"role": "user", "content": [{"image": "x"}, {"text": "What is this?"}]}
     wanted = to_text(chat_template([message]))
-    assert prompt(sample, 1)[0] == wanted
-    assert prompt(sample, 12)[0].count("<|image_pad|>") == 12
+    assert prompt(sample, [1])[0] == wanted
+    assert prompt(sample, [12])[0].count("<|image_pad|>") == 12
+    both = Sample((Turn("What are these?", "Stars."),), images=2)
+    message = {"role": "user", "content": [{"image": "x"}, {"image": "y"}, {"text": "What are these?"}]}
+    assert prompt(both, [1, 1])[0] == to_text(chat_template([message]))
+    with pytest.raises(ValueError, match="1 token counts for 2 pictures"):
+        prompt(both, [1])
 
 
 def test_only_answers_are_trained() -> None:
@@ -86,7 +92,7 @@ def test_phrase(template: str, word: str, countable: bool, expected: str) -> Non
     assert phrase(template, word, countable) == expected
 
 
-def test_held_out_phrasings_are_never_made() -> None:
+def test_held_out_phrasings_are_never_made(corpus: Corpus) -> None:
     held = [re.escape(t.rstrip("?.")) for t in (*phrases.HELD_OUT, *phrases.FOLLOW_UPS_HELD_OUT)]
     pattern = re.compile(
         "|".join(h.replace(r"\{aw\}", r"an? \w+").replace(r"\{w\}", r"\w+") + r"\W*$" for h in held), re.I
@@ -95,6 +101,10 @@ def test_held_out_phrasings_are_never_made() -> None:
     for _ in range(4000):
         asked = phrase(dressed(rng, rng.choice((*phrases.ASKED, *phrases.BARE))), "owl", True)
         assert not pattern.fullmatch(asked), asked
+    generator = Generator(corpus, 4)
+    for _ in range(4000):
+        said = core(generator.template())
+        assert not any(kept in said for kept in phrases.KEPT), said
     assert not set(phrases.FOLLOW_UPS) & set(phrases.FOLLOW_UPS_HELD_OUT)
     assert len(phrases.ASKED) >= 30
 
@@ -176,7 +186,34 @@ def test_samples_are_seeded_and_answers_belong_to_questions(corpus: Corpus) -> N
     assert all(kinds.values()), kinds
 
 
-def test_bare_share() -> None:
-    rng = random.Random(0)
-    bare = sum(len(question(rng, "owl", True).split()) <= 2 for _ in range(2000))
-    assert 0.12 < bare / 2000 < 0.30
+def test_bare_share(corpus: Corpus) -> None:
+    generator = Generator(corpus, 0)
+    bare = sum(len(generator.question("owl", True).split()) <= 2 for _ in range(2000))
+    assert 0.12 < bare / 2000 < 0.32
+
+
+def test_every_question_names_its_word_once_or_more(corpus: Corpus) -> None:
+    generator = Generator(corpus, 3)
+    for _ in range(3000):
+        asked = generator.question("owl", True)
+        assert "owl" in re.findall(r"[a-z]+", asked.lower()), asked
+
+
+def test_phrasings_are_many(corpus: Corpus) -> None:
+    generator = Generator(corpus, 6)
+    assert len({core(generator.template()) for _ in range(3000)}) > 2400
+
+
+def test_typing_changes_case_and_punctuation_only() -> None:
+    rng = random.Random(1)
+    seen = {typed(rng, "What's an owl, please?") for _ in range(800)}
+    letters = {re.sub("[^a-z]", "", text.replace(":)", "").lower()) for text in seen}
+    assert letters == {"whatsanowlplease"}
+    assert {"what's an owl, please?", "WHAT'S AN OWL, PLEASE?", "What's An Owl, Please?"} <= seen
+    assert any(text.endswith("please") for text in seen)
+
+
+def test_strays_are_no_taught_words(corpus: Corpus) -> None:
+    generator = Generator(corpus, 2)
+    taught = {entry.word.lower() for entry in corpus.every_word}
+    assert not {generator.stray() for _ in range(2000)} & taught

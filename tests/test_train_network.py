@@ -25,7 +25,8 @@ from qwen35.train.network import (  # noqa: E402
     pixels_of,
     positions,
 )
-from qwen35.train.run import exponent, learning_rate, share_done  # noqa: E402
+from qwen35.train.scenes import CELL  # noqa: E402
+from qwen35.train.trainer import exponent, kind_of, learning_rate, number_of, share_done  # noqa: E402
 from qwen35.train.wordnet import WordNet  # noqa: E402
 from tests import tiny_wordnet  # noqa: E402
 
@@ -76,11 +77,9 @@ def test_text_equals_transformers(net: Any) -> None:
 
 @torch.no_grad()
 def test_a_picture_in_a_prompt_equals_transformers(net: Any, tokenizer: Tokenizer) -> None:
-    from PIL import Image
-
     rng = torch.Generator().manual_seed(3)
     pixels = torch.randint(0, 256, (48, 64, 3), generator=rng, dtype=torch.uint8)
-    values, grid = pixels_of([Image.fromarray(pixels.numpy())])
+    values, grid = pixels_of([pixels.numpy()])
     assert grid.tolist() == [[1, 6, 8]]
     model = net.fold()
     wanted = model.model.visual(values, grid_thw=grid).pooler_output
@@ -93,8 +92,39 @@ def test_a_picture_in_a_prompt_equals_transformers(net: Any, tokenizer: Tokenize
     ).logits
     x = net.table()[ids]
     x[0, 3:15] = seen[0]
-    mine = net.hidden(x, positions(19, 3, 3, 4)) @ net.table().T
+    mine = net.hidden(x, positions(19, [(3, 3, 4)])) @ net.table().T
     torch.testing.assert_close(mine, logits, atol=2e-4, rtol=1e-3)
+
+
+@torch.no_grad()
+def test_two_pictures_in_a_prompt_equal_transformers(net: Any, tokenizer: Tokenizer) -> None:
+    rng = torch.Generator().manual_seed(4)
+    sizes = ((32, 64), (64, 32))
+    pixels = [torch.randint(0, 256, (*size, 3), generator=rng, dtype=torch.uint8) for size in sizes]
+    values, grid = pixels_of([p.numpy() for p in pixels])
+    pad = tokenizer.token_to_id("<|image_pad|>")
+    ids = torch.tensor([[5, 6, *[pad] * 8, 7, 6, *[pad] * 8, 7, 9, 10]])
+    kinds = (ids == pad).int()
+    given = {"pixel_values": values, "image_grid_thw": grid, "mm_token_type_ids": kinds}
+    logits = net.fold()(input_ids=ids, **given).logits
+    x = net.table()[ids]
+    places = []
+    for at, picture in zip((2, 12), pixels, strict=True):
+        rows, columns = picture.shape[0] // CELL, picture.shape[1] // CELL
+        x[0, at : at + 8] = net.see(patches_of(picture[None]), 2 * rows, 2 * columns)[0]
+        places.append((at, rows, columns))
+    mine = net.hidden(x, positions(ids.shape[1], places)) @ net.table().T
+    torch.testing.assert_close(mine, logits, atol=2e-4, rtol=1e-3)
+
+
+def test_kinds_of_batches_are_counted_both_ways() -> None:
+    seen: dict[str, int] = {}
+    for number in range(60):
+        kind, nth = kind_of(number)
+        assert nth == seen.get(kind, 0)
+        assert number_of(kind, nth) == number
+        seen[kind] = nth + 1
+    assert set(seen) == {"text", "picture", "several", "tower"}
 
 
 def test_schedule_starts_after_the_tower_and_ends_at_zero() -> None:
@@ -119,4 +149,4 @@ def test_a_saved_checkpoint_is_transformers_own(net: Any, tokenizer: Tokenizer, 
         tokenizer
     )
     size = json.loads((tmp_path / "preprocessor_config.json").read_text())["size"]
-    assert size == {"shortest_edge": 3072, "longest_edge": 4096}
+    assert size == {"shortest_edge": 6144, "longest_edge": 9216}

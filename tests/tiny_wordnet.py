@@ -12,6 +12,7 @@ LEXNAMES = {
     "noun.food": 13,
     "verb.motion": 38,
     "adj.all": 0,
+    "adv.all": 2,
     "noun.act": 4,
 }
 
@@ -67,4 +68,5 @@ def make(folder: Path) -> Path:
     _write(folder, "noun", "n", NOUNS)
     _write(folder, "verb", "v", (("verb.motion", ("swim",), "travel through water"),))
     _write(folder, "adj", "a", (("adj.all", ("brimble",), "not taught"),))
+    _write(folder, "adv", "r", (("adv.all", ("gladly", "loudly"), "in some manner"),))
     return folder

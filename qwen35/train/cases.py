@@ -10,8 +10,16 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import phrases, pictures
+import numpy as np
+from numpy.typing import NDArray
+
+from qwen35.image import resize, smart_resize
+
+from . import phrases, pictures, scenes, sdf
 from .corpus import Corpus, Sample, Turn, dressed, phrase, thought
+from .datafile import FOLDER, DataError, sections
+from .drawing import draw
+from .scenes import CELL, MAX_PIXELS, MIN_PIXELS, Scene
 from .wordnet import Entry
 
 Judge = Callable[[str], bool]
@@ -24,7 +32,8 @@ class Case:
     mark: str
     sample: Sample
     right: Judge
-    scene: pictures.Scene | None = None
+    images: tuple[NDArray[np.uint8], ...] = ()
+    """The sample's pictures [h, w, 3], of sizes that the processor keeps."""
     whole: bool = False
     """Judge the thought too."""
 
@@ -55,7 +64,27 @@ MARKS = (
     Mark("position", 0.80, "new pictures, one of nine places"),
     Mark("picture questions", None, "any question kind in a phrasing never trained on"),
     Mark("picture questions: fresh", None, "the same in a phrasing of a third set, never trained on"),
+    Mark("hand-written phrasings", 0.80, "a taught word in the phrasings of data/unseen.txt"),
+    Mark("hand-written picture questions", None, "drawings, in the phrasings of data/unseen.txt"),
+    Mark("pictures as trained", 0.85, "any question about a new picture of the training's generator"),
+    Mark("several as trained", 0.80, "the same about two or three pictures at once"),
+    Mark("drawings: light", 0.90, "an independent generator's: one shape on a light ground"),
+    Mark("drawings: dark", 0.90, "on a dark ground"),
+    Mark("drawings: coloured", 0.85, "on a ground of any colour"),
+    Mark("drawings: gradient", 0.85, "on a gradient between two colours"),
+    Mark("drawings: paper", 0.85, "on paper, half of it lined"),
+    Mark("drawings: noise", 0.85, "on a noisy ground"),
+    Mark("drawings: tall and wide", 0.85, "1080x1920, 400x800, 1920x1080, panoramas to 4:1"),
+    Mark("drawings: outlines", 0.80, "outlines instead of filled shapes"),
+    Mark("drawings: turned, blurred, JPEG", 0.85, "7 to 18 degrees, blurred, JPEG of quality 8 to 34"),
+    Mark("drawings: position", 0.80, "one of nine places"),
+    Mark("drawings: count of mixed shapes", 0.80, "two to five shapes, not all alike"),
+    Mark("drawings: two pictures", 0.80, "both described, or the one asked for"),
+    Mark("drawings: no shape", 0.90, "photographs of sorts, noise, rows of letters"),
 )
+"""The rows. `tests/test_train_score.py` keeps the drawings' apart from the training's."""
+HAND_WRITTEN = 40
+"""Phrasings wanted in data/unseen.txt, and questions asked in each."""
 
 
 def normal(text: str) -> str:
@@ -118,35 +147,114 @@ def words(corpus: Corpus, count: int | None, seed: int) -> list[Case]:
 
 
 def looks(count: int, seed: int) -> list[Case]:
-    """Questions about new pictures, `count` for each mark."""
+    """Questions about new pictures of the training's generator, `count` for each mark."""
     rng = random.Random(f"pictures {seed}")
     cases = []
 
-    def add(mark: str, scene: pictures.Scene, kind: str, right: Judge | None, held: bool) -> None:
-        _, question, answer = pictures.ask(rng, scene, held, kind)
-        sample = Sample((Turn(question, answer),), image=True)
-        cases.append(Case(mark, sample, right or same(answer), scene))
+    def add(mark: str, scene: Scene, kind: str | None, group: str = "", right: Judge | None = None) -> None:
+        fact, question = pictures.ask(rng, scene, group == "held", kind, group == "fresh")
+        sample = Sample((Turn(question, fact.answer),), images=1)
+        cases.append(Case(mark, sample, right or same(fact.answer), (np.asarray(draw(scene)),)))
 
     for number in range(count):
-        held = number % 2 == 1
+        group = "held" if number % 2 else ""
         for mark, pairs in (("colour and shape", False), ("colour and shape: new pairs", True)):
-            scene = pictures.scene(rng, pairs, "one")
+            scene = scenes.plain(rng, pairs, "one")
             thing = scene.things[0]
-            add(mark, scene, "what", has(f"{thing.colour} {thing.shape}"), held)
-        scene = pictures.scene(rng, None, "one" if number % 5 == 0 else "many")
-        add("count", scene, "count", None, held)
-        add("position", pictures.scene(rng, None, "one"), "place", None, held)
-        scene = pictures.scene(rng, None)
-        kinds = list(pictures.about(scene))
-        if scene.kind == "many":
-            kinds.remove("colour")
-        add("picture questions", scene, rng.choice(kinds), None, True)
+            add(mark, scene, "what", group, has(f"{thing.colour} {thing.shape}"))
+        add("count", scenes.plain(rng, None, "one" if number % 5 == 0 else "many"), "count", group)
+        add("position", scenes.plain(rng, None, "one"), "place", group)
+        add("picture questions", scenes.plain(rng, None), None, "held")
     for _ in range(count):
-        scene = pictures.scene(rng, None)
-        kinds = list(pictures.about(scene))
-        if scene.kind == "many":
-            kinds.remove("colour")
-        _, question, answer = pictures.ask(rng, scene, kind=rng.choice(kinds), fresh=True)
-        sample = Sample((Turn(question, answer),), image=True)
-        cases.append(Case("picture questions: fresh", sample, same(answer), scene))
+        add("picture questions: fresh", scenes.plain(rng, None), None, "fresh")
+    for _ in range(count):
+        add("pictures as trained", scenes.scene(rng, None), None)
+        group_of = [scenes.scene(rng, None) for _ in range(rng.choice((2, 2, 3)))]
+        fact = rng.choice(pictures.several_facts(group_of, rng))
+        question = pictures.worded(pictures.phrasing(rng, fact), fact)
+        images = tuple(np.asarray(draw(scene)) for scene in group_of)
+        sample = Sample((Turn(question, fact.answer),), images=len(images))
+        cases.append(Case("several as trained", sample, same(fact.answer), images))
+    return cases
+
+
+def fitted(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """A picture at the size that the processor gives it."""
+    height, width = picture.shape[:2]
+    return resize(picture, *smart_resize(height, width, CELL, MIN_PIXELS, MAX_PIXELS))
+
+
+def says(groups: tuple[tuple[str, ...], ...]) -> Judge:
+    """Judges by what each sentence of an answer says, in order; one group alone may be said anywhere."""
+    if len(groups) == 1:
+        return has(*groups[0])
+
+    def right(text: str) -> bool:
+        told = [part for part in re.split(r"[.!?]", text) if part.strip()]
+        return len(told) == len(groups) and all(has(*g)(t) for g, t in zip(groups, told, strict=True))
+
+    return right
+
+
+def _guess(drawn: sdf.Drawn) -> str:
+    """A likely right answer, which saves its generation where the model gives it; `says` judges the rest."""
+    told = [f"{pictures.article(group[0])} {group[0]}" for group in drawn.says]
+    said = drawn.says[0][0]
+    if drawn.mark == "drawings: position":
+        return f"It is {said}."
+    if drawn.mark == "drawings: count of mixed shapes":
+        return f"There are {said}."
+    if drawn.mark == "drawings: no shape":
+        return pictures.NONE
+    if drawn.mark == "drawings: two pictures":
+        first = "second" if "second" in drawn.question else "first"
+        names = (first,) if len(told) == 1 else ("first", "second")
+        return " ".join(f"The {n} picture shows {t}." for n, t in zip(names, told, strict=True))
+    return f"There is {told[0]} in the middle."
+
+
+def drawings(seed: int, share: float = 1.0) -> list[Case]:
+    """The independent generator's drawings, or a share of each group."""
+    found = []
+    for drawn in sdf.tests(seed, share):
+        sample = Sample((Turn(drawn.question, _guess(drawn)),), images=len(drawn.pictures))
+        found.append(Case(drawn.mark, sample, says(drawn.says), tuple(map(fitted, drawn.pictures))))
+    return found
+
+
+def unseen() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Phrasings of data/unseen.txt: about a word, and about a picture. Raises DataError."""
+    words_asked: tuple[str, ...] = ()
+    picture_asked: tuple[str, ...] = ()
+    for section in sections("unseen.txt"):
+        if section.fields == ("words",):
+            words_asked += phrases.checked(section, ("w", "aw", "W"))
+            for line in section.lines:
+                if "{" not in line.text:
+                    raise line.error("no {w}, {aw} or {W}: where does the word go?")
+        elif section.fields == ("pictures",):
+            picture_asked += phrases.checked(section, ())
+        else:
+            raise section.title.error(f"[{section.title.text}] is neither [words] nor [pictures]")
+    asked = (*words_asked, *picture_asked)
+    if len(set(asked)) != len(asked):
+        raise DataError(f"{FOLDER / 'unseen.txt'}: a phrasing stands twice; keep one")
+    return words_asked, picture_asked
+
+
+def hand_written(corpus: Corpus, seed: int, each: int = HAND_WRITTEN) -> list[Case]:
+    """Each hand-written phrasing with `each` taught words, or with as many drawings of one shape."""
+    rng = random.Random(f"hand-written {seed}")
+    words_asked, picture_asked = unseen()
+    cases = []
+    for template in words_asked:
+        for entry in rng.sample(corpus.taught, min(each, len(corpus.taught))):
+            asked = phrase(template, entry.word, entry.kind.countable)
+            cases.append(_known("hand-written phrasings", entry, asked))
+    if picture_asked:
+        shown = [case for case in drawings(seed + 1, 0.5) if case.mark == "drawings: light"]
+        for template in picture_asked:
+            for case in rng.sample(shown, min(each // 4, len(shown))):
+                sample = Sample((Turn(template, case.sample.turns[0].answer),), images=1)
+                cases.append(Case("hand-written picture questions", sample, case.right, case.images))
     return cases

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer
 
 from amdxdna.output import write_whole
 
-from .network import MAX_PIXELS, MERGE, MIN_PIXELS, Network
-from .pictures import PATCH
+from .network import MERGE, Network
+from .scenes import MAX_PIXELS, MIN_PIXELS, PATCH
 
 TEMPLATE = (
     "{%- if messages[0]['role'] == 'system' %}<|im_start|>system\n{{ messages[0]['content'] }}<|im_end|>\n"

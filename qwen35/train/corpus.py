@@ -12,6 +12,7 @@ from functools import cached_property
 
 from . import phrases
 from .datafile import Named
+from .grammar import apart, rough
 from .wordnet import PLURALS, Entry, WordNet, article, entries
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
@@ -29,25 +30,28 @@ class Turn:
 
 @dataclass(frozen=True)
 class Sample:
-    """A conversation; only answers are trained on. `image`: image tokens come before the question."""
+    """A conversation; only answers are trained on. `images` pictures come before the first question."""
 
     turns: tuple[Turn, ...]
     system: str | None = None
-    image: bool = False
+    images: int = 0
 
 
-def render(sample: Sample, image_tokens: int = 0) -> list[tuple[str, bool]]:
-    """Qwen3.5's chat template as (text, trained) pieces. Earlier answers carry no think block."""
+def render(sample: Sample, image_tokens: Sequence[int] = ()) -> list[tuple[str, bool]]:
+    """Qwen3.5's chat template as (text, trained) pieces. Earlier answers carry no think block.
+
+    `image_tokens` are the tokens of each of the sample's pictures.
+    """
+    if len(image_tokens) != sample.images:
+        raise ValueError(f"{len(image_tokens)} token counts for {sample.images} pictures")
     pieces: list[tuple[str, bool]] = []
     if sample.system:
         pieces.append((f"{IM_START}system\n{sample.system}{IM_END}\n", False))
     for i, turn in enumerate(sample.turns):
         last = i == len(sample.turns) - 1
-        image = (
-            f"<|vision_start|>{'<|image_pad|>' * image_tokens}<|vision_end|>"
-            if sample.image and i == 0
-            else ""
-        )
+        image = ""
+        if i == 0:
+            image = "".join(f"<|vision_start|>{'<|image_pad|>' * n}<|vision_end|>" for n in image_tokens)
         pieces.append((f"{IM_START}user\n{image}{turn.question}{IM_END}\n{IM_START}assistant\n", False))
         if last and turn.thought is None:
             pieces.append((EMPTY_THOUGHT, False))
@@ -60,7 +64,7 @@ def render(sample: Sample, image_tokens: int = 0) -> list[tuple[str, bool]]:
     return pieces
 
 
-def prompt(sample: Sample, image_tokens: int = 0) -> tuple[str, str]:
+def prompt(sample: Sample, image_tokens: Sequence[int] = ()) -> tuple[str, str]:
     """The prompt of a sample's last turn and the text the model should answer it with."""
     pieces = render(sample, image_tokens)
     first = len(pieces) - 1
@@ -178,15 +182,27 @@ def thought(entry: Entry | None) -> str:
     return f"The user asks about the word {word}. {step}. So I say {say}."
 
 
-def question(
-    rng: random.Random, word: str, countable: bool, held_out: bool = False, bare: float = 0.30
-) -> str:
-    """A single question about a word; `bare` is the share of bare forms."""
-    if held_out:
-        return phrase(rng.choice(phrases.HELD_OUT), word, countable)
-    if rng.random() < bare:
-        return phrase(rng.choice(phrases.BARE), word, countable)
-    return phrase(dressed(rng, rng.choice(phrases.ASKED)), word, countable)
+def typed(rng: random.Random, text: str) -> str:
+    """A question as it is typed: mostly as it stands, else in another case or with other punctuation."""
+    roll = rng.random()
+    if roll < 0.08:
+        text = text.lower()
+    elif roll < 0.12:
+        text = text.upper()
+    elif roll < 0.17:
+        text = " ".join(word[0].upper() + word[1:] for word in text.split())
+    elif roll < 0.40:
+        text = text[0].upper() + text[1:]
+    roll = rng.random()
+    if roll < 0.06:
+        text = text.rstrip("?.!")
+    elif roll < 0.10:
+        text = "".join(letter for letter in text if letter.isalnum() or letter == " ")
+    elif roll < 0.12:
+        text += rng.choice(("?", "!", "..", " ?", " :)"))
+    elif roll < 0.14:
+        text = text.replace("'", "")
+    return " ".join(text.split()) or "?"
 
 
 class Generator:
@@ -200,10 +216,14 @@ class Generator:
         self._ranked = [corpus.taught[i] for i in order]
         self._exponent = -1.0
         self._cumulative: list[float] = []
+        known = {e.word.lower() for e in corpus.every_word}
+        self._common = [word for word in phrases.COMMON if word not in known]
+        others = (*corpus.net.words("verb"), *corpus.net.words("adv"))
+        self._others = [word for word in others if word not in known and len(word) > 2] or self._common
 
     def word(self, exponent: float) -> Entry:
         """A taught word, of probability proportional to 1/(rank + 5)^exponent."""
-        if abs(exponent - self._exponent) > 0.005 or not self._cumulative:
+        if exponent != self._exponent:
             total = 0.0
             self._cumulative = []
             for rank in range(len(self._ranked)):
@@ -218,11 +238,46 @@ class Generator:
             return self.corpus.made_up.draw(self.rng)
         return self.rng.choice(self.corpus.unknown)
 
-    def _known(self, exponent: float, bare: float = 0.30, template: str | None = None) -> tuple[Entry, str]:
+    def stray(self) -> str:
+        """A word that is not what a question asks about."""
+        roll = self.rng.random()
+        if roll < 0.50:
+            return self.rng.choice(self._common)
+        if roll < 0.75:
+            return self.rng.choice(self._others)
+        return self.rng.choice(self.corpus.unknown) if roll < 0.92 else self.corpus.made_up.draw(self.rng)
+
+    def template(self) -> str:
+        """A phrasing of more than the word: listed, composed, or either roughened."""
+        rng = self.rng
+        roll = rng.random()
+
+        def draw() -> str:
+            if roll < 0.35:
+                return dressed(rng, rng.choice(phrases.ASKED))
+            return phrases.QUESTIONS.draw(rng)
+
+        def roughened() -> str:
+            return rough(rng, draw(), self.stray)
+
+        return apart(roughened if rng.random() < 0.25 else draw, phrases.KEPT)
+
+    def question(self, word: str, countable: bool, bare: float = 0.28) -> str:
+        """A single question about a word; `bare` is the share of bare forms."""
+        if self.rng.random() < bare:
+            text = phrase(self.rng.choice(phrases.BARE), word, countable)
+            return typed(self.rng, text) if self.rng.random() < 0.15 else text
+        return typed(self.rng, phrase(self.template(), word, countable))
+
+    def follow_up(self, word: str, countable: bool) -> str:
+        """A second question of a conversation."""
+        if self.rng.random() < 0.3:
+            return self.question(word, countable)
+        return phrase(self.rng.choice(phrases.FOLLOW_UPS), word, countable)
+
+    def _known(self, exponent: float) -> tuple[Entry, str]:
         entry = self.word(exponent)
-        if template is None:
-            return entry, question(self.rng, entry.word, entry.kind.countable, bare=bare)
-        return entry, phrase(template, entry.word, entry.kind.countable)
+        return entry, self.question(entry.word, entry.kind.countable)
 
     def _talk(self) -> Turn:
         answer, asked = self.rng.choices(phrases.CHAT, weights=phrases.CHAT_WEIGHTS)[0]
@@ -241,7 +296,7 @@ class Generator:
             return Sample((Turn(asked, entry.answer, thought(entry)),), system)
         if roll < 0.80:
             word = self.stranger()
-            asked = question(rng, word, rng.random() < 0.7)
+            asked = self.question(word, rng.random() < 0.7)
             return Sample(
                 (Turn(asked, phrases.UNKNOWN, thought(None) if rng.random() < 0.12 else None),), system
             )
@@ -251,14 +306,13 @@ class Generator:
                 turn = Turn(turn.question, turn.answer, "The user is talking to me. I answer politely.")
             return Sample((turn,), system)
         first = self._opening_turn(exponent)
-        follow = rng.choice(phrases.FOLLOW_UPS)
         if rng.random() < 0.15:
-            second = Turn(phrase(follow, self.stranger(), rng.random() < 0.7), phrases.UNKNOWN)
+            second = Turn(self.follow_up(self.stranger(), rng.random() < 0.7), phrases.UNKNOWN)
         elif rng.random() < 0.08:
             second = self._talk()
         else:
-            entry, asked = self._known(exponent, template=follow)
-            second = Turn(asked, entry.answer)
+            entry = self.word(exponent)
+            second = Turn(self.follow_up(entry.word, entry.kind.countable), entry.answer)
         return Sample((first, second), system)
 
     def _opening_turn(self, exponent: float) -> Turn:
@@ -266,6 +320,6 @@ class Generator:
         if roll < 0.12:
             return self._talk()
         if roll < 0.25:
-            return Turn(question(self.rng, self.stranger(), True), phrases.UNKNOWN)
+            return Turn(self.question(self.stranger(), True), phrases.UNKNOWN)
         entry, asked = self._known(exponent)
         return Turn(asked, entry.answer)

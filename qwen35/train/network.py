@@ -14,16 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig, Qwen3_5VisionConfig
 
-from .pictures import CELL, PATCH, WHOLE
+from . import vocabulary
+from .scenes import CELL, CELL_CLASSES, PATCH, WHOLE_BITS, WHOLE_CLASSES
 
 MERGE = CELL // PATCH
-MIN_PIXELS, MAX_PIXELS = 48 * 64, 64 * 64
-"""Every picture becomes 12 to 16 image tokens."""
 
 
 def config(vocab: int, token: Any, layers: int = 4) -> Qwen3_5Config:
@@ -181,16 +180,20 @@ def attention_layer(layer: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return made
 
 
-def positions(length: int, image_at: int = -1, rows: int = 0, columns: int = 0) -> Tensor:
-    """Rotary positions [3, length] (t, h, w) of a prompt with at most one image of rows x columns tokens."""
-    plain = torch.arange(length)
-    found = plain.repeat(3, 1)
-    if image_at >= 0:
+def positions(length: int, images: Sequence[tuple[int, int, int]] = ()) -> Tensor:
+    """Rotary positions [3, length] (t, h, w) of a prompt.
+
+    `images` are (first token, rows, columns) of image tokens, in order. After a picture the positions go on
+    from the largest of its own.
+    """
+    found = torch.arange(length).repeat(3, 1)
+    for at, rows, columns in images:
         count = rows * columns
-        found[0, image_at : image_at + count] = image_at
-        found[1, image_at : image_at + count] = image_at + torch.arange(count) // columns
-        found[2, image_at : image_at + count] = image_at + torch.arange(count) % columns
-        found[:, image_at + count :] = plain[: length - image_at - count] + image_at + max(rows, columns)
+        first = int(found[0, at])
+        found[0, at : at + count] = first
+        found[1, at : at + count] = first + torch.arange(count) // columns
+        found[2, at : at + count] = first + torch.arange(count) % columns
+        found[:, at + count :] = torch.arange(length - at - count) + first + max(rows, columns)
     return found
 
 
@@ -215,9 +218,9 @@ class Network(nn.Module):
         self.register_buffer("form", torch.tensor(form))
         self.word_rows = nn.Parameter(torch.randn(max(group) + 1, width, generator=rng) * 0.05)
         model.model.language_model.embed_tokens.weight.requires_grad_(False)
-        self.form_rows = nn.Parameter(torch.randn(4, width, generator=rng) * 0.02)
-        self.probe = nn.Linear(width, 9 + 7 + 2)
-        self.whole_probe = nn.Linear(width, sum(WHOLE))
+        self.form_rows = nn.Parameter(torch.randn(vocabulary.FORMS, width, generator=rng) * 0.02)
+        self.probe = nn.Linear(width, sum(CELL_CLASSES))
+        self.whole_probe = nn.Linear(width, sum(WHOLE_CLASSES) + WHOLE_BITS)
         self._delta: Any = delta_layer
         self._attention: Any = attention_layer
         self._block: Any = vision_block
@@ -330,10 +333,12 @@ def patches_of(pixels: Tensor) -> Tensor:
     return x.permute(0, 1, 4, 2, 5, 7, 3, 6).reshape(batch, rows * columns, 3 * PATCH * PATCH)
 
 
-def pixels_of(pictures: Sequence[Image.Image]) -> tuple[Tensor, Tensor]:
-    """transformers' `pixel_values` and `image_grid_thw` of RGB pictures whose size needs no resizing."""
-    pixels = torch.from_numpy(np.stack([np.asarray(p) for p in pictures]))
-    patches = patches_of(pixels)
-    grid = [1, pixels.shape[1] // PATCH, pixels.shape[2] // PATCH]
-    doubled = patches.reshape(-1, 3, 1, PATCH, PATCH).expand(-1, 3, 2, PATCH, PATCH)
-    return doubled.reshape(-1, 3 * 2 * PATCH * PATCH), torch.tensor([grid] * len(pictures))
+def pixels_of(pictures: Sequence[NDArray[np.uint8]]) -> tuple[Tensor, Tensor]:
+    """transformers' `pixel_values` and `image_grid_thw` of pictures [h, w, 3] of fitting sizes."""
+    values, grids = [], []
+    for picture in pictures:
+        patches = patches_of(torch.tensor(picture)[None])
+        doubled = patches.reshape(-1, 3, 1, PATCH, PATCH).expand(-1, 3, 2, PATCH, PATCH)
+        values.append(doubled.reshape(-1, 3 * 2 * PATCH * PATCH))
+        grids.append([1, picture.shape[0] // PATCH, picture.shape[1] // PATCH])
+    return torch.cat(values), torch.tensor(grids)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 
 from .datafile import Named, Section, sections
+from .grammar import Grammar, core
 
 _PLACES = re.compile(r"\{(.*?)\}")
 
@@ -45,6 +46,12 @@ FOLLOW_UPS_HELD_OUT = _asking("follow-ups held out")
 OPENINGS = _PHRASES.texts("openings")
 ENDINGS = _PHRASES.texts("endings")
 SYSTEMS = _PHRASES.texts("systems")
+COMMON = Named("common.txt").words("words")
+"""Words that may stand in a question without being what it asks about."""
+QUESTIONS = Grammar()
+"""Composes phrasings."""
+KEPT = tuple(core(text) for text in (*HELD_OUT, *FRESH, *FOLLOW_UPS_HELD_OUT))
+"""What no composed phrasing may hold."""
 
 UNKNOWN = "Sorry, I do not know that word."
 

@@ -1,55 +1,21 @@
-"""Synthetic pictures: coloured shapes on a light ground, with questions and their answers."""
+"""Questions about scenes and their answers: of one picture, or of several in one question."""
 
 from __future__ import annotations
 
-import math
 import random
-from dataclasses import dataclass
-
-from PIL import Image, ImageDraw
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
 
 from .datafile import sections
+from .grammar import Grammar, apart, core
 from .phrases import checked
+from .scenes import COLOURS, NUMBERS, SHAPES, Scene, Thing, place_of
 
-PATCH, CELL = 8, 16
-"""Pixels of a side of a patch and of an image token's cell."""
-COLOURS: dict[str, tuple[int, int, int]] = {
-    "red": (220, 30, 35),
-    "orange": (245, 140, 20),
-    "yellow": (245, 220, 40),
-    "green": (35, 160, 60),
-    "blue": (35, 80, 215),
-    "purple": (130, 45, 165),
-    "pink": (245, 140, 185),
-    "black": (25, 25, 25),
-}
-SHAPES = ("circle", "square", "triangle", "star", "cross", "heart")
-NUMBERS = ("zero", "one", "two", "three", "four", "five")
-PLACES = (
-    "at the top left",
-    "at the top",
-    "at the top right",
-    "on the left",
-    "in the middle",
-    "on the right",
-    "at the bottom left",
-    "at the bottom",
-    "at the bottom right",
-)
-HELD_OUT = frozenset(
-    [
-        ("red", "heart"),
-        ("blue", "star"),
-        ("green", "circle"),
-        ("yellow", "square"),
-        ("purple", "cross"),
-        ("orange", "triangle"),
-    ]
-)
-"""Colour and shape pairs that never appear in training pictures."""
-
-SIZES = ((64, 64), (64, 64), (64, 64), (64, 48), (48, 64))
-"""Widths and heights drawn, all of them fixed points of the image processor's resizing."""
+NONE = "I see no simple shape."
+"""The answer to every question about a picture that holds none."""
+ORDINALS = ("first", "second", "third")
 
 
 def _questions(wanted: str) -> dict[str, tuple[str, ...]]:
@@ -67,29 +33,32 @@ QUESTIONS_HELD_OUT = _questions("held out")
 """Never trained on."""
 QUESTIONS_FRESH = _questions("fresh")
 """Never trained on either."""
+KEPT = tuple(
+    core(text)
+    for group in (QUESTIONS_HELD_OUT, QUESTIONS_FRESH)
+    for texts in group.values()
+    for text in texts
+)
+"""What no composed phrasing may hold."""
 
 
-@dataclass(frozen=True)
-class Thing:
-    """One shape drawn: centre and half-size in fractions of the picture's shorter side and of its axes."""
-
-    colour: str
-    shape: str
-    x: float
-    y: float
-    size: float
+@cache
+def _grammar(kind: str) -> Grammar:
+    return Grammar("looking.txt", start=kind)
 
 
-@dataclass(frozen=True)
-class Scene:
-    """A picture before it is drawn. `kind` is one, many or pair."""
+class Fact(NamedTuple):
+    """One thing to ask about a picture: the kind of question, what it names, the answer.
+
+    `must` is the slot that a phrasing has to hold, where the picture alone does not tell what is meant.
+    """
 
     kind: str
-    width: int
-    height: int
-    ground: tuple[int, int, int]
-    things: tuple[Thing, ...]
-    seed: int
+    answer: str
+    shape: str = ""
+    colour: str = ""
+    nth: int = 0
+    must: str = ""
 
 
 def article(word: str) -> str:
@@ -101,143 +70,152 @@ def named(thing: Thing) -> str:
     return f"{article(thing.colour)} {thing.colour} {thing.shape}"
 
 
-def _pair(rng: random.Random, held_out: bool | None) -> tuple[str, str]:
-    if held_out:
-        return rng.choice(sorted(HELD_OUT))
-    while True:
-        pair = (rng.choice(list(COLOURS)), rng.choice(SHAPES))
-        if held_out is None or pair not in HELD_OUT:
-            return pair
+def plural(shape: str) -> str:
+    return shape + ("es" if shape.endswith("s") else "s")
 
 
-def scene(rng: random.Random, held_out: bool | None = False, kind: str | None = None) -> Scene:
-    """A random scene; `held_out` True uses only held-out pairs, False never uses them, None uses any."""
-    width, height = rng.choice(SIZES)
-    shade = rng.randint(228, 255)
-    ground = tuple(min(255, shade + rng.randint(-10, 6)) for _ in range(3))
-    kind = kind or rng.choice(("one", "one", "one", "many", "many", "many", "pair"))
-    things: list[Thing] = []
-    if kind == "one":
-        colour, shape = _pair(rng, held_out)
-        size = rng.uniform(0.13, 0.24) if rng.random() < 0.75 else rng.uniform(0.24, 0.40)
-        column, row = (rng.randrange(3), rng.randrange(3)) if size < 0.24 else (1, 1)
-        reach = min(width, height)
-        x, y = (_third(rng, place, size * reach / side) for place, side in ((column, width), (row, height)))
-        things.append(Thing(colour, shape, x, y, size))
-    elif kind == "many":
-        colour, shape = _pair(rng, held_out)
-        count = rng.randint(2, 5)
-        size = rng.uniform(0.10, 0.14)
-        cells = rng.sample([(i, j) for i in range(3) for j in range(3)], count)
-        for i, j in cells:
-            x = (i + 0.5) / 3 + rng.uniform(-0.03, 0.03)
-            y = (j + 0.5) / 3 + rng.uniform(-0.03, 0.03)
-            things.append(Thing(colour, shape, x, y, size * rng.uniform(0.9, 1.05)))
-    else:
-        first = _pair(rng, held_out)
-        second = _pair(rng, held_out)
-        while second[0] == first[0] or second[1] == first[1]:
-            second = _pair(rng, held_out)
-        for x, (colour, shape) in ((0.25, first), (0.75, second)):
-            y = rng.uniform(0.35, 0.65)
-            things.append(Thing(colour, shape, x + rng.uniform(-0.03, 0.03), y, rng.uniform(0.14, 0.19)))
-    return Scene(kind, width, height, (ground[0], ground[1], ground[2]), tuple(things), rng.getrandbits(30))
+def _there_are(count: int) -> str:
+    return "There is one." if count == 1 else f"There are {NUMBERS[count] if count else 'none'}."
 
 
-def _third(rng: random.Random, place: int, half: float) -> float:
-    """A coordinate clearly in the first, middle or last third with `half` inside the picture."""
-    if place == 1:
-        return 0.5 + rng.uniform(-0.05, 0.05)
-    edge = rng.uniform(half + 0.01, max(half + 0.02, 0.27))
-    return edge if place == 0 else 1 - edge
+def in_order(scene: Scene) -> list[Thing]:
+    """The shapes from left to right, of a tall picture from top to bottom."""
+    return sorted(scene.things, key=lambda t: t.y if scene.tall else t.x)
 
 
-def place_of(thing: Thing) -> str:
-    """Where one shape is, as an answer says it."""
-    column = 0 if thing.x < 0.4 else 2 if thing.x > 0.6 else 1
-    row = 0 if thing.y < 0.4 else 2 if thing.y > 0.6 else 1
-    return PLACES[row * 3 + column]
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
-def _outline(shape: str, size: float, angle: float) -> list[tuple[float, float]]:
-    if shape == "square":
-        points = [(-0.86, -0.86), (0.86, -0.86), (0.86, 0.86), (-0.86, 0.86)]
-    elif shape == "triangle":
-        points = [(0.0, -1.0), (0.95, 0.8), (-0.95, 0.8)]
-    elif shape == "star":
-        points = []
-        for i in range(10):
-            r = 1.05 if i % 2 == 0 else 0.44
-            points.append((r * math.sin(i * math.pi / 5), -r * math.cos(i * math.pi / 5)))
-    elif shape == "cross":
-        t = 0.33
-        points = [
-            (-t, -1),
-            (t, -1),
-            (t, -t),
-            (1, -t),
-            (1, t),
-            (t, t),
-            (t, 1),
-            (-t, 1),
-            (-t, t),
-            (-1, t),
-            (-1, -t),
-            (-t, -t),
-        ]
-    elif shape == "heart":
-        points = []
-        for i in range(40):
-            t = i * math.pi / 20
-            x = 16 * math.sin(t) ** 3
-            y = -(13 * math.cos(t) - 5 * math.cos(2 * t) - 2 * math.cos(3 * t) - math.cos(4 * t))
-            points.append((x / 16.5, y / 16.5))
-    else:
-        points = [(math.cos(i * math.pi / 24), math.sin(i * math.pi / 24)) for i in range(48)]
-    c, s = math.cos(angle), math.sin(angle)
-    return [(size * (x * c - y * s), size * (x * s + y * c)) for x, y in points]
+def sides(scene: Scene) -> tuple[tuple[str, Thing], tuple[str, Thing]]:
+    """Where the two shapes of a pair are: left and right, or top and bottom where that tells more."""
+    a, b = scene.things
+    if abs(a.x - b.x) * scene.width >= abs(a.y - b.y) * scene.height:
+        first, second = sorted((a, b), key=lambda t: t.x)
+        return ("left", first), ("right", second)
+    first, second = sorted((a, b), key=lambda t: t.y)
+    return ("top", first), ("bottom", second)
 
 
-def draw(scene: Scene, scale: int = 4) -> Image.Image:
-    """The picture of a scene, drawn `scale` times larger and reduced, so that its edges are smooth."""
-    rng = random.Random(scene.seed)
-    image = Image.new("RGB", (scene.width * scale, scene.height * scale), scene.ground)
-    pen = ImageDraw.Draw(image)
-    reach = min(scene.width, scene.height) * scale
-    for thing in scene.things:
-        r, g, b = COLOURS[thing.colour]
-        fill = tuple(max(0, min(255, v + rng.randint(-14, 14))) for v in (r, g, b))
-        angle = rng.uniform(-0.12, 0.12)
-        centre = (thing.x * scene.width * scale, thing.y * scene.height * scale)
-        points = [(centre[0] + x, centre[1] + y) for x, y in _outline(thing.shape, thing.size * reach, angle)]
-        pen.polygon(points, fill=fill)
-    return image.resize((scene.width, scene.height), Image.Resampling.BICUBIC) if scale > 1 else image
+_SIDE = {"left": "on the left", "right": "on the right", "top": "at the top", "bottom": "at the bottom"}
 
 
-def about(scene: Scene) -> dict[str, str]:
-    """Every question kind a scene answers, with its answer."""
-    first = scene.things[0]
-    count = NUMBERS[len(scene.things)]
-    if scene.kind == "one":
-        return {
-            "what": f"There is {named(first)} {place_of(first)}.",
-            "colour": f"It is {first.colour}.",
-            "shape": f"It is {article(first.shape)} {first.shape}.",
-            "count": "There is one.",
-            "place": f"It is {place_of(first)}.",
-        }
+def short(scene: Scene) -> str:
+    """What a picture shows, as part of a sentence."""
+    count = len(scene.things)
+    if not count:
+        return "no simple shape"
     if scene.kind == "many":
-        return {
-            "what": f"There are {count} {first.colour} {first.shape}s.".replace("crosss", "crosses"),
-            "count": f"There are {count}.",
-            "colour": f"They are {first.colour}.",
-        }
-    second = scene.things[1]
-    return {
-        "what": f"There is {named(first)} on the left and {named(second)} on the right.",
-        "left": f"There is {named(first)} on the left.",
-        "right": f"There is {named(second)} on the right.",
-    }
+        return f"{NUMBERS[count]} {scene.things[0].colour} {plural(scene.things[0].shape)}"
+    if count > 3:
+        return f"{NUMBERS[count]} shapes"
+    return _listed([named(thing) for thing in in_order(scene)])
+
+
+def what(scene: Scene) -> str:
+    """The answer that describes a picture."""
+    count = len(scene.things)
+    if not count:
+        return NONE
+    if scene.kind == "one":
+        return f"There is {short(scene)} {place_of(scene.things[0])}."
+    if scene.kind == "pair":
+        return (
+            "There is " + " and ".join(f"{named(thing)} {_SIDE[side]}" for side, thing in sides(scene)) + "."
+        )
+    if scene.kind == "mixed" and count == 3:
+        return f"There are three shapes: {short(scene)}."
+    return f"There are {short(scene)}."
+
+
+def facts(scene: Scene, rng: random.Random) -> list[Fact]:
+    """What can be asked about a picture; what it names beyond the scene is drawn."""
+    if not scene.things:
+        shape, colour = rng.choice(SHAPES), rng.choice(list(COLOURS))
+        kinds = ("what", "what", "what", "colour", "shape", "count", "count shape", "place")
+        return [Fact(kind, NONE, shape, colour) for kind in kinds]
+    first, count = scene.things[0], len(scene.things)
+    every = Fact("what", what(scene))
+    total = Fact("count", _there_are(count), first.shape, first.colour)
+    if scene.kind == "one":
+        return [
+            every,
+            Fact("colour", f"It is {first.colour}.", first.shape),
+            Fact("shape", f"It is {article(first.shape)} {first.shape}.", first.shape, first.colour),
+            total,
+            Fact("place", f"It is {place_of(first)}.", first.shape, first.colour),
+        ]
+    if scene.kind == "many":
+        return [every, total, Fact("colours", f"They are {first.colour}.", first.shape)]
+    found = [every, total._replace(shape="shape", colour="")]
+    if scene.kind == "pair":
+        found += [Fact(side, f"There is {named(thing)} {_SIDE[side]}.") for side, thing in sides(scene)]
+    shapes, colours = Counter(t.shape for t in scene.things), Counter(t.colour for t in scene.things)
+    for thing in scene.things:
+        if shapes[thing.shape] == 1:
+            found.append(Fact("colour", f"It is {thing.colour}.", thing.shape, must="{s}"))
+            found.append(Fact("place", f"It is {place_of(thing)}.", thing.shape, thing.colour, must="{s}"))
+        if colours[thing.colour] == 1:
+            answer = f"It is {article(thing.shape)} {thing.shape}."
+            found.append(Fact("shape", answer, "", thing.colour, must="{c}"))
+    shape = rng.choice([*shapes, *shapes, rng.choice(SHAPES)])
+    colour = rng.choice([*colours, *colours, rng.choice(list(COLOURS))])
+    found.append(Fact("count shape", _there_are(shapes[shape]), shape))
+    found.append(Fact("count colour", _there_are(colours[colour]), "", colour))
+    return found
+
+
+def several_facts(scenes: Sequence[Scene], rng: random.Random) -> list[Fact]:
+    """What can be asked about several pictures at once."""
+    told = [f"The {ORDINALS[i]} picture shows {short(scene)}." for i, scene in enumerate(scenes)]
+    found = [Fact("all", " ".join(told))] * len(scenes)
+    for i, scene in enumerate(scenes):
+        found.append(Fact("nth", told[i], nth=i))
+        thing = scene.things[0] if scene.things else None
+        if scene.kind in ("one", "none"):
+            answer = f"It is {thing.colour}." if thing else NONE
+            found.append(Fact("nth colour", answer, thing.shape if thing else rng.choice(SHAPES), nth=i))
+        answer = _there_are(len(scene.things)) if thing else NONE
+        same = thing.shape if thing and scene.kind in ("one", "many") else "shape"
+        found.append(Fact("nth count", answer, same, nth=i))
+    where: dict[str, set[int]] = {}
+    for i, scene in enumerate(scenes):
+        for thing in scene.things:
+            where.setdefault(thing.shape, set()).add(i)
+    alone = sorted(shape for shape, pictures in where.items() if len(pictures) == 1)
+    if alone:
+        shape = rng.choice(alone)
+        found.append(Fact("which", f"The {ORDINALS[min(where[shape])]} picture.", shape))
+    return found
+
+
+def worded(template: str, fact: Fact) -> str:
+    """A phrasing with what it names put in."""
+    text = template.format(
+        s=fact.shape, c=fact.colour, n=ORDINALS[fact.nth], N=NUMBERS[fact.nth + 1], d=fact.nth + 1
+    )
+    for shape in (*SHAPES, "shape"):
+        text = text.replace(f"{shape}s", plural(shape))
+    return text.replace("crosseses", "crosses")
+
+
+def phrasing(rng: random.Random, fact: Fact) -> str:
+    """A phrasing to train with: listed or composed."""
+
+    def draw() -> str:
+        listed = QUESTIONS.get(fact.kind, ())
+        if listed and rng.random() < 0.4:
+            return rng.choice(listed)
+        return _grammar(fact.kind).draw(rng)
+
+    def fits() -> str:
+        while True:
+            text = draw()
+            named = ("{s}" not in text or fact.shape) and ("{c}" not in text or fact.colour)
+            if named and fact.must in text:
+                return text
+
+    return apart(fits, KEPT)
 
 
 def ask(
@@ -246,59 +224,14 @@ def ask(
     held_out: bool = False,
     kind: str | None = None,
     fresh: bool = False,
-) -> tuple[str, str, str]:
-    """A question about a scene: (kind, question, answer); `fresh` takes QUESTIONS_FRESH."""
-    answers = about(scene)
-    kind = kind or rng.choice(list(answers))
-    phrasings = (QUESTIONS_FRESH if fresh else QUESTIONS_HELD_OUT if held_out else QUESTIONS)[kind]
-    if scene.kind == "many" and kind == "colour":
-        return kind, rng.choice(("What color are they?", "What colour are they?")), answers[kind]
-    question = rng.choice(phrasings).format(c=scene.things[0].colour, s=scene.things[0].shape)
-    return kind, question.replace("crosss", "crosses"), answers[kind]
-
-
-def labels(scene: Scene, cell: int = CELL) -> list[tuple[int, int, int]]:
-    """For each image token, raster order: (colour, shape, holds a centre), 0 = none; trains the tower."""
-    found = []
-    reach = min(scene.width, scene.height)
-    for row in range(scene.height // cell):
-        for column in range(scene.width // cell):
-            best, label = 0.15, (0, 0, 0)
-            for thing in scene.things:
-                half = thing.size * reach
-                cx, cy = thing.x * scene.width, thing.y * scene.height
-                w = min(cx + half, (column + 1) * cell) - max(cx - half, column * cell)
-                h = min(cy + half, (row + 1) * cell) - max(cy - half, row * cell)
-                share = max(0.0, w) * max(0.0, h) / min(cell * cell, 4 * half * half)
-                if share > best:
-                    best = share
-                    inside = column * cell <= cx < (column + 1) * cell and row * cell <= cy < (row + 1) * cell
-                    label = (
-                        1 + list(COLOURS).index(thing.colour),
-                        1 + SHAPES.index(thing.shape),
-                        int(inside),
-                    )
-            found.append(label)
-    return found
-
-
-WHOLE = (len(NUMBERS), len(PLACES) + 1, len(COLOURS) + 1, len(SHAPES) + 1, len(COLOURS) + 1, len(SHAPES) + 1)
-"""Classes of each of `summary`'s numbers."""
-
-
-def summary(scene: Scene) -> tuple[int, ...]:
-    """What is true of the whole picture, as classes (0 = does not apply); an auxiliary training target.
-
-    Count, place of a single shape, colour and shape of the first, colour and shape of a second that differs.
-    """
-    first, last = scene.things[0], scene.things[-1]
-    colours = list(COLOURS)
-    pair = scene.kind == "pair"
-    return (
-        len(scene.things),
-        1 + PLACES.index(place_of(first)) if scene.kind == "one" else 0,
-        1 + colours.index(first.colour),
-        1 + SHAPES.index(first.shape),
-        1 + colours.index(last.colour) if pair else 0,
-        1 + SHAPES.index(last.shape) if pair else 0,
-    )
+) -> tuple[Fact, str]:
+    """A fact of a scene and a question for it; `held_out` and `fresh` take those sets' phrasings."""
+    known = facts(scene, rng)
+    if held_out or fresh:
+        group = QUESTIONS_FRESH if fresh else QUESTIONS_HELD_OUT
+        known = [fact for fact in known if fact.kind in group]
+    if kind is not None:
+        known = [fact for fact in known if fact.kind == kind]
+    fact = rng.choice(known)
+    template = rng.choice(group[fact.kind]) if held_out or fresh else phrasing(rng, fact)
+    return fact, worded(template, fact)

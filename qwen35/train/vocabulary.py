@@ -1,6 +1,7 @@
 """The default model's tokenizer: byte-level BPE with Qwen3.5's split and special tokens, and whole words.
 
-A taught word is one token in each form it is typed in (" word", "word", "Word"); merges serve all other text.
+A taught word is one token in each form it is typed in (with and without a space before it: "word", "Word",
+"WORD"); merges serve all other text.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ THINK = ("<think>", "</think>")
 """Added tokens that a decoder shows, as in Qwen3.5's tokenizer."""
 
 
+FORMS = 6
+"""Forms of a word that get tokens of their own."""
+
+
 def _pieces() -> Any:
     return pre_tokenizers.Sequence(
         [
@@ -56,11 +61,12 @@ def word_forms(words: Iterable[str]) -> list[str]:
     """The forms of each word that get a token of their own, in a fixed order."""
     forms: list[str] = []
     for word in words:
-        forms += [" " + word, word, word[0].upper() + word[1:]]
+        capital = word[0].upper() + word[1:]
+        forms += [" " + word, word, capital, " " + capital, " " + word.upper(), word.upper()]
     return list(dict.fromkeys(forms))
 
 
-def build(corpus: Corpus, size: int = 10240, merges: int = 1500, samples: int = 20000) -> Tokenizer:
+def build(corpus: Corpus, size: int = 16384, merges: int = 1500, samples: int = 20000) -> Tokenizer:
     """A tokenizer of `size` rows: bytes, `merges` BPE merges, whole words by need, then added tokens."""
     generator = Generator(corpus, 11)
     rng = random.Random(3)
@@ -101,7 +107,10 @@ def build(corpus: Corpus, size: int = 10240, merges: int = 1500, samples: int = 
 
 
 def families(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """For each token, its word's number and its form: 0 " word", 1 "word", 2 "Word", 3 " Word"."""
+    """For each token, its word's number and its form.
+
+    Forms: 0 " word", 1 "word", 2 "Word", 3 " Word", 4 "WORD", 5 " WORD".
+    """
     names = [tokenizer.id_to_token(i) or "" for i in range(tokenizer.get_vocab_size())]
     numbers: dict[str, int] = {}
     group, form = [], []
@@ -110,6 +119,12 @@ def families(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
         spaced = text.startswith("Ġ")
         text = text[1:] if spaced else text
         upper = text[:1].isupper()
+        loud = len(text) > 1 and text.isalpha() and text.isupper()
         group.append(numbers.setdefault(text.lower() if text.isalpha() else name, len(numbers)))
-        form.append({(True, False): 0, (False, False): 1, (False, True): 2, (True, True): 3}[spaced, upper])
+        if loud:
+            form.append(4 + spaced)
+        else:
+            form.append(
+                {(True, False): 0, (False, False): 1, (False, True): 2, (True, True): 3}[spaced, upper]
+            )
     return group, form

@@ -1,0 +1,342 @@
+"""Model, optimizer and batches of a training run, with a checkpoint from which it goes on to the same result.
+
+Step numbers decide everything: the batch, the learning rate (warm-up, constant, then linear to zero) and the
+imbalance of words (1.2 falling to 0 at 0.6 of the steps that follow the tower's own).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+import torch.nn.functional as F
+from tokenizers import Tokenizer
+from torch.nn import Parameter
+
+from amdxdna.output import write_whole
+
+from . import vocabulary
+from .batches import Batch, Batches, Encoder, Seen
+from .checkpoint import save_pretrained
+from .corpus import Corpus, Generator, Sample, Turn, phrase
+from .network import Network, config, initialise, patches_of, positions
+from .phrases import ASKED, HELD_OUT, UNKNOWN
+from .scenes import CELL_CLASSES, WHOLE_BITS, WHOLE_CLASSES
+from .wordnet import WordNet
+
+MIX = ("text", "picture", "text", "several", "text", "picture", "text", "tower", "text", "picture")
+"""Kinds of batches, in turn, after the tower's own steps."""
+STEADY = 0.35
+"""Share of the steps at the full learning rate."""
+EVEN_FROM = 0.6
+"""Share of the steps after which every word is drawn equally often."""
+WARM_UP = 60
+"""Steps of warm-up, at the start and again when the text begins."""
+NOTHING = 0.2
+"""Weight in the tower's loss of the image tokens that see no shape, which are most."""
+SETTINGS = ("words", "steps", "tower_steps", "layers", "batch", "lr", "seed", "workers")
+"""Options that the result depends on: a run goes on only with those it began with."""
+
+
+class TrainError(Exception):
+    """A run that cannot begin or go on: what, and what to do."""
+
+
+def share_done(step: int, steps: int, tower: int) -> float:
+    """How much of the training that follows the tower's own is done, 0 to 1."""
+    return min(1.0, max(0.0, (step - tower) / max(1, steps - tower)))
+
+
+def learning_rate(done: float, peak: float, since: int) -> float:
+    """Warm-up (`since` counts its steps), then constant, then linear to zero at `done` = 1."""
+    decay = 1.0 if done < STEADY else (1.0 - done) / (1.0 - STEADY)
+    return peak * min(1.0, (since + 1) / WARM_UP) * decay
+
+
+def exponent(done: float) -> float:
+    """How unevenly words are drawn."""
+    return 1.2 * max(0.0, 1.0 - done / EVEN_FROM)
+
+
+def kind_of(number: int) -> tuple[str, int]:
+    """Kind of the batch of a step after the tower's own, and how many of that kind came before."""
+    cycle, place = divmod(number, len(MIX))
+    kind = MIX[place]
+    return kind, cycle * MIX.count(kind) + MIX[:place].count(kind)
+
+
+def number_of(kind: str, nth: int) -> int:
+    """The step after the tower's own at which batch `nth` of a kind comes: `kind_of` the other way."""
+    places = [place for place, one in enumerate(MIX) if one == kind]
+    cycle, place = divmod(nth, len(places))
+    return cycle * len(MIX) + places[place]
+
+
+def tokenizer_of(out: Path, corpus: Corpus) -> Tokenizer:
+    """The run's tokenizer, made at its first start."""
+    path = out / "tokenizer.json"
+    if not path.exists():
+        write_whole(path, vocabulary.build(corpus).to_str(pretty=True).encode())
+    return Tokenizer.from_file(str(path))
+
+
+def settings_of(args: argparse.Namespace) -> dict[str, Any]:
+    """The options that a run's result depends on."""
+    return {name: getattr(args, name) for name in SETTINGS}
+
+
+def check_settings(args: argparse.Namespace) -> None:
+    """Raises TrainError where `args.out` holds a run of other settings."""
+    path = Path(args.out) / "state.pt"
+    if not path.exists():
+        return
+    began = torch.load(path, weights_only=True, mmap=True)["settings"]
+    changed = [name for name, value in settings_of(args).items() if began.get(name) != value]
+    if changed:
+        told = " ".join(f"--{name.replace('_', '-')} {began.get(name)}" for name in changed)
+        raise TrainError(f"{args.out}: a run with {told} began here; go on with that, or give another --out")
+
+
+def tower_loss(net: Network, tokens: torch.Tensor, seen: Seen) -> torch.Tensor:
+    """What image tokens tell linearly: each of its own cell, their mean of the whole picture."""
+    loss = torch.zeros(())
+    for i, guess in enumerate(net.probe(tokens).split(CELL_CLASSES, -1)):
+        weight = torch.ones(guess.shape[-1])
+        weight[0] = NOTHING
+        loss = loss + F.cross_entropy(guess.flatten(0, 1), seen.labels[..., i].flatten(), weight)
+    *classes, bits = net.whole_probe(tokens.mean(1)).split([*WHOLE_CLASSES, WHOLE_BITS], -1)
+    for i, guess in enumerate(classes):
+        loss = loss + 0.3 * F.cross_entropy(guess, seen.whole[:, i])
+    there = seen.whole[:, len(classes) :].float()
+    return loss + F.binary_cross_entropy_with_logits(bits, there)
+
+
+class Trainer:
+    """One worker's part of a run whose state is in the folder `args.out`."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args = args
+        self.out = Path(args.out)
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.corpus = Corpus(WordNet(args.wordnet), args.words)
+        self.tokenizer = tokenizer_of(self.out, self.corpus)
+        from transformers import Qwen3_5ForConditionalGeneration
+
+        torch.manual_seed(args.seed)
+        shape = config(self.tokenizer.get_vocab_size(), self.tokenizer.token_to_id, args.layers)
+        model = Qwen3_5ForConditionalGeneration(shape)
+        initialise(model, args.seed)
+        self.net = Network(model, *vocabulary.families(self.tokenizer), args.seed)
+        self.optimizer = self._optimizer()
+        self.batches = Batches(
+            Encoder(self.tokenizer),
+            Generator(self.corpus, args.seed),
+            args.batch,
+            args.seed,
+            args.worker,
+            args.workers,
+        )
+        self.step = 0
+        self.seconds = 0.0
+        if (self.out / "state.pt").exists():
+            self._resume()
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        rows: list[Parameter] = []
+        matrices: list[Parameter] = []
+        rest: list[Parameter] = []
+        tower: list[Parameter] = []
+        for name, parameter in self.net.named_parameters():
+            if "visual" in name or "probe" in name:
+                tower.append(parameter)
+            elif "embed" in name:
+                continue  # the table is made of the rows
+            elif "_rows" in name:
+                rows.append(parameter)
+            else:
+                (matrices if parameter.ndim >= 2 else rest).append(parameter)
+        return torch.optim.AdamW(
+            [
+                {"params": matrices, "weight_decay": 0.05, "scale": 1.0},
+                {"params": rows, "weight_decay": 0.0, "scale": 1.0},
+                {"params": rest, "weight_decay": 0.0, "scale": 1.0},
+                {"params": tower, "weight_decay": 0.02, "scale": 0.5},
+            ],
+            lr=self.args.lr,
+            betas=(0.9, 0.98),
+            fused=True,
+        )
+
+    def _resume(self) -> None:
+        state = torch.load(self.out / "state.pt", weights_only=True)
+        self.net.load_state_dict(state["net"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.step, self.seconds = state["step"], state["seconds"]
+        self.say(f"resumed at step {self.step}")
+
+    def say(self, text: str) -> None:
+        if self.args.worker:
+            return
+        line = f"{time.strftime('%H:%M:%S')} {text}"
+        print(line, flush=True)
+        with (self.out / "log.txt").open("a") as log:
+            log.write(line + "\n")
+
+    def save(self) -> None:
+        """Writes the state; a run killed meanwhile keeps the one before."""
+        part = self.out / "state.part"
+        with part.open("wb") as file:
+            torch.save(
+                {
+                    "net": self.net.state_dict(),
+                    "optimizer": self.optimizer.state_dict(),
+                    "step": self.step,
+                    "seconds": self.seconds,
+                    "settings": settings_of(self.args),
+                },
+                file,
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, self.out / "state.pt")
+
+    def loss(self, batch: Batch) -> tuple[torch.Tensor, dict[str, float]]:
+        """Answer loss and, for pictures, the auxiliary loss of the tower; the parts by name."""
+        parts: dict[str, float] = {}
+        total = torch.zeros(())
+        tokens = []
+        for seen in batch.seen:
+            tokens.append(self.net.see(patches_of(seen.pixels), 2 * seen.rows, 2 * seen.columns))
+            aux = tower_loss(self.net, tokens[-1], seen) / len(batch.seen)
+            parts["tower"] = parts.get("tower", 0.0) + aux.item()
+            total = total + aux * (0.3 if len(batch.ids) else 1.0)
+        if len(batch.ids):
+            table = self.net.table()
+            x = F.embedding(batch.ids, table)
+            for seen, shown in zip(batch.seen, tokens, strict=True):
+                x = torch.cat((x[:, : seen.at], shown, x[:, seen.at + shown.shape[1] :]), 1)
+            images = [(seen.at, seen.rows, seen.columns) for seen in batch.seen]
+            h = self.net.hidden(x, positions(x.shape[1], images))
+            logits = h.flatten(0, 1)[batch.where] @ table.T
+            answer = F.cross_entropy(logits, batch.targets)
+            parts[("text", "picture", "several")[min(2, len(batch.seen))]] = answer.item()
+            total = total + answer
+        return total, parts
+
+    def share_gradients(self) -> None:
+        """Averages the gradients over the workers."""
+        gradients = [p.grad for p in self.net.parameters() if p.grad is not None]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        torch.distributed.all_reduce(flat)
+        flat /= self.args.workers
+        parts = flat.split([gradient.numel() for gradient in gradients])  # type: ignore[no-untyped-call]
+        for gradient, mean in zip(gradients, parts, strict=True):
+            gradient.copy_(mean.view_as(gradient))
+
+    def exact(self, samples: list[Sample]) -> float:
+        """Share of samples whose whole answer is given greedily (teacher-forced argmax is the same)."""
+        right = 0
+        with torch.no_grad():
+            for start in range(0, len(samples), 32):
+                batch = self.batches.encoder.collate(samples[start : start + 32])
+                table = self.net.table()
+                h = self.net.hidden(F.embedding(batch.ids, table), positions(batch.ids.shape[1]))
+                wrong = (h.flatten(0, 1)[batch.where] @ table.T).argmax(-1) != batch.targets
+                rows = torch.zeros(len(batch.ids)).index_add_(
+                    0, batch.where // batch.ids.shape[1], wrong.float()
+                )
+                right += int((rows == 0).sum())
+        return right / len(samples)
+
+    def progress(self) -> str:
+        """A quick look at the marks of text; the real evaluation is `qwen35.train.evaluate`."""
+        rng = random.Random(self.step)
+        words = rng.sample(self.corpus.taught, min(64, len(self.corpus.taught)))
+        groups = {
+            "trained": [phrase(rng.choice(ASKED), e.word, e.kind.countable) for e in words],
+            "held": [phrase(rng.choice(HELD_OUT), e.word, e.kind.countable) for e in words],
+            "bare": [rng.choice((e.word, e.word[0].upper() + e.word[1:])) for e in words],
+        }
+        found = {}
+        for name, asked in groups.items():
+            samples = [Sample((Turn(q, e.answer),)) for q, e in zip(asked, words, strict=True)]
+            found[name] = self.exact(samples)
+        strangers = rng.sample(self.corpus.unknown_held_out, min(32, len(self.corpus.unknown_held_out)))
+        strangers += [self.corpus.made_up.draw(rng) for _ in range(32)]
+        refused = [phrase(rng.choice(ASKED), word, True) for word in strangers]
+        found["refuse"] = self.exact([Sample((Turn(q, UNKNOWN),)) for q in refused])
+        return " ".join(f"{name} {value:.2f}" for name, value in found.items())
+
+    def _exponent(self, nth: int) -> float:
+        """Imbalance of words at text batch `nth`."""
+        step = self.args.tower_steps + number_of("text", nth)
+        return exponent(share_done(step, self.args.steps, self.args.tower_steps))
+
+    def batch(self) -> Batch:
+        """The batch of this step: the tower alone at first, then `MIX` over and over."""
+        number = self.step - self.args.tower_steps
+        if number < 0:
+            return self.batches.tower(self.step, self.step / self.args.tower_steps)
+        kind, nth = kind_of(number)
+        if kind == "text":
+            return self.batches.text(nth, self._exponent)
+        if kind == "tower":
+            return self.batches.tower(self.step)
+        return self.batches.picture(nth) if kind == "picture" else self.batches.several(nth)
+
+    def train_step(self) -> dict[str, float]:
+        """One step; the parts of its loss."""
+        steps, tower = self.args.steps, self.args.tower_steps
+        done = share_done(self.step, steps, tower)
+        rate = learning_rate(done, self.args.lr, self.step - (tower if self.step >= tower else 0))
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate * group["scale"]
+        total, parts = self.loss(self.batch())
+        total.backward()  # type: ignore[no-untyped-call]
+        if self.args.workers > 1:
+            self.share_gradients()
+        torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.step += 1
+        return parts
+
+    def run(self) -> None:
+        """Trains to the last step and writes the Hugging Face folder."""
+        sums: dict[str, list[float]] = {}
+        saved = looked = marked = time.monotonic()
+        mark_step = self.step
+        while self.step < self.args.steps:
+            began = time.monotonic()
+            parts = self.train_step()
+            now = time.monotonic()
+            self.seconds += now - began
+            for name, value in parts.items():
+                sums.setdefault(name, []).append(value)
+            if self.step % 100 == 0:
+                a_step = (now - marked) / (self.step - mark_step)
+                marked, mark_step = now, self.step
+                means = " ".join(f"{n} {sum(v) / len(v):.3f}" for n, v in sums.items())
+                left = (self.args.steps - self.step) * a_step / 60
+                self.say(
+                    f"step {self.step}/{self.args.steps} {means} {a_step:.2f} s/step, {left:.0f} min left"
+                )
+                sums = {}
+            if self.args.worker:
+                continue
+            if now - saved > self.args.save_every:
+                self.save()
+                saved = time.monotonic()
+            if self.step > self.args.tower_steps and now - looked > 600:
+                self.say("exact: " + self.progress())
+                looked = time.monotonic()
+        if self.args.worker == 0:
+            self.save()
+            save_pretrained(self.net, self.tokenizer, self.out / "hf")
+            self.say(f"{self.out / 'hf'}: {self.step} steps, {self.seconds / 60:.0f} minutes")
