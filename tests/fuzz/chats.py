@@ -68,7 +68,7 @@ def messages(folder: Path) -> Ready:
             lambda: one("x", tools=[{"a": circle}]),
             lambda: one("x", tools=[{"a": deep}]),
             lambda: one("x", tools=[{"a": "\ud800"}]),
-            lambda: one("<think>" * 200_000),
+            lambda: one("<think>" * 100_000),
             lambda: one("x", tools=[{"a": 10**5000}]),
         ),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.fuzz import binaries, bundles, chats, machines
+from tests.fuzz import binaries, bundles, chats, machines, pictures
 from tests.fuzz.run import Ready
 
 TARGETS: dict[str, Callable[[Path], Ready]] = {
@@ -28,6 +28,7 @@ TARGETS: dict[str, Callable[[Path], Ready]] = {
     "stream": binaries.emulator_stream,
     "packet": binaries.packet,
     "records": binaries.records,
+    "pictures": pictures.pictures,
     "messages": chats.messages,
     "toolcalls": chats.toolcalls,
     "thinking": chats.thinking,
