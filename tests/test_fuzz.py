@@ -30,7 +30,7 @@ def told() -> dict[str, tuple[int, int]]:
     ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=1200, check=False)
     rows = re.findall(r"^(\S+) +([\d,]+) inputs, +([\d,]+) refused", ended.stdout, re.MULTILINE)
     assert ended.returncode == 0 and [name for name, *_ in rows] == names, ended.stdout
-    return {name: (int(given.replace(",", "")), int(refused.replace(",", ""))) for name, given, refused in rows}
+    return {name: (int(given.replace(",", "")), int(no.replace(",", ""))) for name, given, no in rows}
 
 
 @pytest.mark.parametrize("name", TARGETS)
