@@ -45,8 +45,12 @@ class Stream:
 
 def carrier(program: bytes, buffers: int = 2, *, offsets: Sequence[int] = (), nbytes: int = 4096,
             pdi: int | None = None, scratchpad: int = 0, preempt: bool = False, packets: bytes = b"",
-            full: bool = False, waits: bool = True, save: bytes = b"", restore: bytes = b"") -> Stream:
-    """A stream that runs `program` over `buffers`, each from its byte of `offsets` on."""
+            full: bool = False, waits: bool = True, save: bytes = b"", restore: bytes = b"",
+            updates: Sequence[tuple[int, int, int]] = ()) -> Stream:
+    """A stream that runs `program` over `buffers`, each from its byte of `offsets` on.
+
+    `updates`: (entry of the state table, factor, register) to add to registers before.
+    """
     ops: list[tuple[int, ...]] = []
     places: list[tuple[str, str, int, int, int, int]] = []
 
@@ -70,6 +74,7 @@ def carrier(program: bytes, buffers: int = 2, *, offsets: Sequence[int] = (), nb
         ops.append((0x81, 48, 0, 0, 0, 0, at + 4, 0, argument, 0, plus, 0))
     words = struct.unpack(f"<{len(program) // 4}I", program)
     ops.append((1, 0, CORE, 16 + len(program), *words))
+    ops += [(12 | entry << 8, factor, register) for entry, factor, register in updates]
     if preempt:
         ops.append((0x206,))
     if waits:

@@ -17,6 +17,8 @@ from tests.control_code import Stream, carrier
 BYTES = 4096
 PDIS = {1: pdi(Family.COPY)}
 PACKETS = struct.pack("<16I", 1, 2, 3, 0, 0xABCD0000, *range(5, 16))
+ADDEND = 20
+"""The byte of a COPY stream that has what it adds."""
 PATCHED = {1: [12]}
 """Of the control packets, where the second argument's address is."""
 
@@ -44,7 +46,9 @@ def _elfs() -> dict[str, Elf]:
         "part": Elf({"": (2, {"": carrier(copy, offsets=(0, 4))})}, {}),
         "pre": Elf({"": (2, {"": _preemptible()})}, {}),
         "full": one(full(copy, offsets=(4, 8))),
-        "scratch": one(full(copy, scratchpad=256)),
+        "scratch": one(full(stream.copy(BYTES, 0), scratchpad=256, updates=(
+            # The first parameter moves the input, the second is what is added: an entry times a number.
+            (0, 4, control_code.DESCRIPTORS + 4), (1, 1, control_code.CORE + ADDEND)))),
         "packets": Elf({"main": (2, {"seq": packets})}, {"main:seq": note}),
         "many": one(full(copy, buffers=8), 8),
         "fail": one(full(stream.fail(0x3000002))),

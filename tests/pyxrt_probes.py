@@ -407,8 +407,8 @@ _each("{}",
       full_instances="c = pyxrt.hw_context(t.d, t.elf('two'))\n"
                      "[t.done(t.erun(pyxrt.ext.kernel(c, n))) for n in ('main:seq', 'main:turn', 'more')]",
       full_scratchpad="r = t.erun(t.full('scratch'))\np = r.get_ctrl_scratchpad_bo()\n"
-                      "p.map()[:4] = b'1234'\np.sync(TO)\nx = t.done(r)\n"
-                      "(p.size(), bytes(r.get_ctrl_scratchpad_bo().map()[:4]), x)",
+                      "p.map()[:8] = bytes([3, 0, 0, 0, 0x78, 0x56, 0x34, 0x12])\np.sync(TO)\n"
+                      "x = t.done(r)\n(p.size(), bytes(r.get_ctrl_scratchpad_bo().map()[:8]), x)",
       full_no_scratchpad="attempt(lambda: pyxrt.run(t.full('full')).get_ctrl_scratchpad_bo())",
       full_packets="t.done(t.erun(t.full('packets')))",
       full_list="k = t.full('full')\nrs = [t.erun(k) for _ in range(3)]\nc = pyxrt.runlist(t.fc)\n"

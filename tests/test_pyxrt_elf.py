@@ -92,20 +92,22 @@ def test_a_module_for_an_xclbins_kernel(emu, folder):
 
 
 def test_parameters_in_the_scratchpad(emu, folder):
+    """Of mlir-aie's tests of scratchpad parameters: where the input begins, and a number for the kernel."""
     device = pyxrt.device(0)
     context = pyxrt.hw_context(device, pyxrt.elf(str(folder / "scratch.elf")))
     run = pyxrt.run(pyxrt.ext.kernel(context, "main"))
     pad = run.get_ctrl_scratchpad_bo()
     assert pad.size() == 256 and bytes(pad.map()) == bytes(256)
-    np.frombuffer(pad.map(), np.uint32)[:] = 7
-    pad.sync(TO)
     a, b = buffers(device)
     run.set_arg(0, a)
     run.set_arg(1, b)
-    run.start()
-    run.wait2()
-    assert (words(b) == np.arange(COUNT) + 1).all()
-    assert (np.frombuffer(run.get_ctrl_scratchpad_bo().map(), np.uint32) == 7).all()
+    for first, added in ((0, 0), (5, 8), (9, 1 << 20)):
+        np.frombuffer(pad.map(), np.uint32)[:2] = first, added
+        pad.sync(TO)
+        run.start()
+        run.wait2()
+        assert (words(b) == np.arange(COUNT) + first + added).all()
+    assert np.frombuffer(run.get_ctrl_scratchpad_bo().map(), np.uint32)[:3].tolist() == [9, 1 << 20, 0]
 
 
 def test_several_kernels_in_a_list(emu, folder):

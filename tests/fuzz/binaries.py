@@ -14,7 +14,7 @@ from amdxdna import pdi as images
 from amdxdna._native import ffi
 from amdxdna.cli import insts as listing
 from amdxdna.elf import ControlElf
-from amdxdna.emu.kernels import families, stream
+from amdxdna.emu.kernels import families, stream, transaction
 from amdxdna.errors import BadElf, BadXclbin
 from amdxdna.pdi import drawing, summary
 from amdxdna.trace import fields, packets
@@ -196,6 +196,30 @@ def emulator_stream(folder: Path) -> Ready:
         for op in stream.parse(data):
             op.check()
             op.spans()
+
+    return Ready(parse, partial(_edited, originals), (stream.StreamError,))
+
+
+def carriers(folder: Path) -> Ready:
+    """Transactions that carry streams, as the emulated NPU reads them."""
+    from tests import control_code as files
+
+    originals = [
+        files.carrier(
+            stream.copy(64, 4), 3, pdi=1, scratchpad=128, preempt=True, updates=[(1, 4, files.CORE + 20)]
+        ).code,
+        files.carrier(stream.copy(64, 4), offsets=(4, 8)).code,
+    ]
+
+    def parse(data: bytes) -> None:
+        transaction.own_bytes(data)
+        room = 0
+        for step in transaction.parse(data):
+            room += len(step.program)
+            for arguments in ((), (0x1000, 0x2000)):
+                program, addresses = step.updated(step.addresses(arguments), bytes(range(128)))
+                assert len(program) == len(step.program) and len(addresses) <= 26
+        assert room <= len(data)
 
     return Ready(parse, partial(_edited, originals), (stream.StreamError,))
 

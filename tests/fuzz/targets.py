@@ -26,6 +26,7 @@ TARGETS: dict[str, Callable[[Path], Ready]] = {
     "elf": binaries.elf,
     "control-code": binaries.control_code,
     "stream": binaries.emulator_stream,
+    "carriers": binaries.carriers,
     "packet": binaries.packet,
     "records": binaries.records,
     "pictures": pictures.pictures,

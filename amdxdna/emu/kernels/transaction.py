@@ -7,8 +7,10 @@ Of a transaction (:mod:`amdxdna.insts.txn`) these ops are understood:
 * BLOCKWRITE of a stream of this emulator (it begins with its magic) to a core's memory: the next kernel;
 * DDR_PATCH: the address of an argument of the command goes into a descriptor (which a command without
   arguments, whose control code the host has patched, leaves as it is);
+* CREATE_SCRATCHPAD says where the state table is; UPDATE_REG adds an entry of it times a number to the
+  address in a descriptor, or to words of the kernel that was written last;
 * TCT, the wait for a token: the kernel that was written last runs over the buffers;
-* NOOP, PREEMPT and CREATE_SCRATCHPAD, which change nothing here.
+* NOOP and PREEMPT, which change nothing here.
 
 Everything else writes registers of an array that is not modelled, and is refused.
 """
@@ -32,7 +34,10 @@ _DESCRIPTORS, _DESCRIPTOR_BYTES, _DESCRIPTOR_COUNT = 0x1D000, 0x20, 16
 _MOST_BUFFERS = 26
 # Firmware adds the aperture to the first five arguments; compilers fold it into the offset of later ones.
 _WITHOUT_APERTURE = 5
-_INERT = {txn.NOOP, txn.PREEMPT, txn.CREATE_SCRATCHPAD}
+_INERT = {txn.NOOP, txn.PREEMPT}
+_MULTIPLY = 0
+_ENTRY, _MOST_ENTRIES = 4, 32
+"""Bytes and number of the state table's entries (mlir-aie's scratchpad parameters)."""
 
 
 class Argument(NamedTuple):
@@ -40,6 +45,19 @@ class Argument(NamedTuple):
 
     place: int
     plus: int
+
+
+class Update(NamedTuple):
+    """An UPDATE_REG: a pair of words, of buffer `number` or of the kernel from byte `at` on, becomes its sum
+    with an entry of the state table times `factor`, whose low two bits are cleared.
+
+    Facts from Xilinx/mlir-aie, which emits it for parameters (lib/Dialect/AIEX: update_from_scratchpad).
+    """
+
+    number: int | None
+    at: int
+    entry: int
+    factor: int
 
 
 @dataclass(frozen=True)
@@ -54,6 +72,22 @@ class Step:
     op: int = 0
     """The op that waits for it, and its byte."""
     offset: int = 0
+    updates: tuple[Update, ...] = ()
+    table: tuple[int, int] = (0, 0)
+    """Address and bytes of the state table, if there are updates."""
+
+    def updated(self, addresses: tuple[int, ...], table: bytes) -> tuple[bytes, tuple[int, ...]]:
+        """The stream and the buffers' addresses once the state table's entries are added."""
+        words = bytearray(self.program) + bytes(_ENTRY)
+        places = list(addresses)
+        for each in self.updates:
+            delta = int.from_bytes(table[_ENTRY * each.entry:][:_ENTRY], "little") * each.factor
+            if each.number is not None:
+                places[each.number] = (places[each.number] + delta) % (1 << 48) & ~3
+            else:
+                value = _LONG.unpack_from(words, each.at)[0] + delta
+                _LONG.pack_into(words, each.at, value & (1 << 64) - 4)
+        return bytes(words[:len(self.program)]), tuple(places)
 
     def addresses(self, arguments: tuple[int, ...]) -> tuple[int, ...]:
         """Where the buffers are; 0 for one that is not described, or whose argument is not there."""
@@ -109,6 +143,9 @@ class _State:
         self.short = short
         self.steps: list[Step] = []
         self.program = b""
+        self.program_at = 0
+        self.updates: list[Update] = []
+        self.table = 0, 0
         self.pdi = 0
         self.written: dict[int, int] = {}
         """Number of a buffer -> address in its descriptor."""
@@ -132,9 +169,14 @@ class _State:
             if self.program:
                 count = 1 + max([*self.written, *self.arguments], default=-1)
                 buffers = [self.arguments.get(n, self.written.get(n)) for n in range(count)]
-                self.steps.append(Step(self.program, self.pdi, tuple(buffers),
-                                       tuple(self.written.get(n) for n in range(count)), index, at))
-            self.program, self.pdi = b"", 0
+                self.steps.append(Step(
+                    self.program, self.pdi, tuple(buffers), tuple(self.written.get(n) for n in range(count)),
+                    index, at, tuple(self.updates), self.table if self.updates else (0, 0)))
+            self.program, self.pdi, self.updates = b"", 0, []
+        elif code == txn.CREATE_SCRATCHPAD:
+            self.table = _LONG.unpack_from(self.data, at + 8)[0], self.word(at + 4)
+        elif code == txn.UPDATE_REG:
+            self._update(index, at)
         elif code not in _INERT:
             raise StreamError(f"transaction: op {index}: {txn.NAMES.get(code, code)} writes to the array, "
                               "which is not modelled")
@@ -146,7 +188,7 @@ class _State:
         if len(data) >= 4 and _WORD.unpack_from(data)[0] == MAGIC:
             if self.program:
                 raise StreamError(f"transaction: op {index}: nothing waits for the kernel before it")
-            self.program = data
+            self.program, self.program_at = data, register
             return
         for each in range(0, len(data), _DESCRIPTOR_BYTES):
             number = self._number(register + each)
@@ -158,6 +200,21 @@ class _State:
             # Host addresses end at 2^48, as descriptors' do: those of the topmost 2 GiB wrap.
             self.written[number] = (address - APERTURE) % (1 << 48)
             self.arguments.pop(number, None)
+
+    def _update(self, index: int, at: int) -> None:
+        entry, function = self.data[at + 1], self.data[at + 2]
+        register = self.word(at + 8)
+        number, inside = self._number(register - 4), register - self.program_at
+        if number not in self.written:
+            number = None
+        if function != _MULTIPLY or (number is None and not (
+                inside % 4 == 0 and 0 <= inside <= len(self.program) - 4)):
+            raise StreamError(f"transaction: op {index}: an update of register {register:#x}, which is not "
+                              "modelled")
+        if entry >= _MOST_ENTRIES or _ENTRY * (entry + 1) > self.table[1]:
+            raise StreamError(f"transaction: op {index}: entry {entry} of a state table of {self.table[1]} "
+                              "bytes")
+        self.updates.append(Update(number, inside, entry, self.word(at + 4)))
 
     def _patch(self, index: int, at: int, size: int) -> None:
         if size == 24:

@@ -385,8 +385,10 @@ class Npu:
                     self.log(f"context {context.id}: {error}")
                     return Status.PDI_LOAD_FAILED
                 context.loaded = family
-            operands = self._operands(context, step.addresses(slot.buffers()))
-            result = kernels.prepare(step.program, family, operands).run(
+            stream, addresses = step.program, step.addresses(slot.buffers())
+            if step.updates:
+                stream, addresses = step.updated(addresses, self._read(context, *step.table))
+            result = kernels.prepare(stream, family, self._operands(context, addresses)).run(
                 threads=self.threads, instant=self.instant, wait=context.wait)
             if result.status:
                 self.log(f"context {context.id}: {result.message}")
