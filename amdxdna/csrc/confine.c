@@ -39,24 +39,32 @@ static const struct { short nr, path; } PATH_CALLS[] = {
     {SYS_open, 0}, {SYS_openat, 1}, {SYS_openat2, 1}, {SYS_stat, 0}, {SYS_lstat, 0}, {SYS_newfstatat, 1},
     {SYS_statx, 1}, {SYS_access, 0}, {SYS_faccessat, 1}, {SYS_faccessat2, 1}, {SYS_readlink, 0},
     {SYS_readlinkat, 1}, {SYS_chmod, 0}, {SYS_fchmodat, 1}, {SYS_getxattr, 0},
-    {SYS_lgetxattr, 0}, {SYS_listxattr, 0}, {SYS_llistxattr, 0}, {SYS_chdir, 0},
+    {SYS_lgetxattr, 0}, {SYS_listxattr, 0}, {SYS_llistxattr, 0}, {SYS_chdir, 0}, {SYS_truncate, 0},
 };
 /* Other calls that are the kernel's own business, unless they are about the device. */
 static const short OTHER_CALLS[] = {
     SYS_fstat, SYS_getcwd, SYS_getdents, SYS_getdents64, SYS_pread64, SYS_pwrite64, SYS_poll, SYS_ppoll,
-    SYS_select, SYS_pselect6, SYS_epoll_ctl, SYS_execve,
+    SYS_select, SYS_pselect6, SYS_epoll_ctl, SYS_execve, SYS_preadv, SYS_preadv2, SYS_pwritev, SYS_pwritev2,
+    SYS_ftruncate, SYS_fallocate, SYS_fsync, SYS_fdatasync, SYS_readahead, SYS_sendfile, SYS_splice,
+    SYS_copy_file_range,
 };
-enum { MOST_POLLED = 1024, MOST_LINKS = 8 };
+/* Calls about two descriptors, and which argument is the second. */
+static const struct { short nr, second; } PAIR_CALLS[] = {
+    {SYS_sendfile, 1}, {SYS_splice, 2}, {SYS_copy_file_range, 2},
+};
+enum { MOST_POLLED = 1024, MOST_LINKS = 8, MOST_CODE = 256 };
 enum { OPENS = 3 }; /* the first so many of them */
 
 struct program {
-    struct sock_filter code[128];
+    struct sock_filter code[MOST_CODE];
     int length;
 };
 
 static void emit(struct program *p, struct sock_filter instruction)
 {
-    p->code[p->length++] = instruction;
+    if (p->length < MOST_CODE)
+        p->code[p->length] = instruction;
+    p->length++; /* past the end: install() refuses it */
 }
 
 static void load(struct program *p, size_t offset)
@@ -85,7 +93,8 @@ static int skip_unless(struct program *p, uint32_t value)
 
 static void skip_end(struct program *p, int at)
 {
-    p->code[at].jf = (uint8_t)(p->length - at - 1);
+    if (at < MOST_CODE)
+        p->code[at].jf = (uint8_t)(p->length - at - 1);
 }
 
 /* Only x86-64's own calls are looked at: a program in another mode finds no device. */
@@ -143,6 +152,8 @@ static int install(int watch, unsigned int flags)
 {
     struct program p;
     build(&p, watch);
+    if (p.length > MOST_CODE)
+        return -E2BIG;
     struct sock_fprog filter = {(unsigned short)p.length, p.code};
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
         return -errno;
@@ -420,6 +431,9 @@ static int concerns(struct xdna_notice *n, const struct xdna_interest *in)
                 return xdna_mentions(n->path, in->tokens) || may_lead(n, i, in);
             break; /* an empty path means the descriptor itself */
         }
+    for (int i = 0; i < COUNT(PAIR_CALLS); i++)
+        if (n->nr == PAIR_CALLS[i].nr)
+            return is_device(n, (int)n->args[0], in) || is_device(n, (int)n->args[PAIR_CALLS[i].second], in);
     switch (n->nr) {
     case SYS_getcwd:
         snprintf(name, sizeof name, "/proc/%d/cwd", (int)n->pid);

@@ -12,10 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/select.h>
+#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 static const char *outcome(long value)
@@ -249,6 +252,37 @@ static void data(const char *node)
     printf("for reading: %s, write %s\n", version(weak), outcome(write(weak, bytes, 1)));
 }
 
+/* Calls that say themselves where in a file they read or write, and others that need a file with contents. */
+static void contents(const char *node)
+{
+    char bytes[16] = "", path[] = "/tmp/files-XXXXXX";
+    int pipes[2], fd = open(node, O_RDWR | O_NONBLOCK), file = mkstemp(path);
+    struct iovec part = {bytes, sizeof bytes};
+    loff_t from = 0, to = 0;
+    off_t at = 0;
+    if (fd < 0 || file < 0 || unlink(path) || pipe(pipes) || write(file, bytes, 16) != 16
+        || write(pipes[1], bytes, 8) != 8)
+        exit(1);
+    printf("preadv: %s, ", preadv(fd, &part, 1, 0) < 0 ? "nothing" : "something");
+    printf("preadv2: %s\n", preadv2(fd, &part, 1, 0, 0) < 0 ? "nothing" : "something");
+    printf("pwritev: %s, ", outcome(pwritev(fd, &part, 1, 0)));
+    printf("pwritev2: %s\n", outcome(pwritev2(fd, &part, 1, 0, 0)));
+    printf("sendfile from it: %s, ", outcome(sendfile(pipes[1], fd, &at, 16)));
+    printf("to it: %s\n", outcome(sendfile(fd, file, &at, 16)));
+    printf("splice from it: %s, ", outcome(splice(fd, &from, pipes[1], NULL, 16, 0)));
+    printf("to it: %s\n", outcome(splice(pipes[0], NULL, fd, &to, 8, 0)));
+    printf("copied from it: %s, ", outcome(copy_file_range(fd, &from, file, &to, 16, 0)));
+    printf("to it: %s\n", outcome(copy_file_range(file, &from, fd, &to, 16, 0)));
+    printf("fallocate: %s, ftruncate: %s, ", outcome(fallocate(fd, 0, 0, 4096)), outcome(ftruncate(fd, 0)));
+    printf("punched: %s\n", outcome(fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096)));
+    printf("truncate: %s, by an open: %s\n", outcome(truncate(node, 0)), opened(node, O_RDWR | O_TRUNC));
+    printf("fsync: %s, fdatasync: %s, ", outcome(fsync(fd)), outcome(fdatasync(fd)));
+    printf("readahead: %s\n", outcome(readahead(fd, 0, 4096)));
+    printf("flock: %s, still a device: %s\n", outcome(flock(fd, LOCK_EX | LOCK_NB)), version(fd));
+    close(fd);
+    close(file);
+}
+
 int main(int argc, char **argv)
 {
     char first[PATH_MAX], second[PATH_MAX];
@@ -264,6 +298,7 @@ int main(int argc, char **argv)
     parents(folder, name);
     unopened(argv[1], folder, name);
     data(argv[1]);
+    contents(argv[1]);
     puts("the end");
     return 0;
 }

@@ -2,8 +2,8 @@
 
 The program's process installs a seccomp filter whose user notifications this process answers
 (:mod:`.supervisor`): calls that name the node or its sysfs entries (:mod:`.files`, :mod:`.tree`), ioctls
-whose type byte is ``'d'``, shared mappings, and what is asked of a descriptor (fstat, listings, seeks, polls;
-:mod:`.polling`). Everything else runs untouched. The descriptor that the
+whose type byte is ``'d'``, shared mappings, and what is asked of a descriptor (fstat, listings, seeks, polls,
+reads and writes at a place; :mod:`.polling`). Everything else runs untouched. The descriptor that the
 program gets is a sparse memfd (:mod:`.client`), so its mappings are ordinary ones of pages that the model
 sees too.
 

@@ -23,10 +23,15 @@ STATX, OPENAT2, FACCESSAT2 = 332, 437, 439
 GETXATTR, LGETXATTR, LISTXATTR, LLISTXATTR = 191, 192, 194, 195
 CHDIR, FCHDIR, GETCWD, GETDENTS, GETDENTS64 = 80, 81, 79, 78, 217
 LSEEK, PREAD, PWRITE, EXECVE, EPOLL_CTL, OPEN_TREE = 8, 17, 18, 59, 233, 428
+TRUNCATE, FALLOCATE = 76, 285
+# After those with names: preadv, pwritev, preadv2, pwritev2, sendfile, splice, copy_file_range, ftruncate,
+# fsync, fdatasync, readahead.
+CONTENTS = frozenset({PREAD, PWRITE, FALLOCATE, 295, 296, 327, 328, 40, 275, 326, 77, 74, 75, 187})
+"""Calls on a descriptor that only a file with contents can answer."""
 _HAVE_FOLDER = {OPENAT, OPENAT2, NEWFSTATAT, STATX, FACCESSAT, FACCESSAT2, READLINKAT, FCHMODAT}
 OPENS = {OPEN, OPENAT, OPENAT2}
 _XATTRS = {GETXATTR, LGETXATTR, LISTXATTR, LLISTXATTR}
-CALLS = {OPEN, STAT, LSTAT, ACCESS, READLINK, CHMOD, CHDIR} | _XATTRS | _HAVE_FOLDER
+CALLS = {OPEN, STAT, LSTAT, ACCESS, READLINK, CHMOD, CHDIR, TRUNCATE} | _XATTRS | _HAVE_FOLDER
 AT_FDCWD, AT_SYMLINK_NOFOLLOW, AT_EMPTY_PATH = -100, 0x100, 0x1000
 STATX_BASIC = 0x7FF
 _STAT = struct.Struct("<QQQIII4xQqqq6Q24x")
@@ -192,6 +197,8 @@ class Files:
             return self.link(nr, a, os.readlink("", dir_fd=entry))
         if nr == CHDIR:
             raise error(errno.ENOTDIR)
+        if nr == TRUNCATE:
+            raise error(errno.EINVAL if is_node else errno.EACCES)
         if nr in _XATTRS:
             if nr in (GETXATTR, LGETXATTR):
                 raise error(errno.ENODATA)

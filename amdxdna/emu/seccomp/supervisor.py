@@ -188,8 +188,8 @@ class Supervisor:
                 self._workers.run(partial(self._guard, partial(self._mmap, client, call), call))
             else:
                 self._mmap(client, call)
-        elif call.nr in (files.PREAD, files.PWRITE):
-            call.fail(errno.EINVAL)
+        elif call.nr in files.CONTENTS:
+            call.fail(errno.ENODEV if call.nr == files.FALLOCATE else errno.EINVAL)
         elif call.nr in (files.LSEEK, files.EPOLL_CTL):
             call.succeed(0)  # noop_llseek; an event that never comes
         else:
