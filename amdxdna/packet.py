@@ -26,6 +26,9 @@ CMD_CHAIN = 19
 START_NPU = 20
 START_NPU_PREEMPT = 21
 START_NPU_PREEMPT_ELF = 22
+PREEMPTION = (START_NPU_PREEMPT, START_NPU_PREEMPT_ELF)
+"""Packets that the driver drops unless the firmware speaks protocol 6.12 (preemption) and 6.15 (the commands)
+or newer (npu4_regs.c and aie2_message.c of amd/xdna-driver)."""
 
 RUN_INSTRUCTIONS = 3
 """First argument word of a DPU kernel: run an instruction stream."""

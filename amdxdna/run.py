@@ -328,10 +328,15 @@ def failure(command: Command, client: Client) -> CommandFailed:
             f"{_for(profile.tdr_seconds)} and the driver reset the context, leaving no health report",
             call="EXEC_CMD", state=state, index=index, remedy=_HUNG)
     if state == State.NEW:
+        first = (command.members or (command,))[0].words[0] >> 23 & 31
+        old = first in packet.PREEMPTION
         return CommandRejected(
             f"the driver dropped the packet without running it{where}: the context no longer works, or the "
-            "packet is malformed", call="EXEC_CMD", state=state, index=index,
-            remedy="Start again (a context pool makes a fresh context first); see `dmesg`")
+            "packet is malformed" + (", or the firmware is too old for control code that saves its state or "
+                                     "loads PDIs" if old else ""),
+            call="EXEC_CMD", state=state, index=index,
+            remedy="Start again (a context pool makes a fresh context first); see `dmesg`"
+            + ("; update the firmware (linux-firmware, amdnpu)" if old else ""))
     if state == State.ABORT:
         return CommandAborted(
             f"the command was dropped{where}, since its context was reset or destroyed", call="EXEC_CMD",

@@ -15,7 +15,7 @@ from amdxdna.elf import ControlElf
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
 from amdxdna.emu.xclbins import xclbin_bytes
-from amdxdna.errors import BadArgument, CommandFailed, CommandTimeout, Unsupported
+from amdxdna.errors import BadArgument, CommandFailed, CommandRejected, CommandTimeout, Unsupported
 from amdxdna.packet import State
 from amdxdna.restart import Restartable, RestartableChain
 from amdxdna.xclbin import Xclbin
@@ -176,3 +176,16 @@ def test_drivers_before_preemption_are_told(open_emu: Any) -> None:
     device = open_emu("minor=5")
     with device.context(None, columns=8) as context, pytest.raises(Unsupported, match=r"0\.6 or newer"):
         ControlKernel(context, ControlElf(full(stream.copy(BYTES))), "main:seq")
+
+
+def test_a_packet_that_the_driver_drops_may_be_the_firmwares_age(bench: Bench) -> None:
+    """As old firmware's: here the driver drops it since it names no compute unit."""
+    place = packet.Placed(0x4000000, 64)
+    words = bytearray(packet.start_npu_preempt(0, place, place, place))
+    words[4:8] = bytes(4)
+    with bench.device.context(None, columns=8) as context:
+        with pytest.raises(CommandRejected, match=r"firmware is too old.*update the firmware"):
+            context.run(bytes(words)).wait()
+        job = Restartable(context, bytes(words))
+        with pytest.raises(CommandRejected, match="firmware is too old"):
+            RestartableChain([job]).start(()).wait()

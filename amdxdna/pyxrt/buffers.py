@@ -6,7 +6,8 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.buffer import Buffer
-from amdxdna.pyxrt.calls import SIZE, UNSIGNED, incompatible, refuse, select, translated
+from amdxdna.errors import XdnaError
+from amdxdna.pyxrt.calls import SIZE, UNSIGNED, incompatible, message, refuse, select, translated
 from amdxdna.pyxrt.contexts import hw_context
 from amdxdna.pyxrt.devices import device
 from amdxdna.pyxrt.enums import Enumeration, enumeration, xclBOSyncDirection
@@ -132,8 +133,10 @@ class bo:
             refuse(f"Invalid BO offset and size for sync'ing: {offset}, {size} (err={errno.EINVAL})",
                    errno.EINVAL)
         if int(direction) in _WAYS and size:
-            with translated():
+            try:  # not translated(), which takes longer than the flush
                 self._root.from_device(self._at + offset, size)
+            except XdnaError as error:
+                raise RuntimeError(message(error)) from error
 
     def map(self) -> memoryview:
         """Its bytes, writable, without a copy."""
