@@ -125,6 +125,10 @@ def test_control_code_gives_the_same_results(
     words = struct.unpack("<16I", xrt_side.source()[:64])
     expected = [words[0], words[1], *((word + 1) & 0xFFFFFFFF for word in words[1:15])]
     assert mine["full"]["result"] == struct.pack("<16I", *expected).hex()
+    # The parameters in the scratchpad: from the fourth word on, and eight more.
+    words = struct.unpack("<19I", xrt_side.source()[:76])
+    assert mine["scratch"]["result"] == struct.pack(
+        "<16I", *((word + 8) & 0xFFFFFFFF for word in words[3:])).hex()
 
 
 def test_control_code_is_patched_the_same(

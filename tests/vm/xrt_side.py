@@ -88,6 +88,10 @@ def control_code(side: str) -> dict[str, Any]:
             made.set_arg(first + index, buffer)
         if first:
             made.set_arg(0, OPCODE)
+        if name == "scratch":  # XRT leaves what was there before
+            pad = made.get_ctrl_scratchpad_bo()
+            pad.map()[:8] = struct.pack("<2I", 3, 8)
+            pad.sync(to_device)
         made.start()
         state = str(made.wait())
         buffers[1].sync(from_device)
