@@ -22,7 +22,15 @@ from amdxdna.arguments import buffers as _buffers
 from amdxdna.arguments import seconds as _seconds
 from amdxdna.buffer import Buffer, allocate
 from amdxdna.client import Client
-from amdxdna.errors import BadArgument, ContextRefused, NoFreeContext, OutOfHeap, XdnaError, closed
+from amdxdna.errors import (
+    BadArgument,
+    ContextRefused,
+    DeviceLost,
+    NoFreeContext,
+    OutOfHeap,
+    XdnaError,
+    closed,
+)
 from amdxdna.forklock import reentrant
 from amdxdna.heap import GRANULE
 from amdxdna.packet import State
@@ -388,9 +396,13 @@ class HwContext(Uncopied):
         try:
             if self.handle and usable:
                 self._destroy()
-        except XdnaError:
+        except XdnaError as error:
             self._forget(usable)
-            raise
+            # ENODEV: the device was removed, and every context with it (DRM's drm_ioctl; drm_dev_enter in
+            # amdxdna_drm_destroy_hwctx_ioctl of amdxdna_ctx.c).
+            if not (isinstance(error, DeviceLost) and error.errno == errno.ENODEV):
+                raise
+            return
         self._forget(usable)
 
     def _destroy(self) -> None:

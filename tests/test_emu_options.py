@@ -41,6 +41,7 @@ def test_every_kind_of_value() -> None:
     ("refuse_config=1", Fault("refuse_config", 1, 1)),
     ("open=1:ENOENT", Fault("open", 1, 1, errno.ENOENT)),
     ("open=1:13", Fault("open", 1, 1, 13)),
+    ("lose=2", Fault("lose", 2, 2)),
 ])
 def test_faults(text: str, fault: Fault) -> None:
     assert parse(text).faults == (fault,)
@@ -73,6 +74,7 @@ def test_the_environment_gives_defaults() -> None:
     ("hang", "is not N, N-M, N- or *"),
     ("hang=1:5", "a hang takes no value"),
     ("skip=1:5", "a skip takes no value"),
+    ("lose=1:5", "a lose takes no value"),
     ("fail=1:xyz", "'xyz' is not a number"),
     ("fail=1:0x100000000", "out of range"),
     ("slow=1", "slow=N:US"),

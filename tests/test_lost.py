@@ -106,6 +106,32 @@ def test_one_failed_call_costs_no_context(request_, code):
         assert device.pool.loads == 1
 
 
+@pytest.mark.parametrize("flight", [0, 3])
+def test_a_device_that_is_removed(open_emu, flight):
+    """Its opens get ENODEV for everything but the close, whatever is in flight; the next open has it."""
+    options = f"lose={5 + flight}"  # such a device stays, with its count, for all who name it so
+    device, other = open_emu(options), open_emu(options)
+    pair = numbers(device, 16), device.alloc(64)
+    kernel = adder(device, 64, 1)
+    for _ in range(4):
+        kernel.run(*pair)
+    runs = [kernel.start(*pair) for _ in range(flight)]
+    with pytest.raises(errors.DeviceLost) as caught:
+        kernel.run(*pair)
+    assert caught.value.errno == errno.ENODEV
+    for call in (lambda: device.alloc(64), lambda: other.alloc(64), lambda: kernel.run(*pair),
+                 lambda: device.contexts(), *(run.wait for run in runs)):
+        with pytest.raises(errors.DeviceLost):
+            call()
+    for each in (device, other):
+        each.close()
+    again = open_emu(options)
+    pair = numbers(again, 16), again.alloc(64)
+    for _ in range(5):
+        adder(again, 64, 1).run(*pair, outputs=[pair[1]])
+    np.testing.assert_array_equal(pair[1].view("u4"), np.arange(16) + 1)
+
+
 def test_sensors_of_a_lost_device():
     codes = {}
     with Device.open(ProxyNode(open_node("emu:quiet"), failing(codes))) as device:

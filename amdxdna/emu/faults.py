@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 COMMAND_KINDS = ("hang", "fail", "slow", "corrupt", "skip")
 CHAIN_KINDS = ("chain_hang", "chain_fail", "chain_skip", "chain_corrupt")
-KINDS = (*COMMAND_KINDS, *CHAIN_KINDS, "refuse", "refuse_config", "open")
+KINDS = (*COMMAND_KINDS, *CHAIN_KINDS, "refuse", "refuse_config", "open", "lose")
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class Fault:
     several commands): ``chain_hang``, ``chain_fail`` (at its second member), ``chain_corrupt`` (of its last
     member's result), and ``chain_skip``: only its first member runs, and it ends well. ``refuse``: creating
     the context ends with status `value`. ``refuse_config``: configuring CUs ends with status `value`.
-    ``open``: opening the node fails with errno `value`.
+    ``open``: opening the node fails with errno `value`. ``lose``: the device is removed when a command or
+    chain is submitted.
     """
 
     kind: str
@@ -42,7 +43,7 @@ class Faults:
     def __init__(self, faults: tuple[Fault, ...] = ()) -> None:
         self._lock = threading.Lock()
         self._faults = list(faults)
-        self._events = {"command": 0, "chain": 0, "refuse": 0, "refuse_config": 0, "open": 0}
+        self._events = {"command": 0, "chain": 0, "refuse": 0, "refuse_config": 0, "open": 0, "lose": 0}
         self.active = bool(faults)
         """False while no fault is set: lets the hot path skip the count."""
 
@@ -50,6 +51,11 @@ class Faults:
     def commands(self) -> int:
         """Commands counted so far (none are counted while no fault is set)."""
         return self._events["command"]
+
+    @property
+    def submits(self) -> int:
+        """Submits counted so far (none are counted while no fault is set)."""
+        return self._events["lose"]
 
     def add(self, fault: Fault) -> None:
         if fault.kind not in KINDS:
@@ -88,7 +94,7 @@ class Faults:
             return next((f for f in self._faults if f.kind in CHAIN_KINDS and f.matches(event)), None)
 
     def event(self, kind: str, default: int) -> int:
-        """Counts one event of `kind` ("refuse", "refuse_config", "open"); 0, or the value to fail with.
+        """Counts one event of `kind` ("refuse", "refuse_config", "open", "lose"); 0, or what to fail with.
 
         `default` stands for a fault without a value.
         """

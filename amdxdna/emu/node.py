@@ -62,8 +62,8 @@ def _release(options: EmuOptions) -> None:
     key = os.getpid(), options
     with _devices_lock:
         device, opens = _devices[key]
-        if opens > 1 or device.faults.counts("open"):
-            # Faults of opens are counted over failed opens too: such a device stays.
+        if opens > 1 or device.faults.counts("open") or device.faults.counts("lose"):
+            # These faults are counted over failed opens and lost ones too: such a device stays.
             _devices[key] = (device, opens - 1)
         else:
             del _devices[key]

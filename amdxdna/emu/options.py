@@ -31,6 +31,8 @@ AMDXDNA_EMU has the same form and gives defaults. Each option, with its default:
 ``refuse=N:STATUS`` the firmware refuses context N (default 0x2000003, no context free)
 ``refuse_config=N`` the firmware refuses CU configuration N
 ``open=N:ERRNO``    open N of the device fails (an errno or its name; default EACCES)
+``lose=N``          the device is removed at submit N: every call of those that have it open is ENODEV from
+                    then on; what opens it anew has it
 =================== =================================================================================
 
 N counts from 1 over the device's life: ``3`` is the third, ``3-5`` third to fifth, ``3-`` from the third on,
@@ -169,7 +171,7 @@ def _fault(item: str, kind: str, text: str) -> Fault:
             raise _bad(item, f"{value!r} is not a number") from None
         if not (number > 0 or kind.endswith("corrupt")) or number > 0xFFFFFFFF:
             raise _bad(item, f"{value} is out of range")
-    if kind in ("hang", "skip", "chain_hang", "chain_skip") and given:
+    if kind in ("hang", "skip", "chain_hang", "chain_skip", "lose") and given:
         raise _bad(item, f"a {kind} takes no value")
     if kind == "slow" and not given:
         raise _bad(item, "say by how many microseconds: slow=N:US")

@@ -146,6 +146,15 @@ class EmuDriver(Device):
     def end_context(self, hwctx: Hwctx) -> None:
         teardown.finish(hwctx)
 
+    def lose(self) -> None:
+        """Every open loses its contexts (amdxdna_remove of amdxdna_pci_drv.c) and may only close."""
+        with self.lock:
+            self.log("the device was removed")
+            for client in self.clients:
+                if client.pid != HOLDER_PID:
+                    client.lost = True
+                    teardown.flush(client)
+
     def shutdown(self, seconds: float) -> None:
         """Ends the workers, at most that long, and the watchdog; commands in flight stay unanswered."""
         if self._pid == os.getpid():

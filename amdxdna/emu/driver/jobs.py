@@ -50,6 +50,10 @@ def _answer(job: Job, reply: Reply) -> None:
 
 def submit(client: Client, args: Any) -> None:
     """EXEC_CMD. Fills in seq. Blocks while four commands of the context are in flight."""
+    device = client.device
+    if device.faults.active and device.faults.event("lose", errno.ENODEV):
+        device.lose()
+        raise error(errno.ENODEV)
     if args.ext or args.ext_flags or args.type != lib.AMDXDNA_CMD_SUBMIT_EXEC_BUF:
         raise error(errno.EINVAL)
     count = args.arg_count

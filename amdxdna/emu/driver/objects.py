@@ -90,6 +90,10 @@ class Device:
         """Ends a context that nobody can find any more. Holds the device's lock."""
         raise NotImplementedError
 
+    def lose(self) -> None:
+        """The device is removed, and there again for those that open it from now on."""
+        raise NotImplementedError
+
     def wait_gone(self, bo: Bo) -> None:
         """Waits until nothing here touches the user's memory behind a BO whose handle is gone."""
         self.memory.wait_gone(bo, 2 * self.idle_wait)
@@ -142,6 +146,9 @@ class Client:
         self.pasid = 1 if self.memory.pasid else 0xFFFFFFFF
         self.privileged = os.geteuid() == 0 if options.privileged is None else options.privileged
         self.closed = False
+        self.lost = False
+        """Whether the device was removed. DRM's core then refuses every ioctl and mmap with ENODEV
+        (drm_dev_is_unplugged in drm_ioctl of drm_ioctl.c and drm_gem_mmap of drm_gem.c); closing goes on."""
 
     @property
     def memlock(self) -> int:
@@ -153,6 +160,8 @@ class Client:
 
     def ioctl(self, request: int, address: int) -> int:
         """Issues `request` on the struct at `address` of the client's process. Raises OSError."""
+        if self.lost:
+            raise error(errno.ENODEV)
         entry = self.device.entries.get(request & 0xFF)
         if entry is None:
             raise error(errno.EINVAL)
@@ -240,8 +249,10 @@ class Client:
         """The BO whose map offset is `offset`, for a mapping of its first `size` bytes.
 
         EOPNOTSUPP: below the first map offset; EINVAL: no BO starts there, or it is smaller; EACCES: it is
-        another open's.
+        another open's; ENODEV: the device was removed.
         """
+        if self.lost:
+            raise error(errno.ENODEV)
         with self.memory.lock:
             if offset < 1 << 32:
                 raise error(errno.EOPNOTSUPP)
