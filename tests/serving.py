@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -23,12 +24,13 @@ class Running:
     service: Any
     server: Any
     port: int
+    listening: socket.socket
 
 
 @contextmanager
 def serving(
     model: Qwen35, *, api_key: str = "", origins: tuple[str, ...] = (), limits: dict[str, Any] | None = None,
-    **served: Any,
+    stalled: float = 60, **served: Any,
 ) -> Iterator[Running]:
     """Serves `model` until the block ends; the model stays open."""
     import uvicorn
@@ -36,13 +38,14 @@ def serving(
     from qwen35.serve.answering import Limits, Service
     from qwen35.serve.app import make_app
     from qwen35.serve.cli import _bind
+    from qwen35.serve.connection import patient
     from qwen35.serve.options import Served
 
     service = Service(Served(model, (model.info.name, *served.pop("names", ())), **served),
                       Limits(**(limits or {})))
     app = make_app(service, api_key=api_key, origins=origins)
-    config = uvicorn.Config(app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False,
-                            timeout_graceful_shutdown=20)
+    config = uvicorn.Config(app, http=patient(service.limits.reading), ws="none", lifespan="off",
+                            log_config=None, access_log=False, timeout_graceful_shutdown=20)
 
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: Any = None) -> None:
@@ -50,7 +53,7 @@ def serving(
             await super().shutdown(sockets)
 
     server = Server(config)
-    with _bind("127.0.0.1", 0) as listening:
+    with _bind("127.0.0.1", 0, stalled) as listening:
         port = listening.getsockname()[1]
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
@@ -60,7 +63,7 @@ def serving(
             time.sleep(0.005)
         root = f"http://127.0.0.1:{port}"
         try:
-            yield Running(f"{root}/v1", root, service, server, port)
+            yield Running(f"{root}/v1", root, service, server, port, listening)
         finally:
             server.should_exit = True
             thread.join(WAIT)

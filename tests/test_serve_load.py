@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from amdxdna.emu.faults import Fault
 from amdxdna.errors import DeviceLost
 from qwen35 import Qwen35, Sampling
 from qwen35.api import Info
@@ -153,6 +154,66 @@ def test_a_client_that_leaves_ends_its_answer(
         assert got.status_code == 200 and got.json()["usage"]["completion_tokens"] == 3
 
 
+def long_answer(server: Running) -> socket.socket:
+    """A client that has asked for much more than fits into the buffers of its connection, and reads none."""
+    server.listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    data = json.dumps(body("Hi", stream=True, logprobs=True, top_logprobs=20)).encode()
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    raw.connect(("127.0.0.1", server.port))
+    raw.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                b"Content-Length: %d\r\n\r\n%s" % (len(data), data))
+    return raw
+
+
+def test_who_does_not_read_keeps_nobody_waiting(tmp_path: Path, http: Any) -> None:
+    """The model is free once it has said everything, and the place once nothing was read for a time."""
+    with fake(tmp_path, lambda question: "word " * 150) as model, serving(model) as server:
+        with long_answer(server):
+            until(lambda: server.service.line.inside == 1 and server.service.line.running == 0)
+            got = http.post(f"{server.url}/chat/completions", json=body("Hi", max_tokens=3))
+            assert got.status_code == 200 and server.service.line.inside == 1
+        until(lambda: server.service.line.inside == 0)
+    with fake(tmp_path, lambda question: "word " * 150) as model, serving(model, stalled=1) as server:
+        with long_answer(server):
+            until(lambda: server.service.line.inside == 1)
+            until(lambda: server.service.line.inside == 0)
+        assert http.post(f"{server.url}/chat/completions", json=body("Hi", max_tokens=3)).status_code == 200
+
+
+def test_who_begins_no_request_is_let_go(tmp_path: Path) -> None:
+    """Also behind a whole one, in the same connection."""
+    with fake(tmp_path, lambda question: "ok") as model, serving(model, limits={"reading": 0.5}) as server:
+        for sent in (b"", b"GET /hea", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /hea"):
+            with socket.create_connection(("127.0.0.1", server.port), WAIT) as raw:
+                raw.sendall(sent)
+                got = b""
+                try:
+                    while part := raw.recv(4096):
+                        got += part
+                except ConnectionResetError:
+                    pass
+                assert got.count(b"200 OK") == sent.count(b"HTTP/1.1")
+
+
+def test_requests_of_one_connection_are_answered_in_their_order(tmp_path: Path) -> None:
+    """Pipelining: several are sent before the first answer is read."""
+    with fake(tmp_path, lambda question: f"You said: {question}") as model, serving(model) as server, \
+         socket.create_connection(("127.0.0.1", server.port), WAIT) as raw:
+        for number in range(5):
+            data = json.dumps(body(f"number {number}")).encode()
+            close = b"Connection: close\r\n" * (number == 4)
+            raw.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                        b"Content-Length: %d\r\n%s\r\n%s" % (len(data), close, data))
+        got = b""
+        while part := raw.recv(65536):
+            got += part
+        answers = got.decode().split("HTTP/1.1 200 OK")[1:]
+        assert len(answers) == 5
+        for number, answer in enumerate(answers):
+            assert f'"content":"You said: number {number}"' in answer
+
+
 def test_a_client_that_leaves_the_queue_is_no_longer_in_it(slow: tuple[Qwen35, Slow], http: Any) -> None:
     model, _ = slow
     with serving(model, limits={"queue": 1}) as server, \
@@ -219,6 +280,68 @@ def test_a_lost_device_costs_one_request(tmp_path: Path, http: Any) -> None:
         assert figure(http, server, "qwen35_device_recoveries_total") == 1
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_emulated_device_that_is_removed(http: Any, stream: bool) -> None:
+    """Under the built-in model: that request is told, the device is opened again, the next one is right."""
+    question = body("What is a penguin?", temperature=0, stream=stream, max_tokens=20)
+    with Qwen35.load(None, 1024, "emu:threads=1,quiet,lose=100000") as model, serving(model) as server:
+        faults = model.device.node.driver.faults
+        url = f"{server.url}/chat/completions"
+        want = content(http.post(url, json=question))
+        assert "bird" in want
+        before = faults.submits
+        assert content(http.post(url, json=question)) == want
+        submits = faults.submits - before
+        for lost, at in enumerate((1, submits // 2, submits), 1):
+            first, at = model.device, faults.submits + at
+            faults.add(Fault("lose", at, at))
+            got = http.post(url, json=question)
+            if stream and got.status_code == 200:
+                assert json.loads(got.text.strip().rpartition("data: ")[2])["error"]["code"] == "device_lost"
+            else:
+                assert got.status_code == 503 and got.headers["retry-after"]
+                assert got.json()["error"]["code"] == "device_lost"
+            for _ in range(2):
+                assert content(http.post(url, json=question)) == want
+            assert model.device is not first
+            assert figure(http, server, "qwen35_device_recoveries_total") == lost
+
+
+def test_a_client_that_leaves_at_its_turn_keeps_nobody_waiting() -> None:
+    """Called and cancelled before its task runs: it ends, and the next one is called."""
+    import asyncio
+
+    from qwen35.serve.errors import ApiError
+    from qwen35.serve.job import Job
+    from qwen35.serve.line import Line
+
+    async def run() -> list[str]:
+        line, told = Line(10), []
+
+        def never(*_: Any) -> Any:
+            raise AssertionError("it was cancelled before")
+
+        async def one(name: str) -> None:
+            with line.enter("a") as place:
+                job = Job(never, never)
+                job.on_cancel(place.give_up)
+                await place.turn()
+                job.cancel(ApiError(499, f"{name} left"))
+                job.start(pool, place.done)
+                try:
+                    async for _ in job.pieces():
+                        pass
+                except ApiError as error:
+                    told.append(str(error))
+
+        with ThreadPoolExecutor(1) as pool:
+            await asyncio.wait_for(asyncio.gather(one("first"), one("second")), WAIT)
+        assert line.inside == 0 and line.running == 0
+        return told
+
+    assert asyncio.run(run()) == ["first left", "second left"]
+
+
 def test_clients_take_turns() -> None:
     """One asks thrice before two others ask once each: they need not wait for all three."""
     import asyncio
@@ -281,6 +404,20 @@ def test_bodies_are_bounded_in_size_and_time(plain: Running, http: Any) -> None:
         assert b" 408 " in raw.recv(1000)
 
 
+def test_deep_bodies_are_refused(plain: Running, http: Any) -> None:
+    """Not read, rendered or echoed by recursion to its end."""
+    for depth, status in ((90, 200), (110, 400), (500, 400)):
+        schema: Any = {}
+        for _ in range(depth - 5):
+            schema = {"items": schema}
+        tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+        flat = {"type": "function", "name": "f", "parameters": schema}
+        got = http.post(f"{plain.url}/chat/completions", json=body("Hi", tools=[tool]), headers=KEY)
+        assert got.status_code == status, got.text
+        got = http.post(f"{plain.url}/responses", json={"input": "Hi", "tools": [flat]}, headers=KEY)
+        assert got.status_code == status, got.text
+
+
 def test_no_such_path_or_method(plain: Running, http: Any) -> None:
     for method, path, status in (("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405),
                                  ("POST", "/v1/models", 405), ("GET", "/", 404)):
@@ -301,12 +438,25 @@ GOOD = {
     "stop": ["a"], "temperature": 1, "max_tokens": 5, "stream": False, "top_p": 0.5, "seed": 1,
     "response_format": {"type": "text"}, "tool_choice": "auto",
 }
+GOODS = {
+    "chat/completions": GOOD,
+    "completions": {"prompt": "Once", "max_tokens": 3, "stop": ["a"], "seed": 1, "top_k": 2, "stream": False},
+    "responses": {
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "t"}]},
+            {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "x"}], "summary": []},
+            {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "1", "output": "r"}],
+        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}], "store": True,
+        "instructions": "i", "text": {"format": {"type": "text"}}, "reasoning": {"effort": "none"},
+        "include": [], "metadata": {}, "max_output_tokens": 3, "previous_response_id": None},
+}
 ODD = [[], {}, "", "\ud800", "x" * 300, -1, 1e400, 2**70, True, [[]], [None], {"type": 1}, [{}], 0.5, "file:///x"]
 
 
-def spoil(rng: random.Random) -> bytes:
+def spoil(rng: random.Random, path: str) -> bytes:
     """A body with one or a few faults, now and then no JSON at all."""
-    made = json.loads(json.dumps(GOOD))
+    made = json.loads(json.dumps(GOODS[path]))
     for _ in range(rng.randrange(1, 4)):
         at: Any = made
         while True:
@@ -328,15 +478,18 @@ def spoil(rng: random.Random) -> bytes:
 
 
 def test_a_thousand_malformed_requests(plain: Running, http: Any) -> None:
-    """Each a 4xx in OpenAI's form (the good body, too: its picture is none); the server goes on."""
+    """Each a 4xx in OpenAI's form, or what was spoilt did not matter; the server goes on."""
     rng = random.Random(5)
     headers = KEY | {"Content-Type": "application/json"}
-    for _ in range(1000):
-        data = spoil(rng)
-        got = http.post(f"{plain.url}/chat/completions", content=data, headers=headers)
-        if got.status_code == 200:  # what was spoilt was the picture, and the rest is a question
-            assert b"base64" not in data
+    malformed = 0
+    while malformed < 1000:
+        path = rng.choice([*GOODS, "chat/completions"])
+        data = spoil(rng, path)
+        got = http.post(f"{plain.url}/{path}", content=data, headers=headers)
+        if got.status_code == 200:
+            assert b"base64" not in data  # what was spoilt was the picture, and the rest is a question
             continue
+        malformed += 1
         assert 400 <= got.status_code < 500, (got.status_code, data[:3000], got.text)
         assert set(got.json()["error"]) == {"message", "type", "param", "code"}
     assert content(http.post(f"{plain.url}/chat/completions", json=body("Hi"), headers=KEY)) == "You said: Hi"

@@ -3,6 +3,7 @@
     cli        options, the listening socket, signals, the start line
     app        routes, who may ask, errors in OpenAI's form
     answering  one request: admitted, read, queued, made in the model's thread, sent, cancelled
+    connection how long a client may take to ask
     line       the bounded queue before the model
     job        an answer made in a thread and read on the event loop
     fields     reading a JSON body: types, ranges, what is refused
@@ -22,14 +23,19 @@ from collections.abc import Sequence
 
 from qwen35.errors import UsageError
 
-__all__ = ["serve_main"]
+__all__ = ["lacking", "serve_main"]
 
 _NEEDED = {"starlette": "starlette", "uvicorn": "uvicorn", "prometheus_client": "prometheus-client"}
 
 
+def lacking() -> list[str]:
+    """The packages of the extra that are not installed."""
+    return [name for module, name in _NEEDED.items() if importlib.util.find_spec(module) is None]
+
+
 def serve_main(argv: Sequence[str]) -> int:
     """The subcommand; the exit status. Raises UsageError where the extra is not installed."""
-    missing = [name for module, name in _NEEDED.items() if importlib.util.find_spec(module) is None]
+    missing = lacking()
     if missing and not {"-h", "--help"} & set(argv):
         raise UsageError(
             f"serve needs {', '.join(missing)}", "", "install this package's extra [serve], or: pip install "

@@ -78,8 +78,8 @@ class Form(Protocol):
 
 @dataclass
 class Limits:
-    """`timeout` seconds of a request with its wait, `body` bytes, `reading` seconds that a body may take,
-    `grace` seconds that a running answer has once the server is told to end."""
+    """`timeout` seconds of a request with its wait, `body` bytes, `reading` seconds that a request's head or
+    body may take, `grace` seconds that a running answer has once the server is told to end."""
 
     timeout: float = 600.0
     body: int = 32 << 20
@@ -146,7 +146,7 @@ class Answering:
                 with self._watched(job, request, began):
                     try:
                         await place.turn()
-                        job.start(self.service.thread)
+                        job.start(self.service.thread, place.done)
                         await self._send(form, job, place.waited, scope, sent)
                     finally:
                         if job.why is not None:

@@ -105,8 +105,11 @@ def _load(options: argparse.Namespace) -> Qwen35:
         )
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    """A bound socket that does not listen yet: nobody is let in before the model is there."""
+def _bind(host: str, port: int, stalled: float = 60.0) -> socket.socket:
+    """A bound socket that does not listen yet: nobody is let in before the model is there.
+
+    A connection whose client reads nothing for `stalled` seconds ends, so that its place is not lost.
+    """
     where = f"--host {host} --port {port}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
@@ -115,6 +118,8 @@ def _bind(host: str, port: int) -> socket.socket:
         bound = socket.socket(family, kind, protocol)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Connections inherit it; it counts while the client's window is closed, too (man 7 tcp).
+            bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stalled * 1000))
             bound.bind(address)
         except BaseException:
             bound.close()
@@ -131,6 +136,7 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
 
     from qwen35.serve.answering import Limits, Service
     from qwen35.serve.app import make_app
+    from qwen35.serve.connection import patient
     from qwen35.serve.options import Served
 
     names = tuple(dict.fromkeys([model.info.name, *options.name]))
@@ -139,8 +145,8 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
     service = Service(served, limits, None if options.quiet else notice)
     app = make_app(service, api_key=options.api_key, origins=options.cors)
     config = uvicorn.Config(
-        app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False, server_header=False,
-        timeout_graceful_shutdown=int(options.grace) + _SPARE,
+        app, http=patient(limits.reading), ws="none", lifespan="off", log_config=None, access_log=False,
+        server_header=False, timeout_graceful_shutdown=int(options.grace) + _SPARE,
     )
 
     class Server(uvicorn.Server):

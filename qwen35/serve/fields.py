@@ -10,6 +10,8 @@ from qwen35.serve.errors import ApiError
 
 __all__ = ["Fields", "parse_json"]
 
+DEPTH = 100
+"""A schema's depth and more; what is read, rendered and echoed by recursion stays far from its limit."""
 _NAMES = {str: "a string", bool: "true or false", list: "an array", dict: "an object"}
 
 
@@ -21,7 +23,20 @@ def parse_json(data: bytes) -> Fields:
         raise ApiError(400, f"the body is not JSON: {error!s:.200}") from None
     if not isinstance(value, dict):
         raise ApiError(400, "the body must be a JSON object")
+    if _deeper(value, DEPTH):
+        raise ApiError(400, f"the body nests arrays and objects more than {DEPTH} deep")
     return Fields(value)
+
+
+def _deeper(value: Any, most: int) -> bool:
+    """Whether arrays and objects stand in each other more than `most` deep."""
+    level = [value]
+    for _ in range(most):
+        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)
+                 if isinstance(inner, (dict, list))]
+        if not level:
+            return False
+    return True
 
 
 def _no_number(name: str) -> Any:

@@ -38,10 +38,16 @@ class Job:
         """Why it was cancelled."""
         self.reply: Reply | None = None
 
-    def start(self, executor: Executor) -> None:
-        """Begins, unless it was cancelled before."""
+    def start(self, executor: Executor, over: Callable[[], None]) -> None:
+        """Begins, unless it was cancelled before: then there are no pieces.
+
+        `over()` follows when the model's thread has left it.
+        """
         if self.why is None:
             self._thread = self._loop.run_in_executor(executor, self._run)
+            self._thread.add_done_callback(lambda _: over())
+        else:
+            self._pieces.put_nowait(None)
 
     def cancel(self, why: ApiError) -> None:
         """Ends it before its next token or pass; the first reason counts."""

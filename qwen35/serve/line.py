@@ -36,6 +36,10 @@ class Place:
         if self._called is not None and not self._called.done():
             self._called.set_exception(error)
 
+    def done(self) -> None:
+        """The model is the next one's; this request may still be reading its answer."""
+        self._line._end(self)
+
     def _call(self) -> bool:
         if self._called is None or self._called.done():
             return False
@@ -100,16 +104,19 @@ class Line:
         self._clients.setdefault(place.client, deque()).append(place)
         self._advance()
 
-    def _leave(self, place: Place) -> None:
+    def _end(self, place: Place) -> None:
         if self._running is place:
             self._usual += 0.2 * (monotonic() - place.began - place.waited - self._usual)
             self._running = None
+            self._advance()
+
+    def _leave(self, place: Place) -> None:
+        self._end(place)
         places = self._clients.get(place.client)
         if places is not None and place in places:
             places.remove(place)
             if not places:
                 del self._clients[place.client]
-        self._advance()
 
     def _advance(self) -> None:
         while self._running is None and self._clients:

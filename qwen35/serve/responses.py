@@ -55,7 +55,9 @@ class Answer:
         self.schema = read_format(form.inner("format") if form is not None else None)
         self.thinking = read_effort(body, served, body.inner("reasoning"), "effort") and not self.tools.forced
         self.keep = body.flag("store", True)
-        body.inner("metadata")
+        if (about := body.inner("metadata")) is not None:
+            for name in about.data:
+                about.text(name)
         self.logprobs = logprobs is not None
         if self.schema is not None and self.tools.declared:
             raise body.wrong("text.format", "cannot hold together with tools", "unsupported_parameter")
