@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -15,36 +13,22 @@ from qwen35.bundle.info import describe, info_main
 from qwen35.errors import ModelError
 from qwen35.export.exporter import export_random
 from qwen35.export.plan import Options
+from tests.hub_server import hub_of
 
 SHAPE = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "vocab_size": 2048}
-ANSWERS = {
-    "/some/tiny/resolve/main/config.json": {"text_config": SHAPE},
-    "/api/models/some/tiny?blobs=true": {"siblings": [{"size": 1000}, {"size": 234}, {"rfilename": "x"}]},
-    "/some/other/resolve/main/config.json": {"text_config": {**SHAPE, "hidden_size": 8}},
-    "/some/list/resolve/main/config.json": [],
+REPOSITORIES = {
+    "some/tiny": {"config.json": json.dumps({"text_config": SHAPE}).encode(), "weights": bytes(1000)},
+    "some/other": {"config.json": json.dumps({"text_config": {**SHAPE, "hidden_size": 8}}).encode()},
+    "some/list": {"config.json": b"[]"}, "some/empty": {},
 }
 
 
-class Hub(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        found = self.path in ANSWERS
-        self.send_response(200 if found else 404)
-        self.end_headers()
-        self.wfile.write(json.dumps(ANSWERS.get(self.path)).encode())
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}/")
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    with hub_of(REPOSITORIES) as (url, _):
+        monkeypatch.setenv("HF_ENDPOINT", f"{url}/")
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
         yield
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +43,8 @@ def test_sizes_are_those_of_the_bundle_that_export_writes(hub: None, tmp_path: P
     sizes = described["bytes"]
     assert facts["emulated"]["bundle"] == sum(sizes[key] for key in ("text", "vision", "host", "embedding"))
     assert facts["emulated"]["memory"] == sum(described["memory"].values())
-    assert facts["emulated"]["download"] == 1234 and facts["emulated"]["export_seconds"] > 0
+    assert facts["emulated"]["download"] == sum(map(len, REPOSITORIES["some/tiny"].values()))
+    assert facts["emulated"]["export_seconds"] > 0
     assert facts["npu"] is None and facts["size"] == "tiny"
 
 
@@ -94,8 +79,9 @@ def test_what_does_not_fit_is_said(short_of: str, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("model", "text"),
     [
-        ("some/none", "the Hub answers 404"), ("some/other", "its shape is none of Qwen3.5's published ones"),
-        ("some/list", "the Hub's answer is no object"),
+        ("some/none", "no such repository"), ("some/other", "its shape is none of Qwen3.5's published ones"),
+        ("some/list", "is no object"), ("some/empty", r"its config.json cannot be read: it is not there"),
+        ("some/tiny@x", "no revision 'x'"),
     ],
 )
 def test_a_model_that_cannot_be_told(hub: None, model: str, text: str) -> None:
@@ -105,13 +91,13 @@ def test_a_model_that_cannot_be_told(hub: None, model: str, text: str) -> None:
 
 def test_a_hub_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    with pytest.raises(ModelError, match=r"the Hub cannot be asked: .*refused"):
+    with pytest.raises(ModelError, match=r"the Hub cannot be asked .*refused"):
         cost.cost("some/model")
 
 
 def test_folders_come_first(tmp_path: Path) -> None:
     (tmp_path / "2b").mkdir()
     (tmp_path / "some").mkdir()
-    assert not cost.is_model("2b") and not cost.is_model("some/model") and not cost.is_model("./a/b")
-    assert cost.is_model("4b") and cost.is_model("9B") and cost.is_model("other/model")
+    assert not cost.is_model("2b") and not cost.is_model("./a/b") and not cost.is_model("other/model")
+    assert cost.is_model("4b") and cost.is_model("9B") and cost.is_model("Qwen/qwen3.5-2b")
     assert not cost.is_model("bundle") and not cost.is_model("tiny")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from qwen35.api import DEFAULT_BUNDLE, find_bundle
 from qwen35.bundle.hub import is_id
 from qwen35.errors import ModelError
+from tests.hub_server import files_of, hub_of
 
-hub = pytest.importorskip("huggingface_hub")
+pytest.importorskip("huggingface_hub")
 ROOT = Path(__file__).parents[1]
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
@@ -29,10 +31,8 @@ def cached(home: Path) -> Path:
     return snapshot
 
 
-def run(home: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    import os
-
-    environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+def run(home: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"} | environ
     return subprocess.run([sys.executable, "-m", "qwen35", *words], cwd=ROOT, capture_output=True, text=True,
                           timeout=120, env=environment)
 
@@ -51,34 +51,60 @@ def test_from_the_cache_else_one_line(tmp_path: Path) -> None:
     assert run(tmp_path, "owner/name", *ask).returncode == 1
 
 
-def test_only_what_is_needed_is_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Any] = []
-
-    def snapshot(**options: Any) -> str:
-        if options.get("local_files_only"):
-            raise hub.errors.LocalEntryNotFoundError("not there")
-        asked.append(options)
-        return str(DEFAULT_BUNDLE)
-
-    monkeypatch.setattr(hub, "snapshot_download", snapshot)
-    monkeypatch.setattr(hub, "hf_hub_download", lambda *a, **k: str(DEFAULT_BUNDLE / "manifest.txt"))
-    assert find_bundle("owner/name@v1") == DEFAULT_BUNDLE
-    (options,) = asked
-    assert (options["repo_id"], options["revision"]) == ("owner/name", "v1")
-    names = {str(path.relative_to(DEFAULT_BUNDLE)) for path in DEFAULT_BUNDLE.rglob("*") if path.is_file()}
-    assert names <= set(options["allow_patterns"])
-    assert not any("*" in pattern for pattern in options["allow_patterns"])
-    assert "README.md" not in options["allow_patterns"]
+def test_only_what_is_needed_is_downloaded(tmp_path: Path) -> None:
+    """With its progress on stderr, once; the second time nobody is asked."""
+    other = {"README.md": b"words", "other.bin": bytes(1000), "kernels/spare.bin": b"x"}
+    with hub_of({"owner/name": {**files_of(DEFAULT_BUNDLE), **other}}) as (url, asked):
+        ask = ("--prompt", "What is a penguin?", "--device", "emu:quiet", "--greedy", "-q")
+        done = run(tmp_path, "owner/name", *ask, HF_ENDPOINT=url, HF_HUB_OFFLINE="0")
+        assert done.returncode == 0 and "bird" in done.stdout, done.stderr
+        got = {path.partition("/resolve/")[2].partition("/")[2] for path in asked if "/resolve/" in path}
+        assert got <= set(files_of(DEFAULT_BUNDLE)) and {"manifest.txt", "tensors.bin"} <= got
+        asked.clear()
+        assert run(tmp_path, "owner/name", *ask, HF_ENDPOINT=url, HF_HUB_OFFLINE="0").returncode == 0
+        assert not [path for path in asked if "owner" in path]
+    assert run(tmp_path, "owner/name", *ask).returncode == 0  # offline
 
 
-def test_a_checkpoint_is_to_be_exported(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(*words: Any, **options: Any) -> str:
-        raise hub.errors.EntryNotFoundError("404")
+@pytest.mark.parametrize(("name", "says"), [
+    ("some/checkpoint", "export CHECKPOINT --out DIR"), ("some/nothing", "no such repository"),
+    ("some/checkpoint@x", "no revision 'x'"),
+])
+def test_what_the_hub_answers_is_one_line(tmp_path: Path, name: str, says: str) -> None:
+    with hub_of({"some/checkpoint": {"config.json": b"{}"}}) as (url, _):
+        done = run(tmp_path, name, "--prompt", "x", HF_ENDPOINT=url, HF_HUB_OFFLINE="0")
+        assert done.returncode == 1 and done.stderr.count("\n") == 1 and says in done.stderr, done.stderr
 
-    monkeypatch.setattr(hub, "snapshot_download", missing)
-    monkeypatch.setattr(hub, "hf_hub_download", missing)
-    with pytest.raises(ModelError, match="export CHECKPOINT --out DIR"):
-        find_bundle("Qwen/Qwen3.5-2B")
+
+@pytest.mark.parametrize("words", [("--prompt", "x"), ("info",)])
+def test_a_hub_that_is_not_there_is_one_line(tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Asked once: no retries, and no lines about them."""
+    words = ("info", "some/model") if words == ("info",) else ("some/model", *words)
+    done = run(tmp_path, *words, HF_ENDPOINT="http://127.0.0.1:1", HF_HUB_OFFLINE="0")
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert "refused" in done.stderr and "go online" in done.stderr and "fault" not in done.stderr
+
+
+def test_info_of_an_id_is_the_bundle_or_what_a_checkpoint_costs(tmp_path: Path) -> None:
+    shape = {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24, "vocab_size": 248320}
+    files = {"config.json": json.dumps({"text_config": shape}).encode(), "model.safetensors": bytes(999)}
+    with hub_of({"owner/name": files_of(DEFAULT_BUNDLE), "some/tuned": files}) as (url, _):
+        got = run(tmp_path, "info", "owner/name", "--json", HF_ENDPOINT=url, HF_HUB_OFFLINE="0")
+        want = run(tmp_path, "info", "--json")
+        facts, same = json.loads(got.stdout), json.loads(want.stdout)
+        assert facts.pop("bundle") != same.pop("bundle") and facts == same
+        tuned = json.loads(run(tmp_path, "info", "some/tuned", "--json", HF_ENDPOINT=url,
+                               HF_HUB_OFFLINE="0").stdout)
+        assert tuned["size"] == "2b"
+        assert tuned["emulated"]["download"] == sum(map(len, files.values()))
+
+
+def test_a_typing_mistake_in_a_path_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bundles").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert is_id("bundle/mine") and not is_id("bundles/mine")
+    with pytest.raises(ModelError, match="there is no such bundle"):
+        find_bundle("bundles/mine")
 
 
 @pytest.mark.parametrize(("text", "want"), [

@@ -7,19 +7,16 @@ default; the export's time from encoding and writing a few megabytes where the b
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import re
 import shutil
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from qwen35.api import REAL_BUNDLE
+from qwen35.bundle.hub import listing
 from qwen35.errors import ModelError
 from qwen35.extras import own_program
 
@@ -28,26 +25,20 @@ __all__ = ["cost", "cost_lines", "is_model"]
 PUBLISHED = ("Qwen/Qwen3.5-0.8B", "Qwen/Qwen3.5-2B", "Qwen/Qwen3.5-4B", "Qwen/Qwen3.5-9B")
 COMPILED = {"2b": (REAL_BUNDLE, 2_500_000_000)}
 """Size -> bundle whose kernels are compiled for NPU2, and its bytes (its repository lists 2.5 GB)."""
-_HUB = "https://huggingface.co"
-_ID = re.compile(r"[\w.-]+/[\w.-]+", re.ASCII)
-_MOST = 16 << 20
 _SAMPLE_SECONDS, _SAMPLE_BYTES = 1.5, 96 << 20
 
 
 def is_model(word: str) -> bool:
-    """Whether a word names a size or a model of the Hub rather than a folder."""
-    if os.path.lexists(word):
-        return False
-    if word.lower() in _by_size():
-        return True
-    return bool(_ID.fullmatch(word)) and word[0] != "." and not os.path.isdir(word.partition("/")[0])
+    """Whether a word names a published size or model, whose cost is known, rather than a file or folder."""
+    named = {*_by_size(), *(name.lower() for name in PUBLISHED)}
+    return not os.path.lexists(word) and word.lower() in named
 
 
 def cost(word: str, max_ctx: int = 8192) -> dict[str, Any]:
     """Bytes and seconds of the size or model that `word` names, both ways, and what is free here.
 
-    Of a model that is not one of the published ones the Hub is asked (HF_ENDPOINT names another). Raises
-    ModelError where it does not answer or the model's shape is none that is known.
+    Of a model that is not one of the published ones the Hub is asked. Raises ModelError where
+    it does not answer or the model's shape is none that is known.
     """
     from qwen35.bundle.info import memory
     from qwen35.export.plan import Options
@@ -188,34 +179,15 @@ def _ask(model: str) -> tuple[str, int]:
     """(size of the same shape, bytes of its files) of a model of the Hub."""
     from qwen35.export.plan import SIZES
 
-    host = os.environ.get("HF_ENDPOINT", _HUB).rstrip("/")
-    config = _json(f"{host}/{model}/resolve/main/config.json", model)
+    config, nbytes = listing(model)
     text = config.get("text_config", config)
     shape = [text.get(key) if isinstance(text, dict) else None for key in
              ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size")]
     for size, c in SIZES.items():
         if shape == [c.D, c.I, c.layers, c.vocab]:
-            listing = _json(f"{host}/api/models/{model}?blobs=true", model)
-            files: Any = listing.get("siblings")
-            sizes = [one.get("size") for one in files or () if isinstance(one, dict)]
-            return size, sum(n for n in sizes if isinstance(n, int))
+            return size, nbytes
     raise ModelError("its shape is none of Qwen3.5's published ones", model,
                      f"known are {', '.join(_by_size())}; qwen35 export tries any Qwen3.5 checkpoint")
-
-
-def _json(url: str, model: str) -> dict[str, Any]:
-    try:
-        with urllib.request.urlopen(url, timeout=20) as answer:
-            found = json.loads(answer.read(_MOST))
-    except urllib.error.HTTPError as error:
-        raise ModelError(f"the Hub answers {error.code} {error.reason}", model, "check the name") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        raise ModelError(f"the Hub cannot be asked: {reason}", model,
-                         f"give a size ({', '.join(_by_size())}) or a folder") from None
-    if not isinstance(found, dict):
-        raise ModelError("the Hub's answer is no object", model)
-    return found
 
 
 def _available() -> int:

@@ -114,8 +114,8 @@ def info_main(argv: Sequence[str]) -> int:
     """Runs `info`; returns 0. Raises UsageError, and BundleError where a byte differs or none is recorded."""
     parser = Parser(prog="qwen35 info", description="Tells what a bundle holds and what it needs to run.")
     add = parser.add_argument
-    add("bundle", nargs="?", metavar="BUNDLE", help="directory (default: as for a prompt), or what is to be "
-        "downloaded: 0.8b, 2b, 4b, 9b, or a model's name on the Hugging Face Hub")
+    add("bundle", nargs="?", metavar="BUNDLE", help="directory, or Hugging Face id (default: as for a "
+        "prompt); or what an export would start from: 0.8b, 2b, 4b, 9b, a checkpoint's id")
     add("--verify", action="store_true", help="read every byte and compare with the recorded checksums")
     add("--max-ctx", type=int, default=8192, metavar="N", help="tokens of context (default 8192)")
     add("--json", action="store_true", help="one JSON object on stdout")
@@ -123,12 +123,20 @@ def info_main(argv: Sequence[str]) -> int:
     options = parser.parse_args(list(argv))
     from qwen35.api import find_bundle
     from qwen35.bundle.cost import cost, cost_lines, is_model
+    from qwen35.bundle.hub import NoBundle
 
-    if options.bundle is not None and is_model(options.bundle):
+    found = None
+    if options.bundle is None or not is_model(options.bundle):
+        try:
+            found = find_bundle(options.bundle)
+        except NoBundle:  # a checkpoint of the Hub
+            if options.bundle is None:
+                raise
+    if found is None:
         costs = cost(options.bundle, max(1, options.max_ctx))
         print(json.dumps(costs) if options.json else "\n".join(map(printable, cost_lines(costs))))
         return 0
-    bundle = Bundle.open(find_bundle(options.bundle))
+    bundle = Bundle.open(found)
     facts = describe(bundle, max(1, options.max_ctx))
     from qwen35.model.options import Options
 
