@@ -134,6 +134,82 @@ def test_a_line_goes_on_after_a_backslash(terminal: Terminal) -> None:
     terminal.ask("two", "You said: one\ntwo\n")
 
 
+def test_pasted_lines_are_one_entry(terminal: Terminal, history: Path) -> None:
+    """As a terminal sends them in bracketed paste mode, which the program has to ask for."""
+    assert b"\x1b[?2004h" in terminal.raw
+    start = len(terminal.screen)
+    terminal.type("\x1b[200~one\rtwo\\\r  three\r\x1b[201~")
+    terminal.wait("three", start)
+    assert "You said" not in terminal.screen[start:]
+    terminal.ask(" and more", "You said: one\ntwo\\\n  three\n and more\n")
+    terminal.ask("four\\\nfive", "You said: four\nfive\n")
+    terminal.ask("\x1b[A\x1b[A", "You said: one\ntwo\\\n  three\n and more\n")
+    terminal.type("\x04")
+    assert terminal.finish() == 0
+    again = Terminal("--chat", QWEN35_HISTORY=str(history), TERM="xterm")
+    try:
+        again.wait("\n> ")
+        again.ask("\x1b[A\x1b[A", "You said: four\nfive\n")
+        again.ask("\x1b[A\x1b[A", "You said: one\ntwo\\\n  three\n and more\n")
+    finally:
+        again.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGKILL])
+def test_the_history_outlives_a_closed_terminal(
+    terminal: Terminal, history: Path, number: signal.Signals
+) -> None:
+    terminal.ask("hello there", "You said: hello there\n")
+    terminal.ask("hello there", "You said: hello there\n")
+    terminal.ask("and again", "You said: and again\n")
+    os.kill(terminal.pid, number)
+    assert terminal.finish() == -number
+    assert history.read_text() == "hello there\nand again\n"
+
+
+def test_file_names(history: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "my talks").mkdir(parents=True)
+    (home / "it's a talk.json").mkdir()
+    terminal = Terminal("--chat", QWEN35_HISTORY=str(history), TERM="xterm", HOME=str(home))
+    try:
+        terminal.wait("\n> ")
+        terminal.ask("one", "You said: one\n")
+        for typed, file in (
+            ("~/a.json", "a.json"), ("'~/b c.json'", "b c.json"), ("~/d\\ e.json", "d e.json"),
+            ("~/two words.json", "two words.json"), ("~/my\tf.json", "my talks/f.json"),
+            ('"~/my t\tg h.json"', "my talks/g h.json"),
+        ):
+            terminal.ask(f"/save {typed}", f"saved 1 turn to {home / file}")
+            assert json.loads((home / file).read_text())["format"] == "qwen35-conversation"
+        terminal.ask("/load ~/my\\ talks/g\t", f"loaded 1 turn from {home}/my talks/g h.json")
+        terminal.ask("/image ~/a.json 'b", "no closing quotation in the file names")
+        terminal.ask("/image ~/nothing.png", "no vision tower")
+        terminal.ask("/retry\t ~/a\t", "You said: one\n")  # not a command that takes files
+    finally:
+        terminal.kill()
+
+
+@pytest.mark.parametrize(("line", "want"), [
+    ("/image pic", ["pic\\ one.png", "pictures/"]), ("/image pic\\ o", ["one.png"]),
+    ("/image 'pic ", ["one.png'"]), ('/image "pic', ['"pic one.png"', '"pictures/']),
+    ("/image a.png pictures/", ["pictures/it\\'s.png", "pictures/x.png"]),
+    ("/image 'pictures/", ["'pictures/x.png'"]),
+    ("/image ./pic", ["./pic\\ one.png", "./pictures/"]),
+    ("/image ~/pic", ["~/pic\\ one.png", "~/pictures/"]),
+    ("/image .", [".hidden"]), ("/image nothing", []), ("/image no/such/", []), ("/image q", ['q\\"q']),
+])
+def test_completion(line: str, want: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qwen35.cli.paths import complete
+
+    (tmp_path / "pictures").mkdir()
+    for name in ("pic one.png", "pictures/x.png", "pictures/it's.png", ".hidden", 'q"q', "esc\x1b"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert complete(line, max(line.rfind(mark) for mark in " \t\n") + 1) == want
+
+
 def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(history: Path) -> None:
     terminal = Terminal("--chat", MOCK_DELAY="0.02", QWEN35_HISTORY=str(history))
     try:
@@ -147,7 +223,11 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(history: Path) -> No
         start = len(terminal.screen)
         terminal.type("half a line")
         terminal.wait("half a line", start)  # the line editor has the terminal: Ctrl-C is its own now
-        terminal.type("\x03")
+        for _ in range(30):  # Python's input() may sleep through the one that comes just before its wait
+            terminal.type("\x03")
+            terminal.read(1.0)
+            if "ends" in terminal.screen[start:]:
+                break
         terminal.wait("> ", terminal.wait("Ctrl-D or /exit ends", start))
         terminal.ask("/undo", "took back: still there")
         terminal.ask("/undo", "took back: long")

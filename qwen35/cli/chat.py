@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import shlex
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 from qwen35.cli.entries import Endless
 from qwen35.cli.line import LineReader
 from qwen35.cli.output import Progress, notice, report
+from qwen35.cli.paths import one_path, paths
 from qwen35.cli.run import loops_of, sampling_of, show
 from qwen35.cli.signals import Interrupt
 from qwen35.errors import PromptTooLong, UsageError
@@ -62,7 +62,7 @@ class Chat:
         """Reads until the end of the input; the exit status."""
         for image in self.images:
             self._check_image(image)
-        with LineReader(self.commands, self.options.max_ctx) as reader:
+        with LineReader(self.commands, self.options.max_ctx, ("/image", "/save", "/load")) as reader:
             if reader.terminal and not self.options.quiet:
                 thinking = "on" if self.thinking else "off"
                 how = self._sampling(bool(self.images)).describe()
@@ -157,7 +157,8 @@ class Chat:
     def _help(self, rest: str) -> None:
         for name, (_, arguments, purpose) in self.commands.items():
             sys.stderr.write(f"  {f'{name} {arguments}':<18} {purpose}\n")
-        sys.stderr.write("  A line that ends in \\ goes on in the next. Ctrl-C stops an answer.\n")
+        sys.stderr.write("  Pasted lines are one entry; a line that ends in \\ goes on in the next. TAB\n"
+                         "  completes commands and file names. Ctrl-C stops an answer.\n")
         sys.stderr.flush()
 
     def _clear(self, rest: str) -> None:
@@ -199,10 +200,7 @@ class Chat:
         notice(f"thinking is {'on' if self.thinking else 'off'}, {how}")
 
     def _image(self, rest: str) -> None:
-        try:
-            files = shlex.split(rest)
-        except ValueError as error:
-            raise UsageError(f"/image {rest}", "", str(error)) from None
+        files = paths(rest)
         for file in files:
             self._check_image(file)
         self.images = [*self.images, *files] if files else []
@@ -215,14 +213,16 @@ class Chat:
     def _save(self, rest: str) -> None:
         if not rest:
             raise UsageError("/save needs a file name")
-        self.talk.save(rest)
-        notice(f"saved {self.talk.turns} turn{'s' * (self.talk.turns != 1)} to {rest}")
+        path = one_path(rest)
+        self.talk.save(path)
+        notice(f"saved {self.talk.turns} turn{'s' * (self.talk.turns != 1)} to {path}")
 
     def _load(self, rest: str) -> None:
         if not rest:
             raise UsageError("/load needs a file name")
-        self.talk.load(rest)
-        notice(f"loaded {self.talk.turns} turn{'s' * (self.talk.turns != 1)} from {rest}")
+        path = one_path(rest)
+        self.talk.load(path)
+        notice(f"loaded {self.talk.turns} turn{'s' * (self.talk.turns != 1)} from {path}")
 
     def _stats(self, rest: str) -> None:
         if self.last is not None:
