@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
@@ -50,6 +50,7 @@ def _elfs() -> dict[str, Elf]:
             # The first parameter moves the input, the second is what is added: an entry times a number.
             (0, 4, control_code.DESCRIPTORS + 4), (1, 1, control_code.CORE + ADDEND)))),
         "packets": Elf({"main": (2, {"seq": packets})}, {"main:seq": note}),
+        "whole": one(_preemptible(full=True, pdi=1, scratchpad=256)),
         "many": one(full(copy, buffers=8), 8),
         "fail": one(full(stream.fail(0x3000002))),
         "slow": one(full(stream.program([stream.Delay(300_000), stream.Copy(BYTES, 1)]))),
@@ -59,8 +60,8 @@ def _elfs() -> dict[str, Elf]:
     }
 
 
-def _preemptible() -> Stream:
-    found = carrier(stream.copy(BYTES, 1), preempt=True, save=bytes(64), restore=bytes(64))
+def _preemptible(**more: Any) -> Stream:
+    found = carrier(stream.copy(BYTES, 1), preempt=True, save=bytes(64), restore=bytes(64), **more)
     found.places += [("scratch-pad-mem", part, 8, control_code.SHIM, 0x40000, 4 << 20)
                      for part in (".preempt_save", ".preempt_restore")]
     return found

@@ -410,6 +410,7 @@ _each("{}",
                       "p.map()[:8] = bytes([3, 0, 0, 0, 0x78, 0x56, 0x34, 0x12])\np.sync(TO)\n"
                       "x = t.done(r)\n(p.size(), bytes(r.get_ctrl_scratchpad_bo().map()[:8]), x)",
       full_no_scratchpad="attempt(lambda: pyxrt.run(t.full('full')).get_ctrl_scratchpad_bo())",
+      full_whole="t.done(t.erun(t.full('whole')))",
       full_packets="t.done(t.erun(t.full('packets')))",
       full_list="k = t.full('full')\nrs = [t.erun(k) for _ in range(3)]\nc = pyxrt.runlist(t.fc)\n"
                 "k = pyxrt.ext.kernel(t.fc, 'main')\nrs = [t.erun(k) for _ in range(3)]\n"

@@ -50,8 +50,8 @@ DIFFERENT = {
 PACKETS = ("call", "call_words", "call_nones", "call_sub", "call_sub_of_big", "call_too_many", "call_fail",
            "run_result", "run_again", "list_one", "list_result", "list_same_twice", "list_again",
            "list_thirty", "full_run", "full_again", "full_eight", "full_sub", "full_instances",
-           "full_scratchpad", "full_packets", "full_list_again", "context_elf_added", "part_run", "part_call",
-           "part_zeros", "pre_run", "pre_two", "part_list")
+           "full_scratchpad", "full_packets", "full_whole", "full_list_again", "context_elf_added",
+           "part_run", "part_call", "part_zeros", "pre_run", "pre_two", "part_list")
 """Probes whose packets are compared."""
 
 

@@ -61,7 +61,8 @@ def ours(stream: str) -> dict[str, Any]:
                 "result": bytes(buffers[1].memory()).hex()}
 
 
-FULL = {"full": "main:seq", "scratch": "main", "many": "main", "packets": "main:seq", "two": "main:turn"}
+FULL = {"full": "main:seq", "scratch": "main", "many": "main", "packets": "main:seq", "whole": "main",
+        "two": "main:turn"}
 """ELF files with the kernel instance to run, whose buffers are all the arguments."""
 PARTIAL = ("part", "pre")
 
