@@ -15,6 +15,7 @@ import pytest
 from amdxdna.device import Device
 from amdxdna.opening import open_node
 from amdxdna.run import State
+from qwen35.api import DEFAULT_BUNDLE
 from qwen35.bench import bench_main, machine
 from qwen35.bench.figures import SHAPE, Figure, Printer, median, ratios
 from qwen35.bench.null import NullNode, bare_seconds
@@ -227,6 +228,19 @@ class Echo:
     def ask(self, **request):
         self.asked.append(request)
         return {"prompt": 1e-9, "token": 1e9}
+
+
+def test_the_server_is_measured_beside_the_same_in_process():
+    pytest.importorskip("uvicorn")
+    from qwen35.bench.serve import CONVERSATIONS, serve_figures
+
+    out = Printer(True, io.StringIO())
+    serve_figures(DEFAULT_BUNDLE, DEVICE, out, [], 6, 1)
+    found = {f.name: f for f in out.figures}
+    for name in ("serve_first_token", "serve_token"):
+        assert found[name].value > 0 and found[f"{name}_ratio"].value > 0 and f"{name}_overhead" in found
+    assert 0.3 < found["serve_cached"].value < 1
+    assert found["serve_cached"].where["conversations"] == CONVERSATIONS
 
 
 def test_peers_are_asked_in_turns_and_compared(subject):

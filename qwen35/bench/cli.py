@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["bench_main", "parser"]
 
 PROMPTS, CONTEXTS, COMPARED, HOST_CONTEXT, CHAT = (23, 778), (512, 1024, 8192), 512, 1024, 4096
-PARTS = ("machine", "start", "load", "host", "text", "vision", "memory")
+PARTS = ("machine", "start", "load", "host", "text", "vision", "memory", "serve")
 
 
 def parser() -> Parser:
@@ -104,6 +104,8 @@ def _run(options: argparse.Namespace, path: Path) -> None:
         start_figures(out, options.device, 3 if options.quick else 7)
     if "memory" in parts:
         _memory(options, path, out)
+    if "serve" in parts:
+        _serve(options, bundle, out, threads)
     if options.cold:
         from qwen35.bench.text import cold_figures
 
@@ -151,6 +153,19 @@ def _memory(options: argparse.Namespace, path: Path, out: Printer) -> None:
     out.write(done.stdout)
     if done.returncode:
         raise ModelError("the process whose memory is measured failed", str(path))
+
+
+def _serve(options: argparse.Namespace, bundle: Bundle, out: Printer, threads: int) -> None:
+    from qwen35.bench.serve import serve_figures
+    from qwen35.serve import lacking
+
+    out.title("Server")
+    if missing := lacking():
+        notice(f"without the server: {', '.join(missing)} not installed: {install_command(missing)}")
+        return
+    with _peers(options, bundle, threads, ("llama",)) as peers:
+        serve_figures(Path(bundle.path), options.device, out, peers, 8 if options.quick else 48,
+                      1 if options.quick else 7)
 
 
 def memory_main(words: Sequence[str]) -> None:

@@ -30,6 +30,9 @@ the meaning of a key does not change.
 `memory_*`           after a chat that fills `context` tokens, in a process of its own
 `cold_embedding`     embedding rows of a prompt out of the mapped file, page cache dropped
 `vision`             seconds of a picture; `vision_npu`, `vision_host`: their shares
+`serve_*`            of an answer over HTTP, by a client in another process: `first_token` and `token`,
+                     `_ratio` over the same answer in process, `_overhead` beyond the engine's own times;
+                     `serve_cached`: share of the prompts of several conversations that is not computed
 `*_peer`, `*_ratio`  the peer's figure, and the median of ours / theirs over `pairs` pairs
 ===================  ==========================================================================
 """

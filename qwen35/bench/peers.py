@@ -1,8 +1,9 @@
 """Other programs that run the same shape: each in a process of its own, asked for one run at a time.
 
 The process (`python -m qwen35.bench.peers KIND ...`) answers a JSON line with a JSON line: {"prompt": n,
-"new": m} -> {"prompt": seconds, "token": seconds}, {"patches": [rows, columns]} -> {"tower": seconds}. It
-does nothing between requests, so that runs of two programs can alternate.
+"new": m} -> {"prompt": seconds, "token": seconds}, {"url": true} -> {"url": where its server listens},
+{"patches": [rows, columns]} -> {"tower": seconds}. It does nothing between requests, so that runs of two
+programs can alternate.
 """
 
 from __future__ import annotations
@@ -52,13 +53,19 @@ class Peer:
                  trace: TracebackType | None) -> None:
         self.close()
 
+    def url(self) -> str:
+        """Where the peer's own HTTP server listens (llama.cpp's)."""
+        assert self._process.stdin is not None
+        print(json.dumps({"url": True}), file=self._process.stdin, flush=True)
+        return str(self._answer()["url"])
+
     def ask(self, **request: Any) -> dict[str, float]:
         """One run."""
         assert self._process.stdin is not None
         print(json.dumps(request), file=self._process.stdin, flush=True)
         return self._answer()
 
-    def _answer(self) -> dict[str, float]:
+    def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
@@ -127,7 +134,9 @@ def _llama(config: ModelConfig, threads: int, max_ctx: int, file: str) -> Any:
     server = xllamacpp.Server(params)
     rng = random.Random(0)
 
-    def run(request: dict[str, Any]) -> dict[str, float]:
+    def run(request: dict[str, Any]) -> dict[str, Any]:
+        if "url" in request:
+            return {"url": server.listening_address}
         ids = [rng.randrange(_ordinary(config)) for _ in range(request["prompt"])]
         found = server.handle_completions({
             "prompt": ids, "n_predict": max(request["new"], 1), "ignore_eos": True, "cache_prompt": False,
