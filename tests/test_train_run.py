@@ -133,3 +133,16 @@ def test_parts_are_told_by_kind(small: Path, tmp_path: Path) -> None:
         told |= set(made.train_step())
     assert told == {"tower", "text", "picture", "several"}
     assert trainer.share_done(made.step, STEPS, 2) == 1.0
+
+
+def test_the_tower_sees_plain_scenes_first(small: Path, tmp_path: Path) -> None:
+    """Their grounds are light; of those that people bring many are not."""
+    batches = Trainer(_args(small, tmp_path, "--batch", "2")).batches
+    light = {}
+    for done in (0.0, 0.5, 1.0):
+        corners = [
+            batches.tower(number, done).seen[0].pixels[:, 0, 0].float().mean().item() for number in range(40)
+        ]
+        light[done] = sum(corner > 220 for corner in corners)
+    assert light[0.0] == light[0.5] == 40
+    assert 5 < light[1.0] < 30

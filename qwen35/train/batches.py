@@ -17,8 +17,8 @@ from .scenes import CELL, Scene
 
 POOL = 8
 """Text batches drawn together and sorted by length, which keeps padding small."""
-PLAIN, PLAIN_FIRST = 0.25, 0.75
-"""Share of the picture batches that are plain scenes, and of the tower's when its own steps begin."""
+PLAIN = 0.25
+"""Share of the picture batches that are plain scenes."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +135,11 @@ class Batches:
         return found[self._worker :: self._workers]
 
     def tower(self, number: int, done: float = 1.0) -> Batch:
-        """Pictures with labels only; `done` of the tower's own steps are over: plain scenes come first."""
-        easy = PLAIN_FIRST + (PLAIN - PLAIN_FIRST) * min(1.0, 1.5 * done)
+        """Pictures with labels only; `done` of the tower's own steps are over.
+
+        The first half are plain scenes, from which shapes are learned much sooner, then ever fewer.
+        """
+        easy = PLAIN + (1.0 - PLAIN) * min(1.0, 2.0 - 2.0 * done)
         found = self._scenes(random.Random(f"tower {self.seed} {number}"), self.size, easy)
         empty = torch.zeros(0, dtype=torch.long)
         return Batch(empty, empty, empty, seen=(look(found),))

@@ -30,7 +30,7 @@ from .network import pixels_of
 from .scenes import CELL
 from .wordnet import WordNet
 
-MAX_NEW = 80
+MAX_NEW = 64
 
 
 @dataclass(frozen=True)

@@ -214,8 +214,10 @@ class Network(nn.Module):
         width: int = model.model.language_model.embed_tokens.weight.shape[1]
         self.group: Tensor
         self.form: Tensor
-        self.register_buffer("group", torch.tensor(group))
-        self.register_buffer("form", torch.tensor(form))
+        self.register_buffer("group", torch.tensor(group), persistent=False)
+        # one-hot, as are the embedding look-ups of `table`: their backward is twice as fast as indexing's
+        one_hot = F.one_hot(torch.tensor(form), vocabulary.FORMS).float()
+        self.register_buffer("form", one_hot, persistent=False)
         self.word_rows = nn.Parameter(torch.randn(max(group) + 1, width, generator=rng) * 0.05)
         model.model.language_model.embed_tokens.weight.requires_grad_(False)
         self.form_rows = nn.Parameter(torch.randn(vocabulary.FORMS, width, generator=rng) * 0.02)
@@ -234,7 +236,7 @@ class Network(nn.Module):
 
     def table(self) -> Tensor:
         """The embedding table [vocab, hidden] as it is now."""
-        return self.word_rows[self.group] + self.form_rows[self.form]
+        return F.embedding(self.group, self.word_rows) + self.form @ self.form_rows
 
     def hidden(self, x: Tensor, place: Tensor) -> Tensor:
         """Final normalised hidden states of embeddings [B, L, D] at rotary positions [3, L]."""

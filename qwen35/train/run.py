@@ -27,7 +27,7 @@ from .datafile import DataError
 from .trainer import Trainer, TrainError, check_settings, tokenizer_of
 from .wordnet import WordNet, WordNetError
 
-STEPS, TOWER_STEPS = 13000, 2500
+STEPS, TOWER_STEPS = 13100, 3000
 
 
 def parser() -> argparse.ArgumentParser:
