@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
+    from amdxdna.create_hwctx import QoS
     from amdxdna.device import Device
     from amdxdna.errors import XdnaError
-    from amdxdna.hwctx import HwContext, QoS
+    from amdxdna.hwctx import HwContext
     from amdxdna.kernel import Kernel
     from amdxdna.node import KernelNode, Node
     from amdxdna.opening import open_node
@@ -25,7 +26,8 @@ __version__ = "0.1.0"
 
 _WHERE = {
     "Buffer": "buffer", "ContextPool": "pool", "Device": "device", "Health": "packet", "HwContext": "hwctx",
-    "Kernel": "kernel", "KernelNode": "node", "Node": "node", "QoS": "hwctx", "Run": "run", "State": "packet",
+    "Kernel": "kernel", "KernelNode": "node", "Node": "node", "QoS": "create_hwctx", "Run": "run",
+    "State": "packet",
     "Xclbin": "xclbin", "XdnaError": "errors", "open_node": "opening",
 }
 

@@ -15,9 +15,10 @@ from amdxdna.arguments import Uncopied, path, wants, whole
 from amdxdna.arguments import seconds as _seconds
 from amdxdna.buffer import Buffer, allocate, import_fd, wrap
 from amdxdna.client import Client
+from amdxdna.create_hwctx import QoS
 from amdxdna.errors import BadArgument, BadType, DeviceBusy, closed
 from amdxdna.heap import Heap
-from amdxdna.hwctx import HwContext, QoS
+from amdxdna.hwctx import HwContext
 from amdxdna.node import Node
 from amdxdna.opening import open_node, resolve
 from amdxdna.pool import ContextPool

@@ -15,11 +15,12 @@ from amdxdna.arguments import Uncopied, content, instance, text, whole
 from amdxdna.buffer import Buffer, allocate
 from amdxdna.chain import Call, start_chain
 from amdxdna.client import Client
+from amdxdna.create_hwctx import QoS
 from amdxdna.errors import BadArgument, DeviceLost, NoFreeContext, XdnaError, closed
 from amdxdna.eviction import MEMORY, Eviction
 from amdxdna.forklock import reentrant
 from amdxdna.heap import Heap
-from amdxdna.hwctx import HwContext, QoS
+from amdxdna.hwctx import HwContext
 from amdxdna.kernel import Kernel
 from amdxdna.pdis import load_pdis
 from amdxdna.reaper import PATIENCE

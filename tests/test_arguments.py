@@ -21,11 +21,12 @@ import amdxdna
 from amdxdna import ioctl
 from amdxdna.arguments import Uncopied
 from amdxdna.client import Client
+from amdxdna.create_hwctx import QoS
 from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.xclbins import xclbin_bytes
 from amdxdna.errors import BadArgument, BadType, Closed, XdnaError
-from amdxdna.hwctx import HwContext, QoS
+from amdxdna.hwctx import HwContext
 from amdxdna.pool import ContextPool
 from amdxdna.restart import Restartable, RestartableChain
 from amdxdna.xclbin import Xclbin

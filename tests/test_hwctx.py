@@ -10,10 +10,10 @@ import pytest
 
 from amdxdna import errors, packet
 from amdxdna._native import ffi, lib
+from amdxdna.create_hwctx import QoS
 from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
-from amdxdna.hwctx import QoS
 from amdxdna.opening import open_node
 from amdxdna.packet import State
 from amdxdna.reaper import reap

@@ -20,6 +20,7 @@ CORE = [
     "buffer",
     "pdis run marks",
     "abandoned kernel",
+    "create_hwctx",
     "hwctx chain",
     "pool restart controlcode",
     "opening",

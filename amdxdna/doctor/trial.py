@@ -6,8 +6,8 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.abandoned import abandon
+from amdxdna.create_hwctx import create
 from amdxdna.errors import XdnaError
-from amdxdna.hwctx import create
 
 if TYPE_CHECKING:
     from amdxdna.device import Device

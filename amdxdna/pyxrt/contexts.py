@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from amdxdna.hwctx import HwContext, QoS
+from amdxdna.create_hwctx import QoS
+from amdxdna.hwctx import HwContext
 from amdxdna.pyxrt.calls import refuse, select, settings, text, translated
 from amdxdna.pyxrt.devices import device
 from amdxdna.pyxrt.elfs import elf

@@ -28,7 +28,7 @@ class _Mapping:
 
 
 class TraceObserver:
-    """An :class:`amdxdna.emu.seccomp.supervisor.Observer` that writes a trace. Thread-safe."""
+    """An :class:`amdxdna.emu.seccomp.observer.Observer` that writes a trace. Thread-safe."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from amdxdna._native import ffi, lib
 from amdxdna.emu.driver.device import EmuDriver
@@ -25,6 +25,7 @@ from amdxdna.emu.seccomp import files, folders, polling, spawn
 from amdxdna.emu.seccomp.call import CLOSE, Call, Stale
 from amdxdna.emu.seccomp.client import HOT, RemoteClient
 from amdxdna.emu.seccomp.files import Caller, Files
+from amdxdna.emu.seccomp.observer import Observer
 from amdxdna.emu.seccomp.rights import Teller
 from amdxdna.emu.seccomp.tree import PCI_DEVICES, Outside, Tree, identity
 from amdxdna.emu.seccomp.watch import CloseWatch
@@ -33,27 +34,6 @@ from amdxdna.usermem import UserMemory
 
 _LONGEST_NAME = 4096
 DEFAULT_NODE = "/dev/accel/accel0"
-
-
-class Observer(Protocol):
-    """Sees every call about the device, from any thread: the tracer."""
-
-    def opened(self, client: RemoteClient | None, caller: Caller, path: str, fd: int, failed: int,
-               began: float) -> None:
-        """An open of the node; `client` is None when it failed with an errno. `began`: time.monotonic()."""
-
-    def enter(self, client: RemoteClient, call: Call) -> Any:
-        """Before an ioctl; what it returns goes to leave()."""
-
-    def leave(self, entry: Any, failed: int) -> None:
-        """After an ioctl, before the program goes on."""
-
-    def mapped(self, client: RemoteClient, call: Call, address: int | None, failed: int,
-               began: float) -> None:
-        """A mapping; `address` is None where the kernel chooses it after this."""
-
-    def closed(self, client: RemoteClient) -> None:
-        """The last holder of an open is gone."""
 
 
 class Supervisor:
