@@ -24,12 +24,13 @@ def whole_file(path: str | os.PathLike[str], *, private: bool = False) -> Iterat
     """A file to write, which is at `path` once the block ends, and nowhere when it raises.
 
     A new file has the mode that the umask leaves of 0666, one that was there keeps its mode; `private`: 0600.
-    Devices and pipes are written to as they are. Raises OSError: ELOOP for a link, EISDIR, and as open does.
+    Devices and pipes are written to as they are; with `private` only devices, for whoever made a pipe reads
+    it. Raises OSError: ELOOP for a link, EINVAL for such a pipe, EISDIR, and as open does.
     """
     target = os.fspath(path)
     mode = _mode(target, private)
     if mode is None:
-        with open(_special(target, os.O_WRONLY), "wb") as file:
+        with open(_special(target, os.O_WRONLY | (os.O_NOFOLLOW if private else 0)), "wb") as file:
             yield file
         return
     fd, partial = _beside(target)
@@ -119,7 +120,7 @@ def _mode(target: str, private: bool) -> int | None:
         if stat.S_ISLNK(there.st_mode):
             # /dev/stdout and the like: what they lead to is already open, and named by nobody else.
             there = os.stat(target)
-            if stat.S_ISREG(there.st_mode) or stat.S_ISDIR(there.st_mode):
+            if private or stat.S_ISREG(there.st_mode) or stat.S_ISDIR(there.st_mode):
                 raise OSError(errno.ELOOP, "it is a link, and links are not written through", target)
     except FileNotFoundError:
         if os.path.islink(target):
@@ -128,6 +129,8 @@ def _mode(target: str, private: bool) -> int | None:
     if stat.S_ISDIR(there.st_mode):
         raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), target)
     if not stat.S_ISREG(there.st_mode):
+        if private and not stat.S_ISCHR(there.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file, and what goes there is for you alone", target)
         return None
     return 0o600 if private else stat.S_IMODE(there.st_mode) & 0o777
 

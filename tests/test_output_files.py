@@ -110,6 +110,24 @@ def test_pipes_and_devices_are_written_to(tmp_path: Path) -> None:
     assert done.stdout == b"out"
 
 
+@pytest.mark.parametrize("through", ["itself", "a link"])
+def test_private_bytes_go_into_no_pipe(tmp_path: Path, through: str) -> None:
+    """Whoever put the pipe there has it open."""
+    pipe = target = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if through == "a link":
+        target = tmp_path / "link"
+        target.symlink_to(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with pytest.raises(OSError, match="for you alone" if through == "itself" else "is a link"):
+            write_whole(target, b"secret", private=True)
+        assert os.read(reader, 100) == b""
+    finally:
+        os.close(reader)
+    write_whole("/dev/null", b"gone", private=True)
+
+
 def plant(folder: Path, name: str) -> Path:
     """Links of every name that a writer might be expected to use for what it has not finished."""
     victim = folder / "victim"
