@@ -23,7 +23,8 @@ READER_SECONDS = 5.0
 def whole_file(path: str | os.PathLike[str], *, private: bool = False) -> Iterator[IO[bytes]]:
     """A file to write, which is at `path` once the block ends, and nowhere when it raises.
 
-    A new file has the mode that the umask leaves of 0666, one that was there keeps its mode; `private`: 0600.
+    A new file has the mode that the umask leaves of 0666, and so has one in the place of another user's; one
+    of this user's keeps its mode; `private`: 0600.
     Devices and pipes are written to as they are; with `private` only devices, for whoever made a pipe reads
     it. Raises OSError: ELOOP for a link, EINVAL for such a pipe, EISDIR, and as open does.
     """
@@ -132,7 +133,10 @@ def _mode(target: str, private: bool) -> int | None:
         if private and not stat.S_ISCHR(there.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file, and what goes there is for you alone", target)
         return None
-    return 0o600 if private else stat.S_IMODE(there.st_mode) & 0o777
+    if private:
+        return 0o600
+    # Whoever planted a file chose its mode, too.
+    return stat.S_IMODE(there.st_mode) & 0o777 if there.st_uid == os.geteuid() else 0o666 & ~_umask()
 
 
 def _umask() -> int:

@@ -49,6 +49,21 @@ def test_modes(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["kept", "new", "opened", "private"]
 
 
+@pytest.mark.parametrize("grows", [False, True])
+def test_another_users_file_does_not_give_its_mode(tmp_path: Path, grows: bool,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = tmp_path / "planted"
+    planted.write_bytes(b"0")
+    planted.chmod(0o666)
+    me = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+    if grows:
+        os.close(open_growing(planted))
+    else:
+        write_whole(planted, b"1")
+    assert mode(planted) == 0o640
+
+
 WRITERS: dict[str, Callable[[Path], object]] = {
     "whole": lambda path: write_whole(path, b"data"),
     "growing": lambda path: os.close(open_growing(path)),
