@@ -75,12 +75,20 @@ def open_growing(path: str | os.PathLike[str]) -> int:
 
 
 def open_appending(path: str | os.PathLike[str]) -> int:
-    """A descriptor that writes behind what is in the file at `path`. Otherwise as :func:`whole_file`."""
+    """A descriptor that writes behind what is in the file at `path`. Otherwise as :func:`whole_file`.
+
+    Raises OSError EMLINK for a file of several names: one may be somebody else's for a file of this user's.
+    """
     target = os.fspath(path)
     mode = _mode(target, False)
     if mode is None:
         return _special(target, os.O_WRONLY | os.O_APPEND)
-    return os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    if os.fstat(fd).st_nlink > 1:
+        os.close(fd)
+        raise OSError(errno.EMLINK, "it has further names (hard links), and such files are not appended to",
+                      target)
+    return fd
 
 
 def is_special(path: str | os.PathLike[str]) -> bool:

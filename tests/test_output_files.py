@@ -193,13 +193,19 @@ def test_trace(tmp_path: Path, more: tuple[str, ...]) -> None:
     assert victim.read_bytes() == b"precious"
 
 
-def test_trace_of_the_own_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["symbolic", "hard"])
+def test_trace_of_the_own_process(tmp_path: Path, kind: str) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     link = tmp_path / "link"
-    link.symlink_to(victim)
+    if kind == "hard":
+        os.link(victim, link)
+    else:
+        link.symlink_to(victim)
     ended = run("info", "--device", "emu:threads=1,quiet", env={"AMDXDNA_TRACE": str(link)})
-    assert "is a link" in ended.stderr
+    assert ended.returncode == 1
+    assert ("is a link" if kind == "symbolic" else "hard links") in ended.stderr
+    assert "Traceback" not in ended.stderr
     assert victim.read_bytes() == b"precious"
 
 
