@@ -8,9 +8,12 @@ import errno
 import fcntl
 import json
 import os
+import signal
 import socket
 import stat
 import struct
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -384,6 +387,28 @@ def test_only_the_owner_may_connect(mask: int, tmp_path: Path) -> None:
 
 
 # -- the command
+
+@pytest.mark.parametrize(("number", "connected"), [
+    (signal.SIGTERM, False), (signal.SIGHUP, False), (signal.SIGINT, False), (signal.SIGTERM, True),
+])
+def test_the_socket_goes_with_the_server(tmp_path: Path, number: signal.Signals, connected: bool) -> None:
+    """Whatever asks the server to end, also as soon as it listens."""
+    path = tmp_path / "npu.sock"
+    words = [sys.executable, "-m", "amdxdna", "emulate", "--vfio-user", str(path), "--threads", "1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("listening on")
+            if connected:
+                client = Client(path)
+                client.ask(vfio_user.GET_INFO, bytes(16))
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, out, err) == (0, "", "")
+    assert os.listdir(tmp_path) == []
+
 
 def test_printed_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert serve.main(["--vfio-user", str(tmp_path / "npu.sock"), "--print-qemu-args", "--memory", "3G"]) == 0

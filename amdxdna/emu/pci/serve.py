@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from amdxdna.text import printable
 
@@ -52,7 +56,10 @@ def qemu_command(socket: Path, memory: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serves until interrupted, client after client; the exit status. Prints one line for a bad argument."""
+    """Serves until SIGINT, SIGTERM or SIGHUP, client after client; the exit status.
+
+    Prints one line for a bad argument.
+    """
     options = _parser().parse_args(argv)
     if not 1 <= options.slots <= 31:
         print(f"emulate: --slots {options.slots}: not 1 to 31 (a context needs a mailbox and a vector)",
@@ -76,22 +83,55 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     firmware = FirmwareOptions(protocol=PROTOCOLS[options.protocol], slots=options.slots,
                                threads=options.threads)
-    function = Npu2Function(firmware, log)
     where = printable(str(options.vfio_user))
-    try:
-        server = Server(options.vfio_user, function, log)
-    except OSError as error:
-        print(f"emulate: cannot listen on {where}: {error.strerror}", file=sys.stderr)
-        return 1
-    print(f"listening on {where}; end with Ctrl-C", flush=True)
-    try:
-        server.serve()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        server.close()
-        function.close()
+    server: Server | None = None
+    ended = False
+
+    def end() -> None:
+        nonlocal ended
+        if ended and server is not None:
+            raise KeyboardInterrupt  # it was told before, and does not come to its end
+        ended = True
+        if server is not None:
+            server.close()
+
+    with _ending(end):
+        function = Npu2Function(firmware, log)
+        try:
+            server = Server(options.vfio_user, function, log)
+            print(f"listening on {where}; end with Ctrl-C", flush=True)
+            if not ended:
+                server.serve()
+        except KeyboardInterrupt:
+            pass
+        except OSError as error:
+            if server is not None:
+                raise
+            print(f"emulate: cannot listen on {where}: {error.strerror}", file=sys.stderr)
+            return 1
+        finally:
+            if server is not None:
+                server.close()
+            function.close()
     return 0
+
+
+@contextmanager
+def _ending(end: Callable[[], None]) -> Iterator[None]:
+    """Calls `end` for each signal that asks the process to end, until the block ends. Ignored ones stay."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: dict[signal.Signals, Any] = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if (handler := signal.getsignal(number)) is not signal.SIG_IGN:
+                before[number] = handler
+                signal.signal(number, lambda *_: end())
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 if __name__ == "__main__":

@@ -100,9 +100,9 @@ def _check_seal(fd: int) -> None:
 class Server:
     """Listens on a Unix socket and serves one client after another until `close`.
 
-    `serve` runs in the calling thread; `close` may be called from any other. `messages` counts commands.
-    Only the socket's owner can connect. Raises OSError where it cannot listen, EADDRINUSE where another
-    server does; a socket that a server left behind is replaced.
+    `serve` runs in the calling thread; `close` may be called from any other, or a signal's handler.
+    `messages` counts commands. Only the socket's owner can connect. Raises OSError where it cannot listen,
+    EADDRINUSE where another server does; a socket that a server left behind is replaced.
     """
 
     def __init__(self, path: str | os.PathLike[str], function: Function,
@@ -157,7 +157,8 @@ class Server:
             served += 1
             self._log("client connected")
             try:
-                self._session(self._client)
+                if not self._closed:  # by a signal's handler, which did not know this client
+                    self._session(self._client)
             except (ConnectionError, OSError) as reason:
                 if not self._closed:
                     self._log(f"client lost: {reason}")
