@@ -52,8 +52,9 @@ class Buffer(Uncopied):
 
     Thread-safety: views and flushes may be used from any thread; two threads writing the same bytes race as
     in any array. Closing is idempotent; a closed buffer's views stay valid memory (the mapping lives as long
-    as the last view), but a DEV buffer's bytes may by then belong to another DEV buffer. A buffer that is
-    dropped without close() is given back at the next allocation or close of any buffer.
+    as the last view), but a DEV buffer's bytes may by then belong to another DEV buffer. A call that another
+    thread is in meanwhile finishes or raises Closed. A buffer that is dropped without close() is given back
+    at the next allocation or close of any buffer.
     """
 
     __slots__ = ("__weakref__", "_finalizer", "_host", "_keep", "_memory", "_release", "_viewed", "address",
@@ -179,7 +180,7 @@ class Buffer(Uncopied):
         self._flush(offset, nbytes)
 
     def _flush(self, offset: int, nbytes: int | None) -> int:
-        self._alive()
+        memory = self._alive()  # keeps the mapping while another thread closes the buffer
         if type(offset) is not int or offset or nbytes is not None:
             offset, size = self._range("flush", offset, nbytes)
         else:
@@ -188,6 +189,7 @@ class Buffer(Uncopied):
             raise BadArgument(f"bytes {offset} to {offset + size} are not inside {self.nbytes}", call="flush",
                               remedy="Correct offset and size")
         lib.xdna_flush(self._host + offset, size)
+        del memory
         return size
 
     def _range(self, call: str, offset: int, nbytes: int | None) -> tuple[int, int]:
@@ -196,7 +198,10 @@ class Buffer(Uncopied):
         return offset, self.nbytes - offset if nbytes is None else whole(call, "nbytes", nbytes, -_FAR, _FAR)
 
     def flush_for_start(self) -> None:
-        """What a command's start does to an argument that is not clean."""
+        """What a command's start does to an argument that is not clean. Raises Closed after close."""
+        memory = self._memory  # keeps the mapping while another thread closes the buffer
+        if memory is None:
+            raise closed("buffer")
         lib.xdna_flush(self._host, self.nbytes)
         if not self._viewed:
             self.clean = True

@@ -8,7 +8,7 @@ from typing import Any
 from amdxdna import packet
 from amdxdna.arguments import wants
 from amdxdna.buffer import Buffer
-from amdxdna.errors import BadArgument
+from amdxdna.errors import BadArgument, closed
 from amdxdna.kernel import LOSSES, Kernel
 from amdxdna.run import Run
 
@@ -76,6 +76,8 @@ def start_chain(calls: Sequence[Call], flush: bool = True) -> Run:
             command.members = tuple(members)
             packed = packet.chain([member.buffer.handle for member in members], words)
             command.packet[:len(packed)] = packed
+            if not all(buffer.handle for _, buffers in calls for buffer in buffers):
+                raise closed("buffer")  # meanwhile: its number may be another's by now
             try:
                 return context.submit(command, handles, tuple(buffers for _, buffers in calls))
             except BadArgument:

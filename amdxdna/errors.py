@@ -304,8 +304,10 @@ _TABLE: dict[tuple[str, int], _Row] = {
     ("DESTROY_HWCTX", _errno.EINVAL): _Row(BadArgument, _CLOSED_HANDLE, _BUG),
     ("EXEC_CMD", _errno.EINVAL): _Row(
         BadArgument, "the context or the command buffer is gone", "Create a fresh context"),
+    # Starts check whose buffers they get: what the driver alone finds was closed by another thread meanwhile.
     ("EXEC_CMD", _errno.ENOENT): _Row(
-        BadArgument, "an argument buffer is closed or belongs to another device", _BUG),
+        Closed, "an argument buffer was closed, or belongs to another device",
+        "Close a buffer when no thread starts commands with it any more"),
     ("EXEC_CMD", _errno.EALREADY): _Row(
         BadArgument, "a buffer is listed twice in one submit", _BUG),
     ("EXEC_CMD", _errno.EFAULT): _Row(

@@ -121,6 +121,9 @@ class Kernel(Uncopied):
                 context = shared.ready()
                 command = context.take()
                 self.fill(command, addresses)
+                for buffer in buffers:
+                    if not buffer.handle:  # closed meanwhile: its number may be another's by now
+                        raise closed("buffer")
                 try:
                     return context.submit(command, handles, buffers)
                 except BadArgument:
@@ -151,9 +154,10 @@ class Kernel(Uncopied):
             if not isinstance(buffer, Buffer):
                 raise BadType(f"{self.name}: a {type(buffer).__name__} is no buffer", call="start",
                               remedy="Use device.alloc and copy it in, or device.wrap for its own memory")
-            if buffer.client is not client or not buffer.handle:
+            handle = buffer.handle
+            if buffer.client is not client or not handle:
                 self._refuse(buffer)
-            handles.add(buffer.handle)
+            handles.add(handle)
             addresses.append(buffer.address)
             if flush and not buffer.clean:
                 buffer.flush_for_start()

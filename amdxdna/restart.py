@@ -113,12 +113,13 @@ def handles_of(context: HwContext, buffers: Sequence[Buffer]) -> list[int]:
     for buffer in buffers:
         if not isinstance(buffer, Buffer):
             raise wants("EXEC_CMD", "buffers", buffer, "Give a list of buffers")
-        if not buffer.handle:
+        handle = buffer.handle
+        if not handle:
             raise closed("buffer")
         if buffer.client is not context.client:
             raise BadArgument("a buffer of another device", call="EXEC_CMD",
                               remedy="Allocate it from the context's device, or pass it on as a dma-buf")
-        handles.add(buffer.handle)
+        handles.add(handle)
     return sorted(handles)
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import random
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from amdxdna import buffer as buffer_module
 from amdxdna import device as device_module
-from amdxdna import errors
+from amdxdna import errors, ioctl
+from amdxdna._native import lib
 from amdxdna.device import Device
 from amdxdna.opening import open_node
 from amdxdna.reaper import reap
@@ -93,6 +97,79 @@ def test_threads(open_emu, seed):
         reap()
         time.sleep(0.01)
     assert device.pool.resident == 0
+
+
+def _close_elsewhere(buffer) -> None:
+    closer = threading.Thread(target=buffer.close)
+    closer.start()
+    closer.join(SECONDS)
+
+
+USES = {
+    "to_device": lambda kernel, used, other: used.to_device(),
+    "from_device": lambda kernel, used, other: used.from_device(64, 64),
+    "read": lambda kernel, used, other: used.read(0, 64),
+    "write": lambda kernel, used, other: used.write(b"abc"),
+    "start": lambda kernel, used, other: kernel.start(used, other).wait(),
+    "wait": lambda kernel, used, other: kernel.start(other, used, flush=False).wait(outputs=[used]),
+}
+
+
+@pytest.mark.parametrize("kind", ["whole", "part"])
+@pytest.mark.parametrize("use", USES)
+def test_a_mapping_lives_as_long_as_a_call_that_uses_it(device, monkeypatch, use, kind):
+    """Another thread closes the buffer while its lines are being flushed, without the interpreter's lock."""
+    kernel, other = adder(device, 4096, 1), device.alloc(4096)
+    whole = device.alloc(1 << 20, flush=False)
+    used = whole
+    if kind == "part":
+        used = whole.sub(8192)
+        whole.close()
+    start, mapped = used.host_address, []
+    used.clean = False
+
+    def flush(address: int, size: int) -> None:
+        if start <= address < start + (1 << 20):
+            _close_elsewhere(used)
+            reap()
+            with open("/proc/self/maps") as maps:
+                spans = [[int(end, 16) for end in line.split()[0].split("-")] for line in maps]
+            mapped.append(any(first <= address < last for first, last in spans))
+            if not mapped[-1]:
+                return
+        lib.xdna_flush(address, size)
+
+    monkeypatch.setattr(buffer_module, "lib", SimpleNamespace(xdna_flush=flush))
+    with contextlib.suppress(errors.Closed):
+        USES[use](kernel, used, other)
+    monkeypatch.undo()
+    assert mapped == [True]
+    with pytest.raises(errors.Closed):
+        used.flush_for_start()
+    kernel.run(other, other)
+
+
+@pytest.mark.parametrize("request_name", ["CREATE_BO", "EXEC_CMD"])
+def test_a_buffer_that_is_closed_while_a_start_makes_ready(request_name):
+    """Its handle is nobody's then, or the new command buffer's."""
+    victims = []
+
+    def closing(request: int, address: int) -> None:
+        if request == ioctl.REQUESTS[request_name] and victims:
+            _close_elsewhere(victims.pop())
+
+    with Device.open(ProxyNode(open_node("emu:quiet,threads=1"), closing)) as device:
+        kernel, other = adder(device, 4096, 1), device.alloc(4096)
+        for chained in (False, True):
+            victim = device.alloc(4096)
+            victims.append(victim)
+            with pytest.raises(errors.Closed):
+                if chained:
+                    device.pool.chain([(kernel, [victim, other]), (kernel, [other, other])])
+                else:
+                    kernel.start(victim, other)
+            assert not victims
+            kernel.run(other, other)
 
 
 @pytest.fixture

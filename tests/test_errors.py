@@ -51,7 +51,7 @@ def test_every_row_says_what_and_what_to_do(row):
     ("CREATE_HWCTX", errno.EBUSY, errors.NoFreeContext), ("CREATE_HWCTX", errno.ETIME, errors.DeviceLost),
     ("CREATE_HWCTX", errno.ENOENT, errors.BadArgument), ("CREATE_HWCTX", errno.EAGAIN, errors.OutOfHeap),
     ("CONFIG_HWCTX", errno.E2BIG, errors.BadArgument), ("CONFIG_HWCTX", errno.EFAULT, errors.BadArgument),
-    ("EXEC_CMD", errno.EALREADY, errors.BadArgument), ("EXEC_CMD", errno.ENOENT, errors.BadArgument),
+    ("EXEC_CMD", errno.EALREADY, errors.BadArgument), ("EXEC_CMD", errno.ENOENT, errors.Closed),
     ("SYNCOBJ_TIMELINE_WAIT", errno.ETIME, errors.WaitTimeout),
     ("GET_INFO QUERY_SENSORS", errno.ENODEV, errors.Unsupported),
     ("GET_INFO QUERY_TELEMETRY", errno.EOPNOTSUPP, errors.Unsupported),
