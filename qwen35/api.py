@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.arguments import Uncopied
-from qwen35.arguments import called, text, texts, token_ids, wants, whole
+from qwen35.arguments import called, stop_strings, text, token_ids, wants, whole
 from qwen35.arguments import path as is_path
 from qwen35.conversation import Conversation, Reply, user_message
 from qwen35.engine import Generation, Input, Model, PrefixCache, Session, generate
@@ -357,7 +357,8 @@ class Qwen35(Uncopied):
     ) -> Reply:
         """Answers a whole conversation (messages as in qwen35.template).
 
-        `stop` strings (or one) end the answer and are not part of it (they do not apply to reasoning).
+        `stop` strings (or one; 64 and 8,192 characters at most) end the answer and are not part of it (they
+        do not apply to reasoning).
         `json_schema` makes the answer a JSON document that fits it (needs the llguidance package);
         `Reply.complete` says whether it came to its end. `allow_special` lets markers inside messages
         become control tokens.
@@ -372,7 +373,7 @@ class Qwen35(Uncopied):
         Raises TemplateError, ImageError, PromptTooLong, UsageError at once; what the device raises comes
         while the reply is read.
         """
-        max_new, stop = whole("max_new", max_new, 1, option="--max-new"), texts("stop", stop)
+        max_new, stop = whole("max_new", max_new, 1, option="--max-new"), stop_strings(stop)
         text("begin", begin)
         if sampling is not None and not isinstance(sampling, Sampling):
             raise wants("sampling", sampling, "give a Sampling or None")

@@ -10,7 +10,7 @@ from typing import Any
 
 from qwen35.errors import UsageError
 
-__all__ = ["called", "path", "text", "texts", "token_ids", "wants", "whole"]
+__all__ = ["called", "path", "stop_fault", "stop_strings", "text", "texts", "token_ids", "wants", "whole"]
 
 
 def wants(name: str, value: object, rule: str) -> UsageError:
@@ -43,6 +43,27 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, Sequence) or not all(isinstance(one, str) for one in value):
         raise wants(name, value, "give a string or a list of strings")
     return tuple(value)
+
+
+STOP_STRINGS, STOP_CHARACTERS = 64, 8192
+"""Most stop strings of an answer, and most characters of all of them: each piece of text is held to each."""
+
+
+def stop_fault(strings: Sequence[str]) -> str:
+    """What is wrong with stop strings, as what follows their name in a sentence; empty for good ones."""
+    if "" in strings:
+        return "must not hold an empty string"
+    if len(strings) > STOP_STRINGS or sum(map(len, strings)) > STOP_CHARACTERS:
+        return f"must hold at most {STOP_STRINGS} strings and {STOP_CHARACTERS:,} characters"
+    return ""
+
+
+def stop_strings(value: Any) -> tuple[str, ...]:
+    """Stop strings, or one, as a tuple."""
+    found = texts("stop", value)
+    if fault := stop_fault(found):
+        raise UsageError(f"stop {fault}", "--stop")
+    return found
 
 
 def path(name: str, value: Any) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from qwen35.arguments import stop_strings
 from qwen35.errors import UsageError
 
 if TYPE_CHECKING:
@@ -359,9 +360,7 @@ class StopStrings:
     """
 
     def __init__(self, strings: Iterable[str]) -> None:
-        self.strings = tuple(dict.fromkeys(strings))
-        if "" in self.strings:
-            raise UsageError("a stop string is empty", "--stop")
+        self.strings = tuple(dict.fromkeys(stop_strings(tuple(strings))))
         self._held = ""
         #: The stop string that ended the answer, or None.
         self.found: str | None = None
@@ -376,7 +375,8 @@ class StopStrings:
             at, self.found = min(hits, key=lambda hit: (hit[0] + len(hit[1]), hit[0]))
             self._held = ""
             return text[:at]
-        keep = max((n for s in self.strings for n in range(1, len(s)) if text.endswith(s[:n])), default=0)
+        keep = max((n for s in self.strings for n in range(1, min(len(s), len(text) + 1))
+                    if text.endswith(s[:n])), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 

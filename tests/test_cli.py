@@ -177,7 +177,8 @@ def test_pictures_without_a_tower() -> None:
         (["--prompt", "x", "--temperature", "nan"], "out of range"),
         (["--prompt", "x", "--seed", "-1"], "0 to 2^64 - 1"),
         (["--prompt", "x", "--greedy", "--top-k", "3"], "--greedy and --top-k exclude each other"),
-        (["--prompt", "x", "--stop", ""], "--stop: an empty text"),
+        (["--prompt", "x", "--stop", ""], "--stop: must not hold an empty string"),
+        (["--prompt", "x", "--stop", "a" * 8193], "--stop: must hold at most 64 strings and"),
         (["--prompt", "x", "--stats", "xml"], "invalid choice"),
         (
             ["--prompt-file", "/nonexistent/file"],

@@ -270,6 +270,19 @@ def test_nothing_is_held_back_without_need() -> None:
     assert watch.found == "<end>" and watch.feed("after") == "" and watch.flush() == ""
 
 
+@pytest.mark.parametrize("stops", [["a" * 8193], ["a" * 5000, "b" * 5000], [str(n) for n in range(65)]])
+def test_stop_strings_are_bounded(stops: list[str]) -> None:
+    with pytest.raises(UsageError, match="at most 64 strings and 8,192 characters") as caught:
+        StopStrings(stops)
+    assert len(str(caught.value)) < 200
+
+
+def test_a_long_stop_string_ends_an_answer() -> None:
+    watch = StopStrings(["a" * 8192])
+    assert watch.feed("b") == "b" and watch.feed("a" * 8191) == "" and watch.feed("ab") == ""
+    assert watch.found == "a" * 8192
+
+
 def test_no_stop_strings_pass_everything() -> None:
     watch = StopStrings([])
     assert watch.feed("abc") == "abc" and watch.flush() == ""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from qwen35 import __version__
+from qwen35.arguments import stop_fault
 from qwen35.cli.words import command_line, interpret, refuse_misspelt
 from qwen35.errors import UsageError
 
@@ -181,8 +182,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
             parser.error(f"--greedy and --{given[0].replace('_', '-')} exclude each other")
     if options.no_loop_check and options.loop_tokens is not None:
         parser.error("--no-loop-check and --loop-tokens exclude each other")
-    if "" in options.stop:
-        parser.error("argument --stop: an empty text")
+    if fault := stop_fault(options.stop):
+        parser.error(f"argument --stop: {fault}")
     if options.image and options.interactive:
         parser.error("--image goes with --prompt, --prompt-file or --chat, not with --interactive")
     return options

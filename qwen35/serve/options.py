@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from qwen35.arguments import stop_fault
 from qwen35.serve.errors import ApiError
 from qwen35.serve.fields import Fields
 
@@ -113,10 +114,8 @@ def _stops(body: Fields) -> list[str]:
     stops = [value] if isinstance(value, str) else value
     if not isinstance(stops, list) or not all(isinstance(one, str) for one in stops):
         raise body.wrong("stop", "must be a string or an array of strings")
-    if "" in stops:
-        raise body.wrong("stop", "must not hold an empty string")
-    if len(stops) > 64 or sum(map(len, stops)) > 8192:
-        raise body.wrong("stop", "holds too many strings")
+    if fault := stop_fault(stops):
+        raise body.wrong("stop", fault)
     return stops
 
 
