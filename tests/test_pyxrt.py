@@ -425,7 +425,7 @@ def test_installed_for_a_while():
         import pyxrt.ext as ext
 
         assert found is pyxrt and ext is pyxrt.ext and found.implementation == "amdxdna"
-    assert sys.modules.get("pyxrt") is before
+    assert sys.modules.get("pyxrt") is before and str(pyxrt.FOLDER) not in sys.path
 
 
 def test_a_real_one_is_not_shadowed(monkeypatch):
@@ -473,6 +473,39 @@ def test_a_module(script):
         cwd=script.parent, text=True, capture_output=True, timeout=120,
         env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert ended.returncode == 0 and "__main__" in ended.stdout, ended.stderr
+
+
+SPAWNED = """
+import multiprocessing, sys
+if "install" in sys.argv:
+    import amdxdna.pyxrt
+    if __name__ == "__main__":
+        amdxdna.pyxrt.install()
+import pyxrt
+
+def child():
+    import pyxrt.ext
+    sys.exit(5 if pyxrt.implementation == "amdxdna" and pyxrt.enumerate_devices() == 1 else 6)
+
+if __name__ == "__main__":
+    for method in sys.argv[1].split(","):
+        process = multiprocessing.get_context(method).Process(target=child)
+        process.start()
+        process.join(60)
+        print(method, process.exitcode)
+"""
+
+
+def test_children_of_multiprocessing(tmp_path):
+    """Their path for modules is a copy of the parent's, not PYTHONPATH's."""
+    path = tmp_path / "spawned.py"
+    path.write_text(SPAWNED)
+    ended = command("--device", "emu:quiet,threads=1", "--", path, "spawn,forkserver")
+    assert ended.stdout == "spawn 5\nforkserver 5\n" and ended.returncode == 0, ended.stderr
+    ended = subprocess.run([sys.executable, path, "spawn", "install"], cwd=tmp_path, text=True,
+                           capture_output=True, timeout=120, env={
+                               **os.environ, "PYTHONPATH": str(ROOT), devices.DEVICE: "emu:quiet,threads=1"})
+    assert ended.stdout == "spawn 5\n" and ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize(("text", "status", "said"), [

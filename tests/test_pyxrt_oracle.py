@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from amdxdna.cli.pyxrt import FOLDER
+from amdxdna.pyxrt import FOLDER
 from tests import pyxrt_files
 from tests.pyxrt_probes import PROBES
 from tests.vm import debs

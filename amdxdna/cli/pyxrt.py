@@ -6,7 +6,6 @@ import os
 import runpy
 import sys
 import traceback
-from pathlib import Path
 
 from amdxdna.cli.common import FAILED, Parser, UsageError
 from amdxdna.cli.emulate import split
@@ -18,9 +17,6 @@ project's module on the Linux driver's ioctls, also where XRT is installed. Noth
 _EPILOG = """\
 Ends with the program's own exit status. From Python: amdxdna.pyxrt.install(), or
 `with amdxdna.pyxrt.installed():`. For good: put the folder that --path prints first on PYTHONPATH."""
-
-FOLDER = Path(__file__).parent.parent / "pyxrt" / "first"
-"""Holds one file, pyxrt.py, for processes that find modules by PYTHONPATH."""
 
 
 def parser() -> Parser:
@@ -36,6 +32,7 @@ def parser() -> Parser:
 
 def environment(device: str | None) -> None:
     """Sets what child processes need."""
+    from amdxdna.pyxrt import FOLDER
     from amdxdna.pyxrt.devices import DEVICE
 
     if device is not None:
@@ -48,6 +45,8 @@ def environment(device: str | None) -> None:
 def pyxrt_main(argv: list[str]) -> int:
     """Runs `pyxrt` with `argv`; the exit status."""
     if argv == ["--path"]:
+        from amdxdna.pyxrt import FOLDER
+
         print(FOLDER)
         return 0
     own, command = split(argv, "pyxrt")
@@ -64,16 +63,26 @@ def pyxrt_main(argv: list[str]) -> int:
     return _run(command)
 
 
+def _begin(argv: list[str], folder: str) -> None:
+    """What the program sees as its arguments, and finds modules in: `folder` in the place of this one's."""
+    from amdxdna.pyxrt import FOLDER
+
+    sys.argv[:] = argv
+    sys.path[0] = folder
+    # A spawned child has this path alone to find the package by.
+    package = str(FOLDER.parents[2])
+    if package not in sys.path:
+        sys.path.append(package)
+
+
 def _run(command: list[str]) -> int:
     """Runs the program in this process, as Python would; its exit status."""
     try:
         if command[0] == "-m":
-            sys.argv[:] = command[1:]
-            sys.path[0] = os.getcwd()
+            _begin(command[1:], os.getcwd())
             runpy.run_module(command[1], run_name="__main__", alter_sys=True)
         else:
-            sys.argv[:] = command
-            sys.path[0] = os.path.dirname(os.path.abspath(command[0]))
+            _begin(command, os.path.dirname(os.path.abspath(command[0])))
             runpy.run_path(command[0], run_name="__main__")
     except SystemExit as leaving:
         if leaving.code is None or isinstance(leaving.code, int):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from amdxdna.pyxrt import ext
 from amdxdna.pyxrt.buffers import bo
@@ -26,6 +27,9 @@ from amdxdna.pyxrt.xclbins import xclbin
 XCL_BO_FLAGS_NONE = 0
 implementation = "amdxdna"
 """Tells this module from XRT's own."""
+
+FOLDER = Path(__file__).parent / "first"
+"""Holds one file, pyxrt.py, for processes that find modules by a path."""
 
 emergency, alert, critical, error = (xrt_msg_level(n) for n in range(4))
 warning, notice, info, debug = (xrt_msg_level(n) for n in range(4, 8))
@@ -53,7 +57,7 @@ def log_message(level: xrt_msg_level, tag: str, message: str) -> None:
 
 
 def install() -> None:
-    """Makes ``import pyxrt`` give this module from now on.
+    """Makes ``import pyxrt`` give this module from now on, also in children of ``multiprocessing``.
 
     Raises ImportError where another pyxrt has been imported already.
     """
@@ -63,16 +67,23 @@ def install() -> None:
                           name="pyxrt")
     sys.modules["pyxrt"] = sys.modules[__name__]
     sys.modules["pyxrt.ext"] = ext
+    # A spawned child of multiprocessing gets this list for its own, whatever PYTHONPATH says. Programs look
+    # for the script's folder at its head.
+    if str(FOLDER) not in sys.path:
+        sys.path.insert(1, str(FOLDER))
 
 
 @contextlib.contextmanager
 def installed() -> Iterator[None]:
     """:func:`install` for a while."""
     before = {name: sys.modules.get(name) for name in ("pyxrt", "pyxrt.ext")}
+    listed = str(FOLDER) in sys.path
     install()
     try:
         yield
     finally:
+        if not listed and str(FOLDER) in sys.path:
+            sys.path.remove(str(FOLDER))
         for name, module in before.items():
             if module is None:
                 sys.modules.pop(name, None)
