@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import os
+import stat
 import time
+from collections import deque
 
 KERNEL_LOG = "dev/kmsg"
 """The path by which :meth:`amdxdna.node.Node.text` gives the driver's lines."""
-_MOST_BYTES = 1 << 20
+_KEPT_BYTES = 4 << 20
+_MOST_BYTES = 1 << 28  # of a device or pipe that does not end
 _RECORD_BYTES = 8192
 _LINE_CHARACTERS = 2048  # a message has up to 1,024 bytes (PRINTKRB_RECORD_MAX, kernel/printk/internal.h)
 
 
 def records(path: str | os.PathLike[str]) -> list[tuple[float, str]]:
-    """(seconds since boot, text) of each record of /dev/kmsg, or of a copy. Raises OSError; never waits.
+    """The records of :func:`newest`."""
+    return newest(path)[0]
+
+
+def newest(path: str | os.PathLike[str]) -> tuple[list[tuple[float, str]], bool]:
+    """(seconds since boot, text) of each record of /dev/kmsg, or of a copy, and whether older ones are left
+    out: the newest 4 MiB are kept. Raises OSError; never waits.
 
     Format (Documentation/ABI/testing/dev-kmsg of Linux): "prefix,sequence,microseconds,flags;text", continued
     by lines that begin with a space.
     """
     # A read of /dev/kmsg gives one record; of a copy of it, in a file, many.
-    lines: list[str] = []
+    blocks: deque[bytes] = deque()
+    kept, left_out = 0, False
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        size = 0
-        while size < _MOST_BYTES:
+        facts = os.fstat(fd)
+        if stat.S_ISREG(facts.st_mode) and facts.st_size > _KEPT_BYTES:
+            os.lseek(fd, facts.st_size - _KEPT_BYTES, os.SEEK_SET)
+            left_out = True
+        total = 0
+        while total < _MOST_BYTES:
             try:
                 data = os.read(fd, _RECORD_BYTES)
             except BlockingIOError:
@@ -32,10 +46,17 @@ def records(path: str | os.PathLike[str]) -> list[tuple[float, str]]:
                 continue
             if not data:
                 break
-            size += len(data)
-            lines += [line[:_LINE_CHARACTERS] for line in data.decode(errors="replace").splitlines()]
+            total += len(data)
+            kept += len(data)
+            blocks.append(data)
+            while kept > _KEPT_BYTES:
+                kept -= len(blocks.popleft())
+                left_out = True
     finally:
         os.close(fd)
+    lines = [line[:_LINE_CHARACTERS] for line in b"".join(blocks).decode(errors="replace").splitlines()]
+    if left_out:
+        del lines[:1]  # it may have lost its head
     found = []
     for line in lines:
         if line and not line.startswith(" "):
@@ -44,7 +65,7 @@ def records(path: str | os.PathLike[str]) -> list[tuple[float, str]]:
             when = fields[2] if len(fields) > 2 else ""
             seconds = int(when[:18]) / 1e6 if when.isascii() and when.isdecimal() else 0.0
             found.append((seconds, text or line))
-    return found
+    return found, left_out
 
 
 def as_text(found: list[tuple[float, str]], word: str) -> str:

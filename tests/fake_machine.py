@@ -85,7 +85,8 @@ class FakeMachine:
 
     def log(self, *lines: str) -> FakeMachine:
         """The kernel's messages."""
-        return self.file("dev/kmsg", "".join(f"3,{i},{i}000,-;{line}\n" for i, line in enumerate(lines)))
+        said = ["Linux version 7.3.4-test", *lines]
+        return self.file("dev/kmsg", "".join(f"3,{i},{i}000,-;{line}\n" for i, line in enumerate(said)))
 
     def good(self) -> FakeMachine:
         """A machine on which everything works."""

@@ -450,6 +450,24 @@ def test_a_log_that_may_not_be_read_is_no_fault(fake):
     assert found.status is Status.SKIP and found.remedy
 
 
+@pytest.mark.parametrize("make", [lambda path: path.write_bytes(b""), os.mkfifo], ids=["empty", "fifo"])
+def test_an_empty_log_tells_nothing(make, fake):
+    fake.good()
+    (fake.root / "dev/kmsg").unlink()
+    make(fake.root / "dev/kmsg")
+    found = examine("auto", fake.machine())["log"]
+    assert found.status is Status.SKIP and "empty" in found.meaning
+
+
+def test_faults_at_the_end_of_a_long_log_are_found(fake):
+    others = ["usb 1-1: new high-speed USB device using xhci_hcd"] * 90_000
+    fake.good().log(*others, *HANG)
+    assert examine("auto", fake.machine())["log"].status is Status.WARN
+    fake.log(*others)
+    found = examine("auto", fake.machine())["log"]
+    assert found.status is Status.OK and "oldest part was not read" in found.meaning
+
+
 def test_an_emulated_device_that_cannot_be_opened_is_a_failure(fake):
     report = examine("emu:open=*:EACCES,quiet", fake.machine())
     assert report.cause is not None and report.cause.check == "answer"

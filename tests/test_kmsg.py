@@ -13,7 +13,7 @@ from amdxdna import Device, Xclbin
 from amdxdna.emu import xclbins
 from amdxdna.emu.kernels import stream
 from amdxdna.errors import BadArgument, CommandFailed
-from amdxdna.kmsg import as_text, last_said, records
+from amdxdna.kmsg import as_text, last_said, newest, records
 from amdxdna.xclbin.writer import PdiSpec, build
 
 
@@ -25,6 +25,19 @@ def test_records_of_a_copy(tmp_path: Path) -> None:
     assert found[:3] == [(2.5, "first"), (3.000001, "amdxdna: second; third"), (0.0, "no record")]
     assert found[3][1] == "late \ufffd"
     assert as_text(found, "amdxdna") == "3.000001 amdxdna: second; third"
+
+
+def test_the_newest_part_of_a_long_log_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "kmsg"
+    lines = [f"6,{i},{i},-;usb 1-1: new high-speed USB device number {i}\n" for i in range(30_000)]
+    path.write_text("".join(lines))  # past 1 MiB, and no line ends where a read does
+    found, left_out = newest(path)
+    assert not left_out and [text for _, text in found] == [line.partition(";")[2][:-1] for line in lines]
+    path.write_text("".join(lines * 4))
+    found, left_out = newest(path)
+    assert left_out and 30_000 < len(found) < 120_000
+    assert found[-1] == (29_999e-6, lines[-1].partition(";")[2][:-1])
+    assert {text.partition(": ")[0] for _, text in found} == {"usb 1-1"}
 
 
 def test_only_what_was_said_just_now_counts() -> None:

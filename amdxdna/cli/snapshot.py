@@ -100,7 +100,7 @@ def snapshot_main(argv: list[str]) -> int:
 def gather(spec: str, machine: Machine) -> dict[str, Any]:
     """The document, scrubbed."""
     report = examine(spec, machine)
-    lines, unreadable = machine.kernel_log()
+    lines, unreadable, _ = machine.kernel_log()
     value: dict[str, Any] = {
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "process_names": "all" if machine.name_others else "own",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from amdxdna import sysfs
 from amdxdna.doctor.diagnosis import Diagnosis, diagnose
 from amdxdna.doctor.finding import Finding, Status
-from amdxdna.doctor.machine import Machine, PciNpu
+from amdxdna.doctor.machine import KernelLog, Machine, PciNpu
 from amdxdna.errors import NoDevice, XdnaError
 
 if TYPE_CHECKING:
@@ -69,16 +69,16 @@ class Case:
         return found[0] if found else None
 
     @cached_property
-    def kernel_log(self) -> tuple[list[str], str]:
-        """The kernel's messages but for those about other NPUs, and why they cannot be read."""
-        lines, unreadable = self.machine.kernel_log()
+    def kernel_log(self) -> KernelLog:
+        """The kernel's messages but for those about other NPUs."""
+        log = self.machine.kernel_log()
         others = [npu.address for npu in self.npus if npu is not self.npu]
-        return [line for line in lines if not any(each in line for each in others)], unreadable
+        return log._replace(lines=[line for line in log.lines if not any(each in line for each in others)])
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
         """What the kernel log says went wrong."""
-        return diagnose(*self.kernel_log)
+        return diagnose(self.kernel_log.lines, self.kernel_log.unreadable)
 
     @property
     def device(self) -> Device | None:

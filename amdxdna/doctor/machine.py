@@ -11,10 +11,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from amdxdna.doctor.models import Model, model_of
-from amdxdna.kmsg import records
+from amdxdna.kmsg import newest
 from amdxdna.sysfs import AMD, NPU_IDS
 
 if TYPE_CHECKING:
@@ -38,6 +38,17 @@ class Identity:
 
     uid: int
     gids: frozenset[int]
+
+
+class KernelLog(NamedTuple):
+    """The kernel's messages about the NPU and refused modules.
+
+    ``unreadable``: why they cannot be read, or empty; ``left_out``: older messages were not read.
+    """
+
+    lines: list[str]
+    unreadable: str = ""
+    left_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -198,14 +209,17 @@ class Machine:
                             found.append(path)
         return found
 
-    def kernel_log(self) -> tuple[list[str], str]:
-        """(the kernel's messages about the NPU and refused modules, why they cannot be read)."""
+    def kernel_log(self) -> KernelLog:
+        """The kernel's messages about the NPU, the newest of a long log."""
         try:
-            lines = [text for _, text in records(self.dev / "kmsg")]
+            said, left_out = newest(self.dev / "kmsg")
         except PermissionError:
-            return [], "reading the kernel log needs root (kernel.dmesg_restrict)"
+            return KernelLog([], "reading the kernel log needs root (kernel.dmesg_restrict)")
         except OSError as error:
-            return [], f"there is no kernel log to read ({error.strerror})"
+            return KernelLog([], f"there is no kernel log to read ({error.strerror})")
+        if not said:  # a pipe's, or what a container has in its place: the kernel's own begins with the boot
+            return KernelLog([], f"the kernel log is empty ({self.shown(self.dev / 'kmsg')})", left_out)
+        lines = [text for _, text in said]
         wanted = re.compile(
             "|".join(
                 [
@@ -224,7 +238,7 @@ class Machine:
                 found.append(line)
             if "IO_PAGE_FAULT" in line:
                 faults = wanted.search(line) is not None
-        return found, ""
+        return KernelLog(found, "", left_out)
 
     def container(self) -> str:
         """The kind of container this is, or empty on a host."""

@@ -113,7 +113,7 @@ def kernel_log(folder: Path) -> Ready:
 
     def parse(data: bytes) -> None:
         (folder / "dev/kmsg").write_bytes(data)
-        lines, why = fake.machine().kernel_log()
+        lines, why, _ = fake.machine().kernel_log()
         found = diagnosis.diagnose(lines, why)
         _ = found.first, found.protocol
         events.heaviest(events.events(lines))
@@ -148,7 +148,7 @@ def machine(folder: Path) -> Ready:
 
     def look() -> None:
         found = fake.machine()
-        lines, why = found.kernel_log()
+        lines, why, _ = found.kernel_log()
         told = [npu.model.name for npu in found.npus()], found.kernel, found.container(), found.virtual(), why
         parts = [snapshot._system(found), snapshot._module(found), told, lines, found.user_name()]
         parts += [[str(node) for node in sysfs.find_nodes(found.sys, found.dev)], sysfs.why_none(found.sys)]

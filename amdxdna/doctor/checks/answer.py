@@ -27,7 +27,7 @@ def _wedged(case: Case, device: Device) -> str:
             return ""
     except XdnaError:
         return ""
-    lines, _ = case.kernel_log
+    lines = case.kernel_log.lines
     return next((line.strip() for line in reversed(lines) if _NONE_LEFT in line), "")
 
 

@@ -15,15 +15,20 @@ def log(case: Case) -> Finding:
         return Finding("log", Status.SKIP, "the emulated device writes none")
     if case.npu is None and not case.nodes:
         return Finding("log", Status.SKIP, "no NPU that it could tell of")
-    lines, unreadable = case.kernel_log
+    lines, unreadable, left_out = case.kernel_log
     if unreadable:
         return Finding("log", Status.SKIP, unreadable, ("Run doctor with sudo to have it read",))
     found = events(lines)
-    facts = {"events": [{"kind": e.kind.name, "count": e.count, "line": e.line} for e in found]}
+    facts = {"events": [{"kind": e.kind.name, "count": e.count, "line": e.line} for e in found],
+             "left_out": left_out}
     first = heaviest(found)
     if first is None:
         return Finding(
-            "log", Status.OK, "the kernel log tells of no fault since the driver started", facts=facts
+            "log",
+            Status.OK,
+            "the kernel log tells of no fault since the driver started"
+            + ("; its oldest part was not read" if left_out else ""),
+            facts=facts,
         )
     others = ", ".join(f"{e.count} x {e.kind.name}" for e in found if e is not first)
     times = f", {first.count} times" if first.count > 1 else ""
