@@ -21,7 +21,7 @@ from amdxdna.arguments import Uncopied, content, wants, whole
 from amdxdna.client import Client
 from amdxdna.errors import BadArgument, OutOfHeap, OutOfMemory, Unsupported, XdnaError, closed, from_errno
 from amdxdna.reaper import Finalizer, collect, doom, reap, unmapping
-from amdxdna.signals import section, uninterrupted
+from amdxdna.signals import imports, section, uninterrupted
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -115,6 +115,7 @@ class Buffer(Uncopied):
         array keeps the mapping alive, also past :meth:`close`. Raises BadArgument when `shape` needs more
         bytes than there are, Closed after close.
         """
+        imports("numpy")
         import numpy as np
 
         memory = self._alive()

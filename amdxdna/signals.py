@@ -19,6 +19,7 @@ import functools
 import importlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -195,6 +196,17 @@ def section(function: Callable[P, T]) -> Callable[P, T]:
         return uninterrupted(function, *args, **kwargs)
 
     return call
+
+
+def imports(*names: str) -> None:
+    """Imports modules, each whole: what a handler raises comes when they are there.
+
+    An import that is cut short is begun again by the next one, which numpy does not survive: the submodules
+    and extensions that were ready are not run again. Raises what an import raises.
+    """
+    for name in names:
+        if name not in sys.modules:
+            uninterrupted(importlib.import_module, name)
 
 
 def _nothing() -> None:

@@ -7,13 +7,13 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.arguments import Uncopied
+from amdxdna.signals import imports
 from qwen35.arguments import called, stop_strings, text, token_ids, wants, whole
 from qwen35.arguments import path as is_path
 from qwen35.conversation import Conversation, Reply, user_message
@@ -22,6 +22,7 @@ from qwen35.errors import ImageError, ModelError, PromptTooLong, UsageError
 from qwen35.sampling import GREEDY, LoopDetector, Sampler, Sampling, card_sampling
 from qwen35.stats import Stats
 from qwen35.template import Control, ImageSlot, Piece, Prompt, encode, render
+from qwen35.threads import Threads
 from qwen35.tokenizer import Tokenizer
 from qwen35.turns import Turn
 
@@ -193,6 +194,7 @@ class Qwen35(Uncopied):
         cache_bytes = whole("cache_bytes", cache_bytes, 0)
         called("progress", progress)
         called("note", note)
+        imports("numpy", "qwen35.bundle", "qwen35.device", "qwen35.model.text", "qwen35.pictures")
         from qwen35.bundle import Bundle
 
         directory = find_bundle(path)
@@ -217,7 +219,7 @@ class Qwen35(Uncopied):
         opened = open_device(bundle, device, note)
         same = device if opened.emulated else opened.path
         try:
-            with ThreadPoolExecutor(1) as beside:
+            with Threads(1) as beside:
                 reading = beside.submit(Tokenizer, bundle.tokenizer_path)
                 model = TextModel(bundle, opened, max_ctx, options=ways, progress=progress, note=note)
                 tokenizer = reading.result()

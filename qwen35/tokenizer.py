@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from amdxdna.files import read_regular
+from amdxdna.signals import imports
 from qwen35.errors import TokenizerError
 
 __all__ = ["TOKENIZER_LIMIT", "StreamDecoder", "Tokenizer", "byte_alphabet", "called", "from_json"]
@@ -282,6 +283,7 @@ def called(function: Callable[..., Any], *given: Any, **options: Any) -> Any:
 
 def from_json(text: str) -> Any:
     """The library's tokenizer of a tokenizer.json. Raises ValueError where it cannot be one."""
+    imports("tokenizers")
     import tokenizers
 
     return called(tokenizers.Tokenizer.from_str, text)

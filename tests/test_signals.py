@@ -6,6 +6,8 @@ import asyncio
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from amdxdna.signals import interruptible, uninterrupted
+from qwen35.threads import Threads
 
 
 class Stop(BaseException):
@@ -297,6 +300,67 @@ def test_a_handler_that_another_takes_away_is_not_called():
     uninterrupted(work)
     signal.signal(signal.SIGVTALRM, before[0])
     assert signal.signal(signal.SIGALRM, before[1]) == signal.SIG_DFL
+
+
+CUT_IMPORT = """
+import signal, sys
+from amdxdna import Device
+from qwen35 import Qwen35
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+
+def load():
+    Qwen35.load(device="emu:quiet,threads=1").close()
+
+def view():
+    with Device.open("emu:quiet,threads=1") as device:
+        assert device.alloc(64).view("u4").nbytes == 64
+
+use = globals()[sys.argv[2]]
+sys.meta_path.insert(0, Finder())
+try:
+    use()
+except KeyboardInterrupt:
+    use()
+    print("again")
+"""
+
+
+@pytest.mark.parametrize(("module", "use"), [("numpy.exceptions", "load"), ("numpy.dtypes", "view")])
+def test_numpy_is_there_whole_after_a_ctrl_c_in_its_import(module, use):
+    done = subprocess.run([sys.executable, "-c", CUT_IMPORT, module, use], capture_output=True, text=True,
+                          timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "again\n"), done.stderr
+
+
+def test_a_handler_that_raises_while_a_thread_starts(monkeypatch):
+    """Its exception comes, not what threading makes of an Exception there; the task is done."""
+    start = threading._start_new_thread
+
+    def interrupted(*arguments: Any, **options: Any) -> Any:
+        monkeypatch.undo()
+        ident = start(*arguments, **options)
+        end = time.monotonic() + 30
+        while threading._limbo and time.monotonic() < end:
+            time.sleep(0.001)
+        signal.raise_signal(signal.SIGUSR1)
+        return ident
+
+    def refuse(number: int, frame: object) -> None:
+        raise ZeroDivisionError
+
+    done: list[int] = []
+    before = signal.signal(signal.SIGUSR1, refuse)
+    with Threads(1) as pool:
+        monkeypatch.setattr(threading, "_start_new_thread", interrupted)
+        with pytest.raises(ZeroDivisionError):
+            pool.submit(done.append, 1)
+    signal.signal(signal.SIGUSR1, before)
+    assert done == [1]
 
 
 def test_random_signals_find_everything_done(handlers):

@@ -11,6 +11,7 @@ from amdxdna.pyxrt.calls import SIZE, UNSIGNED, incompatible, message, refuse, s
 from amdxdna.pyxrt.contexts import hw_context
 from amdxdna.pyxrt.devices import device
 from amdxdna.pyxrt.enums import Enumeration, enumeration, xclBOSyncDirection
+from amdxdna.signals import imports
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -114,6 +115,7 @@ class bo:
 
     def read(self, size: Any, skip: Any) -> NDArray[Any]:
         """A copy of `size` bytes from `skip`, as int8. Raises RuntimeError past the end."""
+        imports("numpy")
         import numpy as np
 
         if not (SIZE(size) and SIZE(skip)):

@@ -6,11 +6,12 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from qwen35.threads import Threads
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
@@ -94,7 +95,7 @@ def fresh_pages(nbytes: int, device: Device, threads: int) -> float:
         lib.host_populate(ffi.cast("void *", buffer.host_address), piece)
 
     try:
-        with ThreadPoolExecutor(threads) as pool:
+        with Threads(threads) as pool:
             return count * piece / _seconds(lambda: list(pool.map(touch, buffers)))
     finally:
         for buffer in buffers:

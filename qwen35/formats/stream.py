@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..threads import Threads
 
 Weights = NDArray[Any]
 """[rows, k] as float32, or as bf16 bit patterns (uint16)."""
@@ -76,7 +77,7 @@ def encode(
     starts = range(0, rows, step)
     workers = min(threads or len(os.sched_getaffinity(0)), len(starts))
     if workers > 1:
-        with ThreadPoolExecutor(workers) as pool:
+        with Threads(workers) as pool:
             list(pool.map(piece, starts))
     else:
         for start in starts:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amdxdna.files import open_regular
+from amdxdna.signals import imports
 from qwen35.errors import ImageError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
@@ -51,6 +52,7 @@ def load(source: ImageLike) -> Rgb:
         _check_size(rgb.shape[1], rgb.shape[0], "array")
         return rgb
     try:
+        imports("PIL.Image")
         from PIL import Image
     except ImportError as error:
         raise ImageError("pictures need the pillow package", remedy="install pillow") from error

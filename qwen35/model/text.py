@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from qwen35.model.step import Step
 from qwen35.model.timing import Timing
 from qwen35.model.trial import try_chains, try_mapped
 from qwen35.model.weights import Progress, Weights
+from qwen35.threads import Threads
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
@@ -75,7 +75,7 @@ class TextModel:
         self.npu = NpuModel(bundle, device, options, note)
         self.npu.chances = 1
         heads = [f"head{j}" for j in range(config.n_head)]
-        with ThreadPoolExecutor(1) as beside:
+        with Threads(1) as beside:
             warming = beside.submit(self.npu.warm, [*dict.fromkeys(config.layer_types), *KEYS])
 
             def trial(mapped: dict[str, Buffer]) -> str:

@@ -11,7 +11,6 @@ import errno
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +21,7 @@ from qwen35.bundle.errors import BundleError
 from qwen35.errors import ModelError
 
 from .._host import ffi, lib
+from ..threads import Threads
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
@@ -192,7 +192,7 @@ def _read(
     done = 0
     try:
         with open_regular(store.path) as file, \
-                ThreadPoolExecutor(threads or min(len(os.sched_getaffinity(0)), 8)) as pool:
+                Threads(threads or min(len(os.sched_getaffinity(0)), 8)) as pool:
 
             def piece(job: tuple[Buffer, int, int]) -> int:
                 buffer, at, offset = job

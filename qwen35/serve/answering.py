@@ -7,7 +7,6 @@ import contextlib
 import json
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +21,7 @@ from qwen35.serve.line import Line
 from qwen35.serve.metrics import Metrics
 from qwen35.serve.options import Served
 from qwen35.serve.store import Store
+from qwen35.threads import Threads
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -100,13 +100,13 @@ class Service:
     line: Line = field(init=False)
     store: Store = field(init=False)
     metrics: Metrics = field(init=False)
-    thread: ThreadPoolExecutor = field(init=False)
+    thread: Threads = field(init=False)
 
     def __post_init__(self) -> None:
         self.line = Line(self.limits.queue)
         self.store = Store(self.limits.stored)
         self.metrics = Metrics(self.served.model, self.line)
-        self.thread = ThreadPoolExecutor(1, "answers")
+        self.thread = Threads(1, "answers")
         self.jobs: set[Job] = set()
         self.device = self.served.model.device
         self.began = int(time())
