@@ -324,8 +324,10 @@ _TABLE: dict[tuple[str, int], _Row] = {
     ("WAIT_CMD", _errno.ETIME): _Row(
         WaitTimeout, "the command has not completed within the time given",
         "Wait again: it is still running"),
+    # A timeline lives as long as its context's object: only the end of the open takes it away under a wait.
     ("SYNCOBJ_TIMELINE_WAIT", _errno.ENOENT): _Row(
-        BadArgument, "the context was destroyed, and its timeline with it", _BUG),
+        Closed, "the device was closed by another thread, and the command's timeline with it",
+        "Wait for the commands before the device is closed"),
     ("SYNCOBJ_TIMELINE_WAIT", _errno.EINVAL): _Row(
         BadArgument, "nothing was submitted under this sequence number", _BUG),
     ("GET_BO_INFO", _errno.ENOENT): _Row(BadArgument, _CLOSED_HANDLE, _BUG),
@@ -361,6 +363,10 @@ _TABLE: dict[tuple[str, int], _Row] = {
     ("*", _errno.EINVAL): _Row(BadArgument, "the driver does not accept these arguments", _BUG),
     ("*", _errno.ENODEV): _Row(
         DeviceLost, "the device was removed or its driver unloaded", "See `dmesg`; reload the module"),
+    # What the kernel answers for a filtered call whose listener is closed: seccomp_unotify(2).
+    ("*", _errno.ENOSYS): _Row(
+        DeviceLost, "the emulating process is gone (or a sandbox refuses this system call)",
+        "Start the program again under `python -m amdxdna emulate`"),
     ("*", _errno.EIO): _Row(
         DeviceLost, "the device does not answer", "See `dmesg`; reload the module or reboot"),
     ("*", _errno.ETIME): _Row(

@@ -369,8 +369,8 @@ class HwContext(Uncopied):
         except XdnaError as error:
             self._forget(usable)
             # ENODEV: the device was removed, and every context with it (DRM's drm_ioctl; drm_dev_enter in
-            # amdxdna_drm_destroy_hwctx_ioctl of amdxdna_ctx.c).
-            if not (isinstance(error, DeviceLost) and error.errno == errno.ENODEV):
+            # amdxdna_drm_destroy_hwctx_ioctl of amdxdna_ctx.c). ENOSYS: the emulating process is gone.
+            if not (isinstance(error, DeviceLost) and error.errno in (errno.ENODEV, errno.ENOSYS)):
                 raise
             return
         self._forget(usable)

@@ -172,6 +172,23 @@ def test_a_buffer_that_is_closed_while_a_start_makes_ready(request_name):
             kernel.run(other, other)
 
 
+def test_a_device_that_is_closed_under_a_wait():
+    armed = []
+
+    def closing(request: int, address: int) -> None:
+        if request == ioctl.REQUESTS["SYNCOBJ_TIMELINE_WAIT"] and armed:
+            _close_elsewhere(armed.pop())
+
+    with Device.open(ProxyNode(open_node("emu:quiet,threads=1"), closing)) as device:
+        kernel, buffer = adder(device, 4096, 1), device.alloc(4096)
+        kernel.run(buffer, buffer)  # a wait for a context's first command may need no call
+        run = kernel.start(buffer, buffer)
+        armed.append(device)
+        with pytest.raises(errors.Closed):
+            run.wait(outputs=[buffer])
+        assert not armed
+
+
 @pytest.fixture
 def single_open(monkeypatch):
     """Kernel nodes, emulated here, of a driver that gives a process one open at a time."""

@@ -56,6 +56,32 @@ print(kit.state(ready.command), ready.copy())
     assert ended.stdout.splitlines() == ["interrupted True", "4 4"], ended.stderr
 
 
+ORPHAN = """
+import os, signal, time
+from amdxdna import Device, errors
+from tests.binding import adder
+device = Device.open(0)
+kernel, buffer = adder(device, 64, 1), device.alloc(64)
+kernel.run(buffer, buffer)
+emulator = os.getppid()
+os.kill(emulator, signal.SIGKILL)
+while os.getppid() == emulator:
+    time.sleep(0.01)
+for call in (lambda: kernel.run(buffer, buffer), lambda: device.alloc(64), device.contexts):
+    try:
+        call()
+    except errors.DeviceLost as error:
+        print("lost" if "emulating process" in str(error) else error)
+device.close()
+print("closed")
+"""
+
+
+def test_a_program_whose_emulator_is_killed() -> None:
+    ended = emulate_python(ORPHAN)
+    assert ended.stdout.split() == ["lost"] * 3 + ["closed"], ended.stderr
+
+
 def test_sigkill_in_a_command_frees_everything() -> None:
     """A program killed in a blocked wait: its contexts go, other programs go on."""
     ended = emulate_python("""

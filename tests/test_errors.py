@@ -53,6 +53,7 @@ def test_every_row_says_what_and_what_to_do(row):
     ("CONFIG_HWCTX", errno.E2BIG, errors.BadArgument), ("CONFIG_HWCTX", errno.EFAULT, errors.BadArgument),
     ("EXEC_CMD", errno.EALREADY, errors.BadArgument), ("EXEC_CMD", errno.ENOENT, errors.Closed),
     ("SYNCOBJ_TIMELINE_WAIT", errno.ETIME, errors.WaitTimeout),
+    ("SYNCOBJ_TIMELINE_WAIT", errno.ENOENT, errors.Closed),
     ("GET_INFO QUERY_SENSORS", errno.ENODEV, errors.Unsupported),
     ("GET_INFO QUERY_TELEMETRY", errno.EOPNOTSUPP, errors.Unsupported),
     ("GET_ARRAY", errno.EOPNOTSUPP, errors.Unsupported), ("WAIT_CMD", errno.EOPNOTSUPP, errors.Unsupported),
@@ -66,7 +67,7 @@ def test_what_an_errno_becomes(call, code, kind):
     assert type(from_errno(call, code)) is kind
 
 
-LOSSES = (errno.ENODEV, errno.EIO, errno.ETIME, errno.ETIMEDOUT, errno.EPIPE)
+LOSSES = (errno.ENODEV, errno.EIO, errno.ETIME, errno.ETIMEDOUT, errno.EPIPE, errno.ENOSYS)
 NO_LOSS = {
     ("open", errno.ENODEV): errors.NoDevice,  # no PASID: SVA cannot be bound
     ("CONFIG_HWCTX", errno.ENODEV): errors.ContextRefused,  # aie2_config_cu: this context has no channel
