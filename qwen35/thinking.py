@@ -11,7 +11,9 @@ _OPEN, _CLOSE, _CALL, _CALL_END, _FENCE = _MARKS = (
 )  # fmt: skip
 _MARK = re.compile("|".join(_MARKS))
 _LONGEST = max(map(len, _MARKS)) - 1
-_QUOTES = frozenset("`\"'“‘«")
+_QUOTES = {"`": "`", '"': '"', "'": "'", "“": "”", "‘": "’", "«": "»"}
+_QUOTE = re.compile("[`\"'“”‘’«»\n]")
+_STRAIGHT = "\"'"  # open behind nothing, space or a bracket; else they close, or are inches and apostrophes
 _Pairs = list[tuple[str, str]]
 
 
@@ -28,9 +30,9 @@ class ThinkSplitter:
     text behind a `</think>` that leaves another block open waits: for the next `</think>`, which makes it
     reasoning, or for the end of the answer, which makes it text.
 
-    A `<think>` that is quoted is text (behind a backtick or a quotation mark, in a code fence or a tool
-    call), and so is a `</think>` that closes nothing. With `again` False only a block that begins the answer
-    counts: JSON may hold the markers anywhere.
+    A `<think>` that is quoted is text (between backticks or quotation marks of one line, in a code fence or a
+    tool call, which begins a line of its own or a tag), and so is a `</think>` that closes nothing. With
+    `again` False only a block that begins the answer counts: JSON may hold the markers anywhere.
     """
 
     def __init__(self, thinking: bool, again: bool = True) -> None:
@@ -42,6 +44,7 @@ class ThinkSplitter:
         self._waiting: list[str] = []
         self._held = ""  # may be the start of a marker
         self._before = ""  # the character before what comes
+        self._span = ""  # what closes the code span or quotation
         self._quoting = {_FENCE: False, _CALL: False}
         self._last = "\n"  # of the reasoning
 
@@ -87,7 +90,6 @@ class ThinkSplitter:
     def _say(self, kind: str, text: str, out: _Pairs) -> None:
         if not text:
             return
-        self._before = text[-1]
         if kind == "reasoning":
             self._last = text[-1]
         if out and out[-1][0] == kind:
@@ -97,6 +99,7 @@ class ThinkSplitter:
 
     def _plain(self, text: str, out: _Pairs) -> None:
         """Text without a marker."""
+        self._track(text)
         if self._state == "start":
             self._waiting.append(text)
             if not text.strip():
@@ -108,9 +111,25 @@ class ThinkSplitter:
                 self._state = "text"
         if self._state == "waiting":
             self._waiting.append(text)
-            self._before = text[-1:] or self._before
         else:
             self._say("reasoning" if self._state == "reasoning" else "text", text, out)
+
+    def _track(self, text: str) -> None:
+        """Learns which quotations `text` opens and closes."""
+        if not text:
+            return
+        if self._before == _CALL and text[0] not in "\n<{":
+            self._quoting[_CALL] = False  # only named
+        if not self._quoting[_FENCE]:
+            for match in _QUOTE.finditer(text):
+                found, at = match.group(), match.start()
+                before = text[at - 1] if at else self._before[-1:]
+                if found == "\n" or found == self._span:
+                    self._span = ""
+                elif not self._span and (found not in _STRAIGHT or not before or before.isspace()
+                                         or before in "([{>"):
+                    self._span = _QUOTES.get(found, "")
+        self._before = text[-1]
 
     def _begin(self) -> str:
         """The white space before the answer, which is not reasoning."""
@@ -121,9 +140,11 @@ class ThinkSplitter:
 
     def _mark(self, mark: str, out: _Pairs) -> None:
         state = self._state
-        quoted = self._before in _QUOTES or any(self._quoting.values())
+        quoted = bool(self._span) or any(self._quoting.values())
+        self._before = mark
         if mark in self._quoting:
             self._quoting[mark] = mark == _CALL or not self._quoting[mark]
+            self._span = ""
         elif mark == _CALL_END:
             self._quoting[_CALL] = False
         opens = mark == _OPEN and not quoted
@@ -137,7 +158,6 @@ class ThinkSplitter:
                 self._say("reasoning", mark, out)
         elif state == "waiting":
             self._waiting.append(mark)
-            self._before = mark[-1]
             if opens:
                 self._behind += 1
             elif mark == _CLOSE and self._behind:
@@ -166,5 +186,5 @@ class ThinkSplitter:
         self._begin_part()
 
     def _begin_part(self) -> None:
-        self._before = ""
+        self._before = self._span = ""
         self._quoting = dict.fromkeys(self._quoting, False)

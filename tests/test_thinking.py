@@ -58,6 +58,17 @@ def split(text: str, thinking: bool, cuts: list[int], **options: bool) -> tuple[
          ("x\nb", "```\n<think>a</think>\n```\nc")),
         ("<tool_call>\n<think>a</think></tool_call><think>b", False,
          ("b", "<tool_call>\n<think>a</think></tool_call>")),
+        ('It is "big"<think>a</think>b', False, ("a", 'It is "big"b')),
+        ("`x`<think>a</think>b", False, ("a", "`x`b")),
+        ("the dogs'<think>a</think>b", False, ("a", "the dogs'b")),
+        ('a 5"<think>a</think>b', False, ("a", 'a 5"b')),
+        ("```\nx\n```<think>a</think>b", False, ("a", "```\nx\n```b")),
+        ("```\nx `y\n```\n<think>a</think>b", False, ("a", "```\nx `y\n```\nb")),
+        ("one ` alone\n<think>a</think>b", False, ("a", "one ` alone\nb")),
+        ("“x”<think>a</think>b", False, ("a", "“x”b")),
+        ("“say <think>a</think> so”<think>c</think>", False, ("c", "“say <think>a</think> so”")),
+        ("`x <think>a</think>`b", False, ("", "`x <think>a</think>`b")),
+        ("Use <tool_call> to call.\n<think>a</think>b", False, ("a", "Use <tool_call> to call.\nb")),
     ],
 )
 def test_parts_however_they_are_cut(text: str, thinking: bool, want: tuple[str, str]) -> None:
