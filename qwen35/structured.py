@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from amdxdna.files import read_regular
 from qwen35.errors import ModelError, UsageError
 from qwen35.extras import require
-from qwen35.schema import has_finite_document
+from qwen35.schema import has_finite_document, size_fault
 from qwen35.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ def _text(schema: Any, where: str) -> str:
         return "{}"  # the same: every document fits
     if not isinstance(schema, dict):
         raise UsageError("a schema is a JSON object, true or false", where)
+    if fault := size_fault(schema):
+        raise UsageError(f"the schema {fault}", where, "use a simpler one")
     try:
         text = json.dumps(schema, allow_nan=False)
         json.dumps(schema, ensure_ascii=False).encode()
@@ -103,12 +105,12 @@ class JsonGrammars:
         text = _text(schema, "--json-schema")
         if thinking and self._think_end is None:
             raise UsageError("the tokenizer has no </think>", "--json-schema", "leave --thinking out")
-        matcher = self._library.LLMatcher
+        matcher = self._library.LLMatcher  # log_level 0: what it has to say comes with its errors
         try:
             grammar = matcher.grammar_from_json_schema(text, defaults=_SPACES)
             fault = matcher.validate_grammar(grammar, self._tokens)
             if not fault:
-                state = matcher(self._tokens, grammar)
+                state = matcher(self._tokens, grammar, log_level=0)
                 state.compute_bitmask()  # an impossible beginning shows only here
                 fault = _reason(state) if state.is_error() else ""
         except ValueError as error:
@@ -116,7 +118,7 @@ class JsonGrammars:
         if fault:
             raise UsageError(f"the schema cannot be used: {fault:.300}", "--json-schema")
         after = self._think_end if thinking else None
-        return JsonConstraint(matcher(self._tokens, grammar), self._vocab, self._stop, after)
+        return JsonConstraint(matcher(self._tokens, grammar, log_level=0), self._vocab, self._stop, after)
 
 
 def _reason(matcher: Any) -> str:

@@ -244,7 +244,12 @@ def test_logprobs(client: Any, model: Qwen35) -> None:
     ({"tools": [{"type": "web_search"}]}, "tools[0].type"), ({"tools": [WEATHER, WEATHER]}, "tools[1]"),
     ({"tool_choice": "required"}, "tool_choice"), ({"stop": ["a", ""]}, "stop"), ({"stop": 3}, "stop"),
     ({"response_format": {"type": "xml"}}, "response_format.type"),
-    ({"reasoning_effort": "heroic"}, "reasoning_effort"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {
+        "properties": {f"p{i}": {"type": "null"} for i in range(5000)}}}}},
+     "response_format.json_schema.schema"),
+    ({"response_format": {"type": "json_object", "schema": {"const": "x" * 200_000}}},
+     "response_format.schema"),
+    ({"stop": "a" * 8193}, "stop"), ({"reasoning_effort": "heroic"}, "reasoning_effort"),
     ({"extra_body": {"grammar": "root ::= x"}}, "grammar"), ({"seed": 2**65}, "seed"),
 ])
 def test_what_would_change_the_answer_is_named(client: Any, options: dict[str, Any], param: str) -> None:

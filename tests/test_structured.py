@@ -112,11 +112,32 @@ UNUSABLE: list[tuple[Any, str]] = [
     ({"$ref": "http://example.org/schema"}, "cannot be used"),
     ({"enum": []}, "cannot be used"),
     ({"type": "string", "pattern": "("}, "cannot be used"),
-    *((nested(depth, lambda below: {"type": "array", "items": below}), "cannot be used|too deeply")
+    *((nested(depth, lambda below: {"type": "array", "items": below}), "cannot be used|too deeply|has more")
       for depth in (200, 900, 5000)),
-    (nested(900, lambda b: {"type": "object", "properties": {"a": b}}), "cannot be used|too deeply"),
+    (nested(900, lambda b: {"type": "object", "properties": {"a": b}}), "cannot be used|too deeply|has more"),
     (nested(900, lambda b: {"anyOf": [b, {"type": "null"}]}), "cannot be used|too deeply"),
 ]
+
+
+LARGE = [
+    ({"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(5000)}}, "2,500 keywords"),
+    ({"anyOf": [{"const": i} for i in range(2600)]}, "2,500 keywords"),
+    ({"const": "x" * 10**7}, "131,072 bytes"),
+    ({"enum": ["\N{PENGUIN}" * 100] * 1000}, "131,072 bytes"),
+]
+"""Each of these took the library seconds, or what there was of memory."""
+
+
+@pytest.mark.parametrize(("schema", "message"), LARGE, ids=range(len(LARGE)))
+def test_large_schemas_do_not_reach_the_library(model: Any, schema: Any, message: str, tmp_path: Path,
+                                                capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UsageError, match=message):
+        model.chat("q", json_schema=schema)
+    file = tmp_path / "schema.json"
+    file.write_text(json.dumps(schema))
+    with pytest.raises(UsageError, match=message):
+        read_schema(file)
+    assert capfd.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize(("schema", "message"), UNUSABLE, ids=range(len(UNUSABLE)))

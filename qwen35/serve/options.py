@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from qwen35.arguments import stop_fault
+from qwen35.schema import size_fault
 from qwen35.serve.errors import ApiError
 from qwen35.serve.fields import Fields
 
@@ -162,6 +163,8 @@ def _schema(form: Fields, name: str) -> Any:
         raise form.wrong(name, "is missing")
     if not isinstance(schema, (dict, bool)):
         raise form.wrong(name, "must be an object")
+    if fault := size_fault(schema):
+        raise form.wrong(name, fault)
     return schema
 
 
