@@ -144,6 +144,10 @@ class Pictures:
         self._by_content.move_to_end(seen.digest)
         return rows
 
+    def forget(self) -> None:
+        """Lets every picture go through the tower again."""
+        self._by_content.clear()
+
     def part(
         self, ids: Sequence[int], spans: Sequence[ImageSpan], images: Sequence[Seen], stats: Stats,
         told: Told | None = None,

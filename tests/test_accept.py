@@ -57,6 +57,8 @@ def test_a_good_device(quick: None) -> None:
     assert options(run, [*found.values()]) == {"QWEN35_CHAINS": "auto", "QWEN35_WEIGHTS": "copy"}
     assert passed(list(found.values()))
     assert "made no progress" in found["hang"].text
+    commands = found["commands"]
+    assert commands.values["compared"] > 500 and commands.values["not_compared"] == 0, commands.line
     assert [len(ids) for ids in found["prompts"].values["ids"]] == [4, 4]
 
 
@@ -70,6 +72,10 @@ FAULTS = {
     "a bit of one result": ("", ("driver", "corrupt", 1, 1), "gemv lin", Verdict.FAIL, "two runs differ"),
     "a bit of every result": (
         "", ("gemv o", "corrupt", 1, 2), "gemm o x1", Verdict.FAIL, "differs from host"),
+    "a bit of one command of an answer": (
+        "", ("kernels again", "corrupt", 0, 1), "speed: commands", Verdict.FAIL, "gave different bits"),
+    "a bit of some commands of an answer": (
+        "", ("kernels again", "corrupt", 1, 20), "speed: commands", Verdict.FAIL, "gave different bits"),
     "a chain that fails": ("", ("gemv head", "chain_fail", 0, 1), "chains", Verdict.OFF, "refused"),
     "a chain that hangs": ("", ("gemv head", "chain_hang", 0, 1), "chains", Verdict.OFF, "no progress"),
     "a chain that lies about its end": (
@@ -148,6 +154,8 @@ ONSETS = {
     ("corrupt", 0, 1, None): {"gemv lin": "FAIL"},
     ("corrupt", 99, 1, None): {"kernels again": "FAIL"},
     ("corrupt", 599, 1, None): {"kernels at the end": "FAIL"},
+    ("corrupt", 99, 0, 1): {"": "FAIL", "kernels at the end": "ok", "speed: commands": "-"},
+    ("corrupt", 499, 1, 1): {"": "FAIL", "kernels at the end": "ok"},
     ("corrupt", 599, 0, None): {"kernels at the end": "FAIL"},
     ("corrupt", 1199, 0, None): {"kernels at the end": "FAIL"},
     ("skip", 0, 0, None): {"gemv lin": "FAIL", "kernels again": "skip"},

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qwen35.api import Qwen35
     from qwen35.bundle import Bundle
 
-__all__ = ["PROMPTS", "prompts", "references", "speed"]
+__all__ = ["PROMPTS", "prompts", "references", "singly", "speed"]
 
 PROMPTS = (
     "What is a whale?", "Why is the sky blue?", "Name three rivers.", "What is 17 plus 25?",
@@ -28,6 +28,8 @@ NEW = 16
 
 def references(model: Qwen35, bundle: Bundle, told: Callable[[str, int, int], None] | None) -> Iterator[Item]:
     """What `check` finds, an item each."""
+    if model.vision is not None:
+        model.vision.forget()
     verdicts = {True: Verdict.OK, False: Verdict.FAIL, None: Verdict.NOTE}
     for finding in checks(model, bundle, told):
         yield Item(f"check: {finding.name}", verdicts[finding.passed], finding.text, finding.values)
@@ -103,18 +105,24 @@ def _watched(text: Any) -> Iterator[Any]:
         del text.prefill, text.decode
 
 
-def speed(model: Qwen35) -> Item:
-    """Seconds of a prompt of 256 rows that all hold something, and tokens a second after it."""
+def singly(model: Qwen35) -> None:
+    """What `prompts` does as single commands, once more."""
+    _answers(model)
+
+
+def speed(model: Qwen35, spent: Callable[[], float] = lambda: 0.0) -> Item:
+    """Seconds of a prompt of 256 rows that all hold something, and of tokens after it; what `spent` counts
+    meanwhile is no part of either."""
     text = model.model
     rows = min(256, text.max_ctx - 40)
     vocab = model.info.vocab
     ids = [(37 * place + 11) % vocab for place in range(rows)]
-    began = time.perf_counter()
+    began = time.perf_counter() - spent()
     model.prefill(ids)
-    prompt = time.perf_counter() - began
-    began = time.perf_counter()
+    prompt = time.perf_counter() - spent() - began
+    began = time.perf_counter() - spent()
     for token in ids[:32]:
         model.decode(token)
-    token_ms = (time.perf_counter() - began) / 32 * 1e3
+    token_ms = (time.perf_counter() - spent() - began) / 32 * 1e3
     return Item("speed", Verdict.NOTE, f"a prompt of {rows} tokens {prompt:.2f} s, a token {token_ms:.1f} ms",
                 {"prompt_tokens": rows, "prompt_s": prompt, "token_ms": token_ms})

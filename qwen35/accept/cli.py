@@ -23,9 +23,10 @@ __all__ = ["accept_main"]
 def _parser() -> Parser:
     parser = Parser(
         prog="qwen35 accept",
-        description="The acceptance run for an NPU that nobody has tried: about two minutes, in which each "
+        description="The acceptance run for an NPU that nobody has tried: a few minutes, in which each "
         "thing the program relies on is tried on the bundle's own kernels. Ends in a verdict for each and "
-        "the options to use, and writes one file to attach to a report.",
+        "the options to use, and writes one file to attach to a report. A wrong result of a command chain "
+        "that ran is seen here and by the trial at load only: an answer compares chains with nothing.",
         epilog="Ctrl-C (SIGTERM, SIGHUP) stops it and still writes what was found. Exit status: 0 nothing "
         "failed, 1 something did, 130 stopped.",
     )

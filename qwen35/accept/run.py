@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from amdxdna.errors import DeviceLost, XdnaError
 from qwen35.accept import answers, kernels, ways
 from qwen35.accept.item import Item, Verdict
+from qwen35.accept.ledger import Ledger
 from qwen35.errors import explain
 
 if TYPE_CHECKING:
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from qwen35.model.text import TextModel
 
 __all__ = ["Acceptance"]
+
+_WATCHED = ("chains", "user-pointer", "contexts", "hang", "check", "speed", "prompts")
+"""Parts whose single commands are compared with others of the same operands."""
+_NO_LONGER = "results are no longer those that were right: "
 
 Told = Callable[[str, int, int], None]
 
@@ -42,6 +48,7 @@ class Acceptance:
         self.model: Qwen35 | None = None
         self._kept = kernels.Kept()
         self._redone = 0
+        self._ledger: Ledger | None = None
 
     def close(self) -> None:
         """Gives the device back."""
@@ -57,7 +64,7 @@ class Acceptance:
             ("user-pointer", self._memory), ("contexts", self._contexts), ("hang", self._hang),
             ("kernels again", self._again), ("check", self._references), ("speed", self._speed),
             ("kernels after speed", self._again), ("prompts", self._prompts),
-            ("kernels at the end", self._again),
+            ("kernels at the end", self._again), ("commands", self._commands),
         ]
         lost = ""
         for name, part in parts:
@@ -66,11 +73,14 @@ class Acceptance:
                 continue
             began = time.perf_counter()
             try:
-                for item in part():
-                    now = time.perf_counter()
-                    yield replace(item, name=item.name or name, seconds=now - began)
-                    began = time.perf_counter()
+                with self._watched(name):
+                    for item in part():
+                        now = time.perf_counter()
+                        yield replace(item, name=item.name or name, seconds=now - began)
+                        began = time.perf_counter()
                 yield from self._unwritten()
+                for item in self._twice(name):
+                    yield replace(item, name=f"{name}: commands")
             except Exception as error:
                 yield Item(name, Verdict.FAIL, explain(error), seconds=time.perf_counter() - began)
                 if isinstance(error, DeviceLost):
@@ -84,12 +94,71 @@ class Acceptance:
                        "completed and had not written its result")
         self._redone = redone
 
+    @contextmanager
+    def _watched(self, name: str) -> Iterator[None]:
+        """Shows the ledger what the commands of part `name` write."""
+        if name not in _WATCHED or self.model is None:
+            yield
+            return
+        npu = self._text.npu
+        if self._ledger is None:
+            self._ledger = Ledger(npu)
+        npu.watcher = self._ledger
+        try:
+            yield
+        finally:
+            npu.watcher = None
+
+    def _spent(self) -> float:
+        """Seconds that the ledger has taken."""
+        return 0.0 if self._ledger is None else self._ledger.seconds
+
+    def _canaries(self) -> list[str]:
+        """Kernels that no longer give their first results, which were compared with the host's."""
+        npu = self._text.npu
+        watcher, npu.watcher = npu.watcher, None
+        try:
+            return self._kept.differing()
+        finally:
+            npu.watcher = watcher
+
+    def _twice(self, name: str) -> Iterator[Item]:
+        """A FAIL when a command of part `name` gave other bits than another one of the same operands.
+
+        A part that is judged with a tolerance, or once, is done again for it. The kernels' first results must
+        come again after each pass: bits that are wrong for a while are wrong in one of the two, or there.
+        """
+        if self._ledger is None or not self._ledger.told():
+            return
+        steps: dict[str, Callable[[], object]] = {
+            "chains": lambda: ways.token(self._text), "check": lambda: [*self._references()],
+            "speed": lambda: [*self._speed()], "prompts": lambda: answers.singly(self._model)}
+        if differing := self._canaries():
+            yield Item("", Verdict.FAIL, _NO_LONGER + ", ".join(differing))
+        if name in steps:
+            with self._watched(name):
+                steps[name]()
+            if differing := self._canaries():
+                yield Item("", Verdict.FAIL, _NO_LONGER + ", ".join(differing))
+        self._ledger.told()
+        if wrong := self._ledger.differing():
+            yield Item("", Verdict.FAIL, f"commands of the same operands gave different bits: {wrong}")
+
+    def _commands(self) -> Iterator[Item]:
+        ledger = self._ledger
+        if ledger is None or not ledger.compared:
+            yield Item("", Verdict.SKIP, "none was compared with another")
+            return
+        text = f"{ledger.compared:,} gave the bits of the first of the same operands"
+        if ledger.alone:
+            text += f"; not compared: {ledger.alone:,}, whose operands came once"
+        yield Item("", Verdict.OK, text, {"compared": ledger.compared, "not_compared": ledger.alone})
+
     def _again(self) -> Iterator[Item]:
         """The kernels' first results, which were compared with the host's, once more and bit for bit."""
         differing = self._kept.differing()
         if differing:
-            text = "results are no longer those that were right: " + ", ".join(differing)
-            yield Item("", Verdict.FAIL, text)
+            yield Item("", Verdict.FAIL, _NO_LONGER + ", ".join(differing))
         else:
             yield Item("", Verdict.OK if len(self._kept) else Verdict.SKIP,
                        f"{len(self._kept)} kernels give the same bits as before")
@@ -97,7 +166,7 @@ class Acceptance:
     def _settled(self, item: Item) -> Item:
         """A way that differed from single commands is not to blame where those differ from themselves."""
         tried = "profile" not in item.values
-        if item.verdict is Verdict.OFF and tried and (differing := self._kept.differing()):
+        if item.verdict is Verdict.OFF and tried and (differing := self._canaries()):
             names = ", ".join(differing)
             return Item(item.name, Verdict.FAIL,
                         f"single commands no longer give the results that were right ({names}); {item.text}")
@@ -148,6 +217,11 @@ class Acceptance:
                    {"weights_bytes": self._text.weights.nbytes})
 
     @property
+    def _model(self) -> Qwen35:
+        assert self.model is not None
+        return self.model
+
+    @property
     def _text(self) -> TextModel:
         assert self.model is not None
         model: TextModel = self.model.model  # type: ignore[assignment]
@@ -178,7 +252,7 @@ class Acceptance:
         yield from kernels.vision_kernels(self._text, self._kept)
 
     def _chains(self) -> Iterator[Item]:
-        item = self._settled(ways.chains(self._text))
+        item = self._settled(ways.chains(self._text, self._spent))
         self.chains = item.verdict is Verdict.OK
         yield item
 
@@ -199,7 +273,7 @@ class Acceptance:
 
     def _speed(self) -> Iterator[Item]:
         assert self.model is not None
-        yield answers.speed(self.model)
+        yield answers.speed(self.model, self._spent)
 
     def _prompts(self) -> Iterator[Item]:
         assert self.model is not None

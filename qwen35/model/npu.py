@@ -93,6 +93,8 @@ class Dispatch:
         left = marks.left()
         if left and not self._model.blind:
             self._again(left, chained)
+        if self._model.watcher is not None and not chained:
+            self.show()
 
     def _again(self, left: int, chained: bool) -> None:
         """Runs singly in fresh contexts after commands that are over and have left so many marks.
@@ -121,6 +123,11 @@ class Dispatch:
 
     def _run_singly(self) -> None:
         self._wait([kernel.start(*operands) for calls in self._calls for kernel, operands in calls])
+
+    def show(self) -> None:
+        """Lets the model's watcher, if it has one, look at what single commands wrote."""
+        if self._model.watcher is not None:
+            self._model.watcher(call for calls in self._calls for call in calls)
 
     def run_chained(self) -> None:
         """Runs as command chains, whatever the model has chosen."""
@@ -167,6 +174,8 @@ class NpuModel:
         """The device computes nothing (the benchmark's modes): results are not looked at."""
         self.redone = 0
         """Dispatches that were done again since a single command called completed had not been run."""
+        self.watcher: Callable[[Iterable[tuple[Kernel, Operands]]], None] | None = None
+        """Is shown kernels and operands of single commands once they are over (the acceptance run)."""
         if self.options.wait is not None:
             device.wait_seconds = self.options.wait
         self.chances = 0
@@ -257,6 +266,10 @@ class NpuModel:
             found = self._pool.kernel(xclbin, self.bundle.insts(file), name=chosen, ops=work)
             self._kernels[key, chunks] = found
         return found
+
+    def name_of(self, kernel: Kernel) -> tuple[str, int]:
+        """What `kernel(key, chunks)` was asked for to give this kernel. Raises StopIteration."""
+        return next(name for name, found in self._kernels.items() if found is kernel)
 
     def warm(self, keys: Sequence[str]) -> None:
         """Makes the kernels of these GEMMs, over every number of chunks, and of all GEMVs of those names.

@@ -57,6 +57,7 @@ def _try_group(npu: NpuModel, group: Group) -> str:
             break
         found, seconds = _run(group.results, group.dispatch.run_singly)
         singly.append(seconds)
+        group.dispatch.show()
         if wanted and found != wanted:
             raise ModelError(f"single commands of {group.name} gave two results for the same input", "",
                              "this NPU's results cannot be relied on")
