@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
+import subprocess
+import sys
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -47,6 +51,36 @@ def buffers(device, count=2, nbytes=2 * BYTES):
 def words(bo, first=0):
     bo.sync(FROM)
     return np.frombuffer(bo.map(), np.uint32)[first:first + COUNT]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "sparse", "folder"])
+def test_what_is_no_file_of_a_size_is_refused_at_once(tmp_path, kind):
+    path = tmp_path / "code.elf"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "sparse":
+        path.touch()
+        os.truncate(path, 1 << 40)
+    where = "/dev/zero" if kind == "device" else str(path)
+    # In a child of little memory and time: what waits or reads without end must not take this process along.
+    code = ("import resource, signal, sys, amdxdna.pyxrt as p\nsignal.alarm(30)\n"
+            "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
+            "try: p.elf(sys.argv[1])\nexcept RuntimeError as error: print(error)")
+    ended = subprocess.run([sys.executable, "-c", code, where], text=True, capture_output=True, timeout=60,
+                           cwd=Path(__file__).parent.parent)
+    assert ended.stdout.startswith(f"{where} is not found or is not a valid ELF file\n"), ended.stderr
+    assert {"fifo": "not a regular file", "device": "not a regular file", "sparse": "longer than",
+            "folder": "cannot be read"}[kind] in ended.stdout
+
+
+def test_a_pointer_with_a_size_of_no_file(emu):
+    made = ctypes.pythonapi.PyCapsule_New
+    made.restype, made.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    data = ctypes.create_string_buffer(64)
+    with pytest.raises(RuntimeError, match="not valid ELF data"):
+        pyxrt.elf(made(ctypes.addressof(data), None, None), 1 << 31)
 
 
 def test_a_full_file(emu, folder):

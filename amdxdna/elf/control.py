@@ -7,16 +7,17 @@ xclbin) or goes with a kernel of an xclbin.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from amdxdna.elf.patch import Kind, Patch, patch
 from amdxdna.elf.sections import FUNC, GROUP, OBJECT, Elf, Section, Symbol
 from amdxdna.errors import BadElf
+from amdxdna.files import read_regular
 
 AIE2P = 0x45
 GENERATIONS = {0x40: "AIE2PS", 0x46: "AIE2PS", 0x4B: "AIE4", 0x56: "AIE4", 0x69: "AIE4"}
@@ -30,6 +31,8 @@ _PDI, _PM, _PM_SYMBOL = ".pdi", ".ctrlpkt.pm", "ctrlpkt-pm"
 _CONFIGURATION, _UID = ".note.xrt.configuration", ".note.xrt.UID"
 _MOST_COLUMNS = 128
 _LARGEST_SCRATCHPAD = 64 << 20
+MAX_FILE_BYTES = 1 << 30
+"""As of an xclbin: far more than a device heap holds."""
 
 Key = tuple[str, str]
 """A symbol's name, and the part whose places it means."""
@@ -110,11 +113,12 @@ class ControlElf:
             return cls(source)
         path = os.fspath(source)
         try:
-            return cls(Path(path).read_bytes(), path)
+            return cls(read_regular(path, MAX_FILE_BYTES), path)
         except OSError as error:
             if isinstance(error, BadElf):
                 raise
-            raise BadElf(f"{path} cannot be read", call="elf", errno=error.errno, path=path,
+            why = f": {error.strerror}" if error.errno in (errno.EFBIG, errno.EINVAL) else ""
+            raise BadElf(f"{path} cannot be read{why}", call="elf", errno=error.errno, path=path,
                          remedy="Give the path of an ELF file of control code") from None
         except ValueError:
             raise BadElf(f"{path!r} is no path", call="elf", path=path,

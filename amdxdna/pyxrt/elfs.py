@@ -6,7 +6,7 @@ import ctypes
 from typing import Any
 
 from amdxdna.elf import ControlElf
-from amdxdna.elf.control import GENERATIONS
+from amdxdna.elf.control import GENERATIONS, MAX_FILE_BYTES
 from amdxdna.errors import BadElf
 from amdxdna.pyxrt.calls import SIZE, refuse, select, text
 
@@ -32,6 +32,8 @@ class elf:
 
     def __init__(self, *args: Any) -> None:
         form, values = select("__init__", args, {}, (("", text),), (CAPSULE, ("", SIZE)))
+        if form == 1 and int(values[1]) > MAX_FILE_BYTES:
+            refuse(f"not valid ELF data\nit has {int(values[1]):,} bytes, more than any ELF file")
         first = f"{values[0]} is not found or is not a valid ELF file" if form == 0 else "not valid ELF data"
         try:
             self.read = ControlElf.read(
