@@ -142,10 +142,12 @@ def test_a_list_longer_than_one_chain(emu, folder):
     assert s.result()[0] == 60
 
 
-def with_metadata(path, name, arguments):
-    """Writes an xclbin whose kernel has arguments of (name, qualifier, size, offset) in its metadata."""
+def with_metadata(path, name, arguments, last=None):
+    """Writes an xclbin whose kernel has arguments of (name, qualifier, size, offset) in its metadata, the
+    last one with the id `last`."""
+    ids = [*range(len(arguments) - 1), len(arguments) - 1 if last is None else last]
     xml = "".join(f'<arg name="{arg}" addressQualifier="{kind}" id="{n}" size="{size:#x}" offset="{at:#x}"/>'
-                  for n, (arg, kind, size, at) in enumerate(arguments))
+                  for n, (arg, kind, size, at) in zip(ids, arguments, strict=True))
     text = f'<project><kernel name="{name}" type="dpu">{xml}<instance name="i"/></kernel></project>'.encode()
     data = writer.build([writer.PdiSpec(pdi(Family.COPY))], [writer.KernelSpec(name, instance="i")])
     read = Xclbin.read(data)
@@ -159,6 +161,18 @@ def with_metadata(path, name, arguments):
     grown[header + 24:header + 40] = at.to_bytes(8, "little") + len(text).to_bytes(8, "little")
     grown[304:312] = len(grown).to_bytes(8, "little")
     path.write_bytes(grown)
+
+
+def test_an_argument_whose_id_no_packet_holds(emu, tmp_path):
+    arguments = [("opcode", 0, 8, 0), ("instr", 1, 8, 8)]
+    path = str(tmp_path / "far.xclbin")
+    for last, refused in ((0x7FE, False), (0x7FF, True), (20_000_000, True)):
+        with_metadata(tmp_path / "far.xclbin", "FAR", arguments, last)
+        if refused:
+            with pytest.raises(RuntimeError, match=rf"^Invalid xclbin\n.*id={last}"):
+                pyxrt.kernel(pyxrt.hw_context(pyxrt.device(0), path), "FAR")
+        else:
+            assert pyxrt.kernel(pyxrt.hw_context(pyxrt.device(0), path), "FAR").group_id(last) & 0xFFFF
 
 
 def test_sixteen_buffers_and_another_layout(emu, tmp_path):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 _MAX_XML_BYTES = 16 << 20
 _GLOBAL = 1
+_MAX_ARGUMENTS = 0x7FF
+"""A packet counts its words in 11 bits (ert.h of XRT and the driver's), and an argument takes one or more."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +137,12 @@ def _kernels(path: str, section: Section) -> tuple[KernelInfo, ...]:
         arguments = []
         for index, item in enumerate(kernel.findall("arg")):
             try:
+                number = _number(item, "id", index)
+                if number >= _MAX_ARGUMENTS:
+                    raise ValueError(f"id={number}, and a packet holds {_MAX_ARGUMENTS} at most")
                 arguments.append(
                     Argument(
-                        _number(item, "id", index),
+                        number,
                         item.get("name", ""),
                         _number(item, "size"),
                         _number(item, "offset"),
