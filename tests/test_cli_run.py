@@ -70,6 +70,33 @@ def test_difference_is_found_and_named(folder: Path, capsys: Capture) -> None:
     assert [b["argument"] for b in said["buffers"]] == ["bo0", "bo1"]
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("corrupt=1", "1023 of 1024 equal; first difference at 0: "),
+        ("skip=1", "0 of 1024 equal; first difference at 0: 0, expected 1 (run 1 of 3)"),
+        ("skip=2", "0 of 1024 equal; first difference at 0: 0, expected 1 (run 2 of 3)"),
+    ],
+)
+def test_every_run_is_compared(fault: str, said: str, folder: Path, capsys: Capture) -> None:
+    words = command(folder, "--in", str(folder / "a.npy"), "--out", f"{folder}/c.npy:4096", "--repeat", "3")
+    words += ["--expect", str(folder / "want.npy")]
+    assert main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["wrong_run"] is None
+    words = [f"{word},{fault}" if word.startswith("emu:") else word for word in words]
+    assert main(words) == 1
+    assert said in capsys.readouterr().out
+    assert np.load(folder / "c.npy")[0] != 1  # the wrong run's
+
+
+def test_big_endian_files_are_swapped(folder: Path) -> None:
+    for name in ("a.npy", "want.npy"):
+        np.save(folder / name, np.load(folder / name).astype(">i4"))
+    words = command(folder, "--in", str(folder / "a.npy"), "--out", f"{folder}/c.npy:4096")
+    assert main([*words, "--expect", str(folder / "want.npy")]) == 0
+    assert np.array_equal(np.load(folder / "c.npy"), np.arange(1, 1025, dtype=np.int32))
+
+
 def test_raw_files_sizes_and_text_streams(folder: Path, capsys: Capture) -> None:
     data = np.arange(4096, dtype=np.uint16).tobytes()[:4096]
     (folder / "a.bin").write_bytes(data)
@@ -109,6 +136,8 @@ def test_numbers_may_be_near(folder: Path, capsys: Capture) -> None:
         (["--in", "4096", "--out", "4096", "--dtype", "quux"], 2, "unknown"),
         (["--in", "4096", "--out", "4095", "--dtype", "int16"], 2, "no whole number"),
         (["--in", "4096", "--out", "4096", "--repeat", "0"], 2, "--repeat 0"),
+        (["--in", "4096", "--out", "4096", "--timeout", "-1"], 2, "--timeout -1. Give seconds"),
+        (["--in", "4096", "--out", "4096", "--timeout", "nan"], 2, "--timeout nan"),
         (["--in", "4096", "--out", "/nowhere/c.bin:4096"], 1, "/nowhere/c.bin cannot be written"),
         (["--in", "4096", "--out", "4096", "--kernel", "OTHER"], 1, "there is no 'OTHER'"),
         (

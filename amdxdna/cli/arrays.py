@@ -70,7 +70,10 @@ def read_output(text: str) -> Given:
 
 
 def read_array(path: str) -> NDArray[Any]:
-    """The array of a .npy file, or a raw file's bytes as uint8. Raises CommandError."""
+    """The array of a .npy file, in this machine's byte order, or a raw file's bytes as uint8.
+
+    Raises CommandError.
+    """
     import numpy as np
 
     try:
@@ -79,7 +82,8 @@ def read_array(path: str) -> NDArray[Any]:
                 raise CommandError(f"{path} is over 4 GiB", "Give a smaller file")
             if path.endswith(".npy"):
                 # Objects in an array are pickles, which run code when they are read.
-                return np.ascontiguousarray(np.load(io.BufferedReader(file), allow_pickle=False))
+                found = np.load(io.BufferedReader(file), allow_pickle=False)
+                return np.ascontiguousarray(found, found.dtype.newbyteorder("="))
             if os.fstat(file.fileno()).st_size:
                 return np.fromfile(file, np.uint8)
             # A file that tells no size (/proc): numpy would take what cannot be read for nothing.

@@ -2,7 +2,8 @@
 
 JSON: ``amdxdna.run`` version 1: ``device``, ``kernel``, ``buffers`` (``{"argument", "name", "bytes",
 "output"}``), ``outputs`` (``{"name", "file", "equal", "count", "first", "found", "expected"}``, the last five
-null where nothing was expected), ``ok``, ``runs``, ``median_us`` and ``p99_us``.
+null where nothing was expected), ``ok``, ``runs``, ``wrong_run`` (the first, from 1, whose outputs are not
+what is expected, null where all are; ``outputs`` are that run's, or the last's), ``median_us``, ``p99_us``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli.common import FAILED, CommandError, Parser, UsageError, document, print_json
@@ -19,6 +20,7 @@ from amdxdna.cli.insts import read_file
 from amdxdna.cli.screen import show
 
 if TYPE_CHECKING:
+    from amdxdna.buffer import Buffer
     from amdxdna.cli.arrays import Comparison, Given
     from amdxdna.device import Device
     from amdxdna.xclbin import Xclbin
@@ -85,7 +87,11 @@ def parser() -> Parser:
     p.add_argument("--dtype", metavar="TYPE", default="uint8", help="what outputs hold, by numpy's name")
     p.add_argument("--kernel", metavar="NAME", help="the kernel, where the xclbin has several")
     p.add_argument(
-        "--repeat", metavar="N", type=int, default=1, help="run it N times and tell median and p99"
+        "--repeat",
+        metavar="N",
+        type=int,
+        default=1,
+        help="run it N times and tell median and p99; --expect goes for every run",
     )
     p.add_argument("--timeout", metavar="SECONDS", type=float, help="give up waiting for a run after that")
     add_device(p)
@@ -98,6 +104,8 @@ def run_main(argv: list[str]) -> int:
     given = parser().parse_args(argv)
     if not 1 <= given.repeat <= _MOST_RUNS:
         raise UsageError(f"--repeat {given.repeat}", f"Give 1 to {_MOST_RUNS}")
+    if given.timeout is not None and not given.timeout > 0:
+        raise UsageError(f"--timeout {given.timeout:g}", "Give seconds, more than 0")
     if not given.within >= 0:
         raise UsageError(f"--within {given.within}", "Give a number, 0 or more")
     if not given.buffers:
@@ -129,14 +137,15 @@ def run_main(argv: list[str]) -> int:
     xclbin = Xclbin.read(given.xclbin)
     names = argument_names(xclbin, given.kernel, len(buffers))
     stream = words_of(read_file(given.insts, _MOST_INSTRUCTIONS))
+
+    def judge(results: Sequence[Any]) -> list[Comparison]:
+        return [arrays.compare(r, want, given.within) for r, want in zip(results, wanted, strict=False)]
+
     with open_device(given.device) as device:
-        results, times = _run(device, xclbin, stream, buffers, given)
+        results, compared, wrong, times = _run(device, xclbin, stream, buffers, given, judge)
         path = device.path
     found = [result.view(dtype) for result in results]
-    verdicts: list[Comparison | None] = [
-        arrays.compare(result, want, given.within) for result, want in zip(found, wanted, strict=False)
-    ]
-    verdicts += [None] * (len(found) - len(verdicts))
+    verdicts: list[Comparison | None] = [*compared, *[None] * (len(found) - len(compared))]
     for index, (buffer, result) in enumerate(zip(outputs, found, strict=True)):
         if buffer.target is not None:
             if index < len(wanted):
@@ -157,6 +166,7 @@ def run_main(argv: list[str]) -> int:
                 outputs=[_output(b, v) for b, v in zip(outputs, verdicts, strict=True)],
                 ok=ok,
                 runs=len(times),
+                wrong_run=wrong,
                 median_us=round(median * 1e6, 1),
                 p99_us=round(p99 * 1e6, 1),
             )
@@ -170,6 +180,7 @@ def run_main(argv: list[str]) -> int:
             rows.append(
                 f"{buffer.name}: "
                 + (str(verdict) if verdict is not None else "nothing expected")
+                + (f" (run {wrong} of {len(times)})" if wrong and len(times) > 1 else "")
                 + (f"; written to {buffer.target}" if buffer.target else "")
             )
         rows.append(
@@ -202,16 +213,36 @@ def _output(buffer: Given, verdict: Comparison | None) -> dict[str, Any]:
 
 
 def _run(
-    device: Device, xclbin: Xclbin, stream: bytes, buffers: Sequence[Given], given: argparse.Namespace
-) -> tuple[list[Any], list[float]]:
-    """Runs and times; the outputs' bytes (uint8) after the last run, and seconds a run.
+    device: Device,
+    xclbin: Xclbin,
+    stream: bytes,
+    buffers: Sequence[Given],
+    given: argparse.Namespace,
+    judge: Callable[[Sequence[Any]], list[Comparison]],
+) -> tuple[list[Any], list[Comparison], int | None, list[float]]:
+    """Runs and times: the outputs' bytes (uint8) after the first run that `judge` finds wrong, else the last;
+    what it says of them; that run's number from 1, or None; seconds a run.
 
-    Raises CommandError where the kernel wrote behind the end of a buffer.
+    Where something is expected every run starts with the data that the first did. Raises CommandError where
+    the kernel wrote behind the end of a buffer.
     """
     import numpy as np
 
     from amdxdna.doctor.guard import GUARD_BYTES, guard, overrun
 
+    def fill(one: Buffer, buffer: Given) -> None:
+        one.view()[: buffer.nbytes] = 0 if buffer.array is None else buffer.array.reshape(-1).view(np.uint8)
+
+    def contents() -> list[Any]:
+        return [
+            np.array(one.view()[: buffer.nbytes], np.uint8)
+            for one, buffer in zip(made, buffers, strict=True)
+            if buffer.output
+        ]
+
+    results: list[Any] = []
+    said: list[Comparison] = []
+    wrong = None
     times = []
     with contextlib.ExitStack() as stack:
         kernel = stack.enter_context(
@@ -220,16 +251,22 @@ def _run(
         made = []
         for buffer in buffers:
             one = stack.enter_context(device.alloc(buffer.nbytes + GUARD_BYTES))
-            one.view()[: buffer.nbytes] = (
-                0 if buffer.array is None else buffer.array.reshape(-1).view(np.uint8)
-            )
+            fill(one, buffer)
             guard(one, buffer.nbytes)
             made.append(one)
         outputs = [one for one, buffer in zip(made, buffers, strict=True) if buffer.output]
-        for _ in range(given.repeat):
+        for number in range(1, given.repeat + 1):
+            if number > 1 and given.expect:
+                for one, buffer in zip(made, buffers, strict=True):
+                    fill(one, buffer)
             began = time.perf_counter()
             kernel.run(*made, outputs=outputs, timeout=given.timeout)
             times.append(time.perf_counter() - began)
+            if given.expect and wrong is None:
+                results = contents()
+                said = judge(results)
+                if not all(each.same for each in said):
+                    wrong = number
         for one, buffer in zip(made, buffers, strict=True):
             one.from_device()
             past = overrun(one, buffer.nbytes)
@@ -238,11 +275,7 @@ def _run(
                     f"the kernel wrote {past} bytes and more behind the {buffer.nbytes} of {buffer.name}",
                     "Give the buffer the size that the instruction stream uses",
                 )
-        return [
-            np.array(one.view()[: buffer.nbytes], np.uint8)
-            for one, buffer in zip(made, buffers, strict=True)
-            if buffer.output
-        ], times
+        return results or contents(), said, wrong, times
 
 
 def argument_names(xclbin: Xclbin, kernel: str | None, count: int) -> list[str]:
