@@ -51,6 +51,13 @@ def answers(text: TextModel) -> np.ndarray:
     return rows
 
 
+def test_waits_without_a_limit_are_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMDXDNA_WAIT", "0")
+    text = load(chains="off")
+    assert text.ways[2] == "waits are without a limit"
+    shut(text)
+
+
 def test_chains_are_used_where_the_trial_finds_nothing(wanted: np.ndarray) -> None:
     notes: list[str] = []
     text = load(notes=notes)
@@ -61,6 +68,7 @@ def test_chains_are_used_where_the_trial_finds_nothing(wanted: np.ndarray) -> No
 
 @pytest.mark.parametrize(("fault", "words"), [
     ("chain_corrupt=1", "a chain's result differs from single commands' (gemv down)"),
+    ("chain_corrupt=1:99999999", "a chain's result differs from single commands' (gemv down)"),
     ("chain_corrupt=4:3", "a chain's result differs from single commands' (gemv head)"),
     ("chain_skip=5", "a chain's result differs from single commands' (gemm down)"),
     ("chain_fail=2", "gemv down as a chain: EXEC_CMD: the firmware refused the command"),

@@ -150,6 +150,7 @@ class TextModel:
         return [
             f"chains {'on' if npu.chains else 'off'}: {npu.chains_why}",
             f"weights {weights.way}: {weights.why}",
+            "waits are without a limit" if not self.device.wait_seconds else
             f"waits end after {self.device.wait_seconds:g} s without progress, and later for long kernels",
         ]
 

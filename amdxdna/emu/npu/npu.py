@@ -292,7 +292,11 @@ class Npu:
     def _corrupt(self, context: Context, slot: Slot, at: int) -> None:
         """Flips a bit of byte `at` of the command's result."""
         address = [each for each in slot.buffers() if each][-1]
-        byte = ffi.cast("uint8_t *", self.resolve(context, address + at, 1))
+        try:
+            byte = ffi.cast("uint8_t *", self.resolve(context, address + at, 1))
+        except BadAddress:
+            self.log(f"context {context.id}: no byte {at} of a result to corrupt: byte 0 instead")
+            byte = ffi.cast("uint8_t *", self.resolve(context, address, 1))
         byte[0] = byte[0] ^ 1
 
     def _command(self, context: Context, slot: Slot) -> int:
