@@ -6,10 +6,10 @@ import math
 import operator
 import os
 from collections.abc import Sequence
-from reprlib import repr
 from typing import Any, NoReturn, TypeVar
 
 from amdxdna.errors import BadArgument, BadType, closed
+from amdxdna.text import brief
 
 __all__ = ["Uncopied", "buffers", "content", "instance", "path", "seconds", "text", "wants", "whole"]
 
@@ -32,7 +32,7 @@ class Uncopied:
 
 def wants(call: str, name: str, value: object, remedy: str) -> BadType:
     """The error for an argument of the wrong kind."""
-    return BadType(f"{name} is {repr(value)}, of type {type(value).__name__}", call=call, remedy=remedy)
+    return BadType(f"{name} is {brief(value)}, of type {type(value).__name__}", call=call, remedy=remedy)
 
 
 def whole(call: str, name: str, value: object, least: int = 0, most: int = (1 << 63) - 1) -> int:
@@ -42,7 +42,7 @@ def whole(call: str, name: str, value: object, least: int = 0, most: int = (1 <<
     except TypeError:
         raise wants(call, name, value, "Give a whole number") from None
     if not least <= number <= most:
-        raise BadArgument(f"{name} is {repr(number)}", call=call, remedy=f"Give {least} to {most}")
+        raise BadArgument(f"{name} is {brief(number)}", call=call, remedy=f"Give {least} to {most}")
     return number
 
 
@@ -80,7 +80,7 @@ def path(call: str, name: str, value: Any) -> str:
     if not isinstance(found, str):
         raise wants(call, name, value, "Give a path: a string or a Path")
     if "\0" in found:
-        raise BadArgument(f"{name} is {repr(found)}, which no file can be called", call=call,
+        raise BadArgument(f"{name} is {brief(found)}, which no file can be called", call=call,
                           remedy="Correct the path")
     return found
 

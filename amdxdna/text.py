@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import reprlib
+
 
 def printable(text: str) -> str:
     """`text` with whatever a terminal would not show as itself spelled out: ``\\x1b``, ``\\u202e``, ``\\n``.
@@ -24,3 +26,15 @@ def _spelled(c: str) -> str:
 def one_line(text: str) -> str:
     """`text` in one line: every run of white space one space, the rest as :func:`printable`."""
     return printable(" ".join(text.split()))
+
+
+class _Brief(reprlib.Repr):
+    def repr_int(self, x: int, level: int) -> str:
+        try:
+            return super().repr_int(x, level)
+        except ValueError:  # Python writes no more digits than sys.get_int_max_str_digits()
+            return f"<a number of {x.bit_length():,} bits>"
+
+
+brief = _Brief().repr
+"""The `repr` of anything, cut short; also of a number that Python's own does not write."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Sequence
-from reprlib import repr
 from typing import Any
 
+from amdxdna.text import brief
 from qwen35.errors import UsageError
 
 __all__ = ["called", "path", "stop_fault", "stop_strings", "text", "texts", "token_ids", "wants", "whole"]
@@ -15,7 +15,7 @@ __all__ = ["called", "path", "stop_fault", "stop_strings", "text", "texts", "tok
 
 def wants(name: str, value: object, rule: str) -> UsageError:
     """The error for an argument of the wrong kind."""
-    return UsageError(f"{name} is {repr(value)}, of type {type(value).__name__}", name, rule)
+    return UsageError(f"{name} is {brief(value)}, of type {type(value).__name__}", name, rule)
 
 
 def whole(name: str, value: object, least: int, most: int | None = None, option: str = "") -> int:
@@ -26,7 +26,7 @@ def whole(name: str, value: object, least: int, most: int | None = None, option:
         raise wants(name, value, "give a whole number") from None
     if number < least or (most is not None and number > most):
         rule = f"it must be {least:,} or more" if most is None else f"use {least:,} to {most:,}"
-        raise UsageError(f"{name} is {repr(number)}", option or name, rule)
+        raise UsageError(f"{name} is {brief(number)}", option or name, rule)
     return number
 
 
@@ -75,7 +75,7 @@ def path(name: str, value: Any) -> None:
     if not isinstance(found, str):
         raise wants(name, value, "give a path: a string or a Path")
     if "\0" in found:
-        raise UsageError(f"{name} is {repr(found)}, which no file can be called", name, "correct the path")
+        raise UsageError(f"{name} is {brief(found)}, which no file can be called", name, "correct the path")
 
 
 def called(name: str, value: Callable[..., Any] | None) -> None:
@@ -94,5 +94,5 @@ def token_ids(name: str, value: Any, vocab: int) -> list[int]:
         raise wants(name, value, "give a list of token ids") from None
     for one in ids:
         if not 0 <= one < vocab:
-            raise UsageError(f"{name} holds {repr(one)}, no token id", name, f"use 0 to {vocab - 1:,}")
+            raise UsageError(f"{name} holds {brief(one)}, no token id", name, f"use 0 to {vocab - 1:,}")
     return ids

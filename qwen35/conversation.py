@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import reprlib
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from amdxdna.arguments import Uncopied
 from amdxdna.files import read_regular
 from amdxdna.forklock import reentrant
 from amdxdna.output import write_whole
+from amdxdna.text import brief
 from qwen35.arguments import path as is_path
 from qwen35.arguments import text as is_text
 from qwen35.arguments import wants
@@ -417,7 +417,7 @@ class Conversation(Uncopied):
         if not isinstance(data, dict) or data.get("format") != _FORMAT:
             raise UsageError("this is no saved conversation", str(path), "give a file that /save wrote")
         if data.get("version") != 1:
-            version = reprlib.repr(data.get("version"))
+            version = brief(data.get("version"))
             raise UsageError(f"unknown version {version}", str(path), "use a newer program")
         messages, tools = data.get("messages"), data.get("tools")
         if not isinstance(messages, list) or not all(map(_sound, messages)):

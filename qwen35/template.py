@@ -16,9 +16,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from reprlib import repr  # of anything, in a line
 from typing import Any
 
+from amdxdna.text import brief
 from qwen35.dataurl import decode, is_data_url
 from qwen35.errors import PromptTooLong, TemplateError, UsageError
 from qwen35.tokenizer import Tokenizer
@@ -133,7 +133,7 @@ def render(
         raise TemplateError("there are no messages")
     for index, message in enumerate(messages):
         if not isinstance(message, Mapping):
-            raise TemplateError(f"a message is a mapping, not {repr(message)}", f"message {index + 1}")
+            raise TemplateError(f"a message is a mapping, not {brief(message)}", f"message {index + 1}")
     tools = () if tools is None else tools
     _require_list("tools", tools)
     out: list[Piece] = []
@@ -161,7 +161,7 @@ def render(
                 out.append(Control("<|im_end|>\n"))
         else:
             raise TemplateError(
-                f"unknown role {repr(role)}", f"message {index + 1}", "use system, user, assistant or tool"
+                f"unknown role {brief(role)}", f"message {index + 1}", "use system, user, assistant or tool"
             )
     if answer:
         out += [Control("<|im_start|>assistant\n"), Start()]
@@ -180,7 +180,7 @@ def _render_system(out: list[Piece], system: Message | None, tools: Sequence[Map
         out.append(Control("<|im_start|>system\n" + _TOOLS_HEAD))
         for tool in tools:
             if not isinstance(tool, Mapping):
-                raise TemplateError(f"a tool is a mapping, not {repr(tool)}")
+                raise TemplateError(f"a tool is a mapping, not {brief(tool)}")
             # A tool's description is the caller's text, but its markers are no more part of the format.
             out += [Control("\n"), Data(_json(tool))]
         out.append(Control(_TOOLS_TAIL))
@@ -230,6 +230,7 @@ def _render_call(out: list[Piece], lead: str, call: Mapping[str, Any], where: st
     out += [Control(lead + "<tool_call>\n<function="), Data(name), Control(">\n")]
     for key, value in arguments.items():
         structured = isinstance(value, (Mapping, Sequence)) and not isinstance(value, str)
+        _json({key: None})
         plain = _json(value)  # checked, whatever of it is written
         out += [Control("<parameter="), Data(str(key)), Control(">\n")]
         out += [*_data(plain if structured else str(value)), Control("\n</parameter>\n")]
@@ -258,7 +259,7 @@ def _content(message: Message, *, images: bool = True) -> list[Piece]:
     pieces: list[Piece] = []
     for item in content:
         if not isinstance(item, Mapping):
-            raise TemplateError(f"unknown content item {repr(item)}", role)
+            raise TemplateError(f"unknown content item {brief(item)}", role)
         if "image" in item or "image_url" in item or item.get("type") == "image":
             if not images:
                 raise TemplateError("a system message cannot hold images")
@@ -271,9 +272,11 @@ def _content(message: Message, *, images: bool = True) -> list[Piece]:
         elif "video" in item or item.get("type") == "video":
             raise TemplateError("videos are not supported", role, "pass single frames as images")
         elif "text" in item:
-            pieces.append(Data(str(item["text"])))
+            if not isinstance(item["text"], str):
+                raise TemplateError(f"a content item's text is {brief(item['text'])}", role)
+            pieces.append(Data(item["text"]))
         else:
-            raise TemplateError(f"unknown content item {repr(item)}", role)
+            raise TemplateError(f"unknown content item {brief(item)}", role)
     return _trim(pieces)
 
 

@@ -14,6 +14,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from qwen35.arguments import text as check_text
+from qwen35.arguments import wants
 from qwen35.schema import resolve
 
 __all__ = ["parse_tool_calls"]
@@ -35,7 +37,11 @@ def parse_tool_calls(text: str, tools: Iterable[Tool] | None = None) -> tuple[st
     A call may stand on one line, end its lines in CR LF, and lack the `</parameter>` of its only open value.
     A call stays text that is cut off, is quoted (in a code fence, behind a backtick), names a parameter
     twice, or whose values hold markers that leave its borders in doubt. Takes time linear in the text.
+    Raises UsageError for what is no text, or no tools.
     """
+    check_text("text", text)
+    if tools is not None and (isinstance(tools, (str, bytes, Mapping)) or not isinstance(tools, Iterable)):
+        raise wants("tools", tools, "give a list of tools, or None")
     if "<tool_call>" not in text:
         return text, []
     declared = None if tools is None else _declared(tools)

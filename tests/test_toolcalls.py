@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from qwen35.errors import UsageError
 from qwen35.template import parse_tool_calls, render, to_text
 
 CALL = "<tool_call>\n<function=f>\n{}\n</function>\n</tool_call>"
@@ -301,3 +302,15 @@ def test_time_is_linear(unit: str) -> None:
     for text in unit * (1_000_000 // len(unit)), "<tool_call><function=f><parameter=a>" + unit * 50_000:
         parse_tool_calls(text)
         parse_tool_calls(text, [tool("f")])
+
+
+@pytest.mark.parametrize("text", [5, None, b"x", 10**6000], ids=["int", "none", "bytes", "huge"])
+def test_what_is_no_text(text: Any) -> None:
+    with pytest.raises(UsageError, match=r"text is .*give a string"):
+        parse_tool_calls(text)
+
+
+@pytest.mark.parametrize("tools", [5, "abc", {}])
+def test_what_is_no_list_of_tools(tools: Any) -> None:
+    with pytest.raises(UsageError, match=r"tools is .*give a list"):
+        parse_tool_calls("x", tools)
