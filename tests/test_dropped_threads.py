@@ -189,6 +189,22 @@ def test_a_device_that_is_closed_under_a_wait():
         assert not armed
 
 
+def test_the_watchdog_of_a_dropped_device_ends_at_once():
+    before = set(threading.enumerate())
+    device = Device.open("emu:quiet,tdr=120")
+    kernel, buffer = adder(device, 64, 1), device.alloc(64)
+    kernel.run(buffer, buffer)
+    started = [thread for thread in threading.enumerate() if thread not in before]
+    assert started
+    device.close()
+    del device, kernel, buffer
+    gc.collect()
+    reap()
+    for thread in started:
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+
+
 @pytest.fixture
 def single_open(monkeypatch):
     """Kernel nodes, emulated here, of a driver that gives a process one open at a time."""

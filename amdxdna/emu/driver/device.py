@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from time import sleep
+from queue import Empty, SimpleQueue
 
 from amdxdna.emu.driver import hwctx as contexts
 from amdxdna.emu.driver import jobs, teardown
@@ -35,6 +36,7 @@ class EmuDriver(Device):
         self._watching = False
         self._stopped = False
         self._wake = threading.Event()
+        self._ended: SimpleQueue[None] = SimpleQueue()  # whose put may run in a finalizer
         self._watchdog: threading.Thread | None = None
         self._pid = os.getpid()
         _LIVE.add(self)
@@ -70,14 +72,15 @@ class EmuDriver(Device):
             return
         self._watching = True
         if self._watchdog is None:
-            self._watchdog = threading.Thread(target=self._watchdog_main, daemon=True,
-                                              args=(weakref.ref(self), self._wake, self.kind.tdr),
+            given = weakref.ref(self), self._wake, self._ended, self.kind.tdr
+            self._watchdog = threading.Thread(target=self._watchdog_main, args=given, daemon=True,
                                               name="amdxdna-emu watchdog")
             self._watchdog.start()
         self._wake.set()
 
     @staticmethod
-    def _watchdog_main(device: weakref.ref[EmuDriver], wake: threading.Event, period: float) -> None:
+    def _watchdog_main(device: weakref.ref[EmuDriver], wake: threading.Event, ended: SimpleQueue[None],
+                       period: float) -> None:
         """Looks at every context when its oldest command may be due; sleeps while nothing is in flight."""
         while True:
             wake.wait()
@@ -96,7 +99,9 @@ class EmuDriver(Device):
                 strong._watching = True
                 wake.set()
             del strong
-            sleep(period if delay is None else min(delay, period))
+            with contextlib.suppress(Empty):
+                ended.get(timeout=period if delay is None else min(delay, period))
+                return
 
     def look(self) -> float | None:
         """Handles what is due; seconds until the next look, None when nothing is in flight.
@@ -159,13 +164,14 @@ class EmuDriver(Device):
         """Ends the workers, at most that long, and the watchdog; commands in flight stay unanswered."""
         if self._pid == os.getpid():
             self._stopped = True
+            self._ended.put(None)
             self._wake.set()
             self.npu.close(seconds)
 
     def __del__(self) -> None:
-        wake = getattr(self, "_wake", None)
-        if wake is not None:
-            wake.set()
+        if getattr(self, "_watchdog", None) is not None:
+            self._ended.put(None)
+            self._wake.set()
 
 
 def shutdown_all(seconds: float = 1.0) -> None:
