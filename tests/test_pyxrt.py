@@ -313,6 +313,41 @@ def test_four_threads(emu, folder):
     assert not failures and not any(thread.is_alive() for thread in threads)
 
 
+def test_threads_that_share_a_run(emu, folder):
+    """Each waits for a start, its own or the other's: to its end, however soon the next one follows."""
+    s = Setup(folder)
+    run = pyxrt.run(s.kernel)
+    for place, value in enumerate((3, s.insts, s.code.nbytes, s.a, s.b)):
+        run.set_arg(place, value)
+    run.start()
+    seen = []
+
+    def work():
+        for _ in range(60):
+            try:
+                run.start()
+            except Exception as error:
+                seen.append((type(error), str(error)))
+            try:
+                seen.append(int(run.wait(60_000)))
+                run.wait2()
+            except Exception as error:
+                seen.append((type(error), str(error)))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    finally:
+        sys.setswitchinterval(before)
+    assert not any(thread.is_alive() for thread in threads)
+    assert set(seen) <= {4, (RuntimeError, "bad command state, can't launch")} and seen.count(4) == 240
+
+
 @pytest.mark.parametrize("use", [
     lambda: pyxrt.run().start(), lambda: pyxrt.run().set_arg(0, 1), lambda: pyxrt.run().wait(),
     lambda: pyxrt.device().get_info(pyxrt.xrt_info_device.m2m), lambda: pyxrt.xclbin().get_uuid(),

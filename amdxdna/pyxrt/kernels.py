@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import math
 import re
+import threading
 import warnings
 from operator import index
 from struct import Struct
@@ -152,6 +153,7 @@ class run:
         self._marked: ert_cmd_state | None = None
         self._bos: dict[int, bo] = {}
         self._code: ControlCode | None = None
+        self._starting = threading.Lock()
         with translated():
             words = args[0]._packet if args[0]._code is None else b""
             if args[0]._code is not None:
@@ -213,47 +215,49 @@ class run:
         job = self.job
         if self._listed:
             refuse("Run object belongs to a runlist and cannot be explicitly started", errno.EINVAL)
-        if job.in_flight:
+        # Never waited for: who finds it held is second, also in the child of a fork that met a start.
+        if not self._starting.acquire(blocking=False):
             refuse("bad command state, can't launch")
-        with translated():
-            self.prepare()
-            job.start(self.buffers())
+        try:
+            if job.in_flight:
+                refuse("bad command state, can't launch")
+            with translated():
+                self.prepare()
+                job.start(self.buffers())
+        finally:
+            self._starting.release()
 
     def wait(self, *timeout: Any) -> ert_cmd_state:
         """Waits for its end, at most so many milliseconds (0: no limit); its state, or TIMEOUT when the limit
         passes, after which it can be waited for again."""
         if len(timeout) > 1 or not all(map(whole(32), timeout)):
             incompatible("wait", self, *timeout)
-        self._wait(index(timeout[0]) if timeout else 0)
-        return self._state() if self._over() else ert_cmd_state(State.TIMEOUT)
+        return self._wait(index(timeout[0]) if timeout else 0)[0]
 
     def wait2(self, *timeout: Any) -> None:
         """Waits for its end. Raises RuntimeError unless it completed."""
         if timeout:
             incompatible("wait2", self, *timeout)
-        error = self._wait(0)
-        state = self._state()
+        state, error = self._wait(0)
         if int(state) != State.COMPLETED:
             raise RuntimeError(failure("Command failed to complete successfully", state, error)) from error
 
-    def _over(self) -> bool:
-        return self._marked is not None or not self._job.in_flight
-
-    def _wait(self, milliseconds: int) -> CommandFailed | None:
-        """Waits; what became of it, if it failed."""
+    def _wait(self, milliseconds: int) -> tuple[ert_cmd_state, CommandFailed | None]:
+        """Waits for the start that is the last one now, whatever is started meanwhile; what became of it."""
         started = self.job.run
         if self._marked is not None:
-            return None
+            return self._marked, None
         if started is None:
             refuse("this run is not started")
         with translated():
             try:
                 started.wait(milliseconds / 1000 if milliseconds else math.inf)
             except WaitTimeout:
-                pass
+                return ert_cmd_state(State.TIMEOUT), None
             except CommandFailed as error:
-                return error
-        return None
+                # A list's failure is told of each member by the list.
+                return self._marked or ert_cmd_state(int(started.state)), error
+        return self._marked or ert_cmd_state(State.COMPLETED), None
 
     def state(self) -> ert_cmd_state:
         """NEW until the driver has answered."""
