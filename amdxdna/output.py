@@ -91,6 +91,15 @@ def open_appending(path: str | os.PathLike[str]) -> int:
     return fd
 
 
+def same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    """Whether two names are of one file, there or yet to be written. Devices and pipes are no such files."""
+    try:
+        there = os.stat(one)
+        return stat.S_ISREG(there.st_mode) and os.path.samestat(there, os.stat(other))
+    except (OSError, ValueError):
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
 def is_special(path: str | os.PathLike[str]) -> bool:
     """Whether a device, pipe or socket is there. Raises as :func:`whole_file`."""
     return _mode(os.fspath(path), False) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,16 @@ def test_names_cannot_move_the_cursor(tmp_path: Path, capsys: pytest.CaptureFixt
     said = capsys.readouterr().out
     assert "A\\x1b[2JB" in said
     assert "\x1b" not in said
+
+
+def test_a_drawing_takes_no_xclbins_place(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = file.read_bytes()
+    assert main(["xclbin", str(file), "--pdi", "0", "--svg", f"{file.parent}/./{file.name}"]) == 2
+    assert "is the xclbin" in capsys.readouterr().err and file.read_bytes() == data
+
+
+def test_a_pipe_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    assert main(["xclbin", str(tmp_path / "fifo")]) == 1
+    said = capsys.readouterr().err
+    assert "fifo: not a regular file. Name a file" in said and "ownload" not in said

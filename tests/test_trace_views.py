@@ -201,6 +201,9 @@ def bounded_memory(more: int) -> Iterator[None]:
         (["--text", "-e", "open,EXEC", "--", "true"], 1, "no call has this name. Did you mean EXEC_CMD"),
         (["--text", "-e", "nonsense", "--", "true"], 1, "There are: open, close"),
         (["--read", "half", "--timeline", "/nowhere/x"], 1, "cannot be written"),
+        (["--read", "half", "--timeline", "./half"], 2, "half is the trace"),
+        (["-o", "new", "--timeline", "./new", "--", "true"], 2, "new is the trace"),
+        (["-o", "half", "--timeline", "half", "--", "true"], 2, "half is the trace"),
         (["--text", "--read", "half", "--", "true"], 2, "without a COMMAND"),
     ],
 )

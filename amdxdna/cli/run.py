@@ -18,6 +18,7 @@ from amdxdna.cli.common import FAILED, CommandError, Parser, UsageError, documen
 from amdxdna.cli.device import add_device, open_device
 from amdxdna.cli.insts import read_file
 from amdxdna.cli.screen import show
+from amdxdna.output import same_file
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
@@ -131,6 +132,11 @@ def run_main(argv: list[str]) -> int:
                 f"--out {buffer.name} has {buffer.nbytes} bytes, what is expected {want.nbytes}",
                 f"Make it {want.nbytes}",
             )
+    targets = [buffer.target for buffer in outputs if buffer.target is not None]
+    for index, target in enumerate(targets):
+        for other in [given.xclbin, given.insts, *given.expect, *targets[:index]]:
+            if same_file(target, other):
+                raise UsageError(f"--out {target} would take the place of {other}", "Name another file")
     for buffer in outputs:
         if buffer.nbytes % dtype.itemsize:
             raise UsageError(f"--out {buffer.name}: {buffer.nbytes} bytes are no whole number of {dtype}")

@@ -14,7 +14,7 @@ from amdxdna.cli import emulate
 from amdxdna.cli.common import CannotStart, CommandError, Parser, UsageError, document
 from amdxdna.cli.screen import tell
 from amdxdna.files import open_regular
-from amdxdna.output import open_growing
+from amdxdna.output import open_growing, same_file
 from amdxdna.trace import SCHEMA
 
 if TYPE_CHECKING:
@@ -137,6 +137,9 @@ def _check(given: argparse.Namespace) -> None:
         raise UsageError("-e and --packets belong to --text", "Add --text")
     if given.buffers < 0 or given.buffers > _MOST_CONTENTS:
         raise UsageError(f"--buffers {given.buffers}", f"Give 0 to {_MOST_CONTENTS}")
+    trace = given.read or given.output or (None if given.text else DEFAULT_FILE)
+    if given.timeline and given.timeline != "-" and trace and same_file(trace, given.timeline):
+        raise UsageError(f"{trace} is the trace, and --timeline would take its place", "Name another file")
 
 
 def _views(stack: contextlib.ExitStack, given: argparse.Namespace) -> list[View]:

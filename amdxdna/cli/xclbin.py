@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli.common import CommandError, Parser, UsageError, document, print_json
 from amdxdna.cli.screen import show
-from amdxdna.output import write_whole
+from amdxdna.output import same_file, write_whole
 
 if TYPE_CHECKING:
     from amdxdna.pdi.summary import Summary
@@ -75,6 +75,9 @@ def xclbin_main(argv: list[str]) -> int:
         raise UsageError("two files are compared as a whole", "Leave --pdi and its options away")
     if given.pdi is None and (given.commands or given.draw or given.svg):
         given.pdi = EVERY
+
+    if given.svg and same_file(given.file, given.svg):
+        raise UsageError(f"{given.svg} is the xclbin, and --svg would take its place", "Name another file")
 
     from amdxdna.xclbin import Xclbin
 

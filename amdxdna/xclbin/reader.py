@@ -154,7 +154,8 @@ def _load(path: str) -> bytes:
         if error.errno == errno.EFBIG:
             _bad(path, 0, f"{error.strerror}, more than any xclbin")
         if error.errno == errno.EINVAL:
-            _bad(path, 0, str(error.strerror))
+            raise BadXclbin(f"{path}: {error.strerror}", call="xclbin", path=path,
+                            remedy="Name a file") from None
         raise BadXclbin(f"{path}: cannot be read", call="xclbin", errno=error.errno, path=path,
                         remedy="Check the path") from None
 
