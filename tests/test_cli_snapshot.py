@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -190,3 +191,12 @@ def test_names_of_system_users_and_common_words_stay(fake):
 
 def test_words_of_the_command_line():
     assert words_starting(["iommu=pt", "quiet", "root=/dev/x"], ("iommu",)) == ["iommu=pt"]
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["snapshot", "-"]])
+def test_a_root_that_is_no_folder(words: list[str], tmp_path: Path,
+                                  capsys: pytest.CaptureFixture[str]) -> None:
+    for root in (tmp_path / "none", Path(__file__)):
+        assert main([*words, "--device", "emu:quiet", "--root", str(root)]) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and f"{root}: no such folder" in err and "Traceback" not in err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -30,6 +32,12 @@ def add_device(parser: Parser) -> None:
     )
 
 
+def _folder(text: str) -> Path:
+    if not os.path.isdir(text):
+        raise argparse.ArgumentTypeError(f"{text}: no such folder")
+    return Path(text)
+
+
 def add_machine(parser: Parser) -> None:
     """Adds ``--device`` and ``--root``, for commands that look at the machine."""
     parser.add_argument(
@@ -41,7 +49,7 @@ def add_machine(parser: Parser) -> None:
     parser.add_argument(
         "--root",
         metavar="DIR",
-        type=Path,
+        type=_folder,
         default=Path("/"),
         help="look at the copy of /sys, /proc, /dev, /etc and /lib below DIR",
     )
