@@ -124,7 +124,7 @@ class Abandoned:
         node = self._client.node
         self._destroy()
         for command in list(self._pending):
-            leak = command.state in RESETS
+            leak = command.state == State.NORESPONSE  # not over, though the context is destroyed
             for each in (command, *command.members):
                 if leak:
                     each.buffer.leak()
