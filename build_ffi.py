@@ -45,6 +45,7 @@ MODULES = (
     Module("amdxdna._native", "amdxdna/csrc", ("native", "process"), ("uapi",)),
     Module("amdxdna.emu._kernels", "amdxdna/emu/csrc", ("kernels",)),
     Module("qwen35._host", "qwen35/csrc", ("host", "host_vision", "formats", "resize")),
+    Module("qwen35.rootfs._blas", "qwen35/rootfs/csrc", ("blas",)),
 )
 
 

@@ -22,6 +22,7 @@ COMMANDS = {
     "accept": ("qwen35.accept", "try everything a new NPU must do, and report it"),
     "bench": ("qwen35.bench", "measure speed"),
     "serve": ("qwen35.serve", "answer other programs: OpenAI's HTTP API"),
+    "image": ("qwen35.rootfs", "write a minimal image that boots and answers"),
     "info": ("qwen35.bundle.info", "tell what a bundle holds"),
 }
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from amdxdna.emu.pci.firmware import FirmwareOptions
+from qwen35.rootfs.python import APP, HOME
 from tests.conformance.differences import COLUMNS, Difference
 
 from . import debs, guest, image, kernels
-from .python_root import APP, HOME
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SETTING = "AMDXDNA_VM"
@@ -124,8 +124,7 @@ def image_guest(rig: debs.Rig, image_bundle: Path, tmp_path_factory: pytest.Temp
                 pytestconfig: pytest.Config) -> Iterator[guest.Machine]:
     """A guest of the minimal image, with the bundle, the test agent and the binding's tests in it."""
     folder = tmp_path_factory.mktemp("image")
-    archive, sizes = image.build(rig, IMAGE_AGENT, image_bundle, [guest.AGENT, *IMAGE_MODULES])
-    (folder / "sizes").write_text("\n".join(sizes.lines()))
+    archive = image.build(rig, IMAGE_AGENT, image_bundle, [guest.AGENT, *IMAGE_MODULES])
     initrd = folder / "initrd"
     initrd.write_bytes(archive)
     machine = guest.boot(lambda attempt: guest.Machine(rig, folder / attempt, initrd, IMAGE_MEMORY))
@@ -190,7 +189,7 @@ def driver(request: pytest.FixtureRequest, rig: debs.Rig, image_bundle: Path,
         # That driver takes protocol 6 alone (npu4_regs.c of Linux 6.18).
         firmware = FirmwareOptions(protocol=(6, 12))
     folder = tmp_path_factory.mktemp("driver")
-    archive, _ = image.build(rig, IMAGE_AGENT, image_bundle, [guest.AGENT, *DRIVER_MODULES], pasid=True)
+    archive = image.build(rig, IMAGE_AGENT, image_bundle, [guest.AGENT, *DRIVER_MODULES])
     initrd = folder / "initrd"
     initrd.write_bytes(archive)
     machine = guest.boot(lambda attempt: guest.Machine(rig, folder / attempt, initrd, IMAGE_MEMORY,

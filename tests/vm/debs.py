@@ -12,10 +12,7 @@ Run as a script it prepares the cache and prints what it took.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
-import json
 import os
 import platform
 import shutil
@@ -25,19 +22,17 @@ import tarfile
 import time
 import urllib.parse
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from amdxdna.emu.pci.rig import Rig, cache_dir, locked, seal, sealed
 
 RELEASE = "trixie"
 BACKPORTS = "trixie-backports"
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 DOWNLOADS_AT_ONCE = 6
-# Raise it when what is unpacked changes. Each layout has a folder of its own, so that checkouts of several
-# ages can share a cache.
-LAYOUT = 6
 # The stable suite's lists say no end of their validity (its point releases are months apart): this bounds it.
 LONGEST_VALID_DAYS = 365
 
@@ -79,13 +74,6 @@ class Deb:
     file: str
     size: int
     sha256: str
-
-
-def cache_dir() -> Path:
-    """The cache folder of this layout, in $AMDXDNA_VM_CACHE or else in amdxdna-vm of the user's XDG cache."""
-    explicit = os.environ.get("AMDXDNA_VM_CACHE")
-    base = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "amdxdna-vm"
-    return (Path(explicit).absolute() if explicit else base) / f"layout-{LAYOUT}"
 
 
 def archive_uri() -> str:
@@ -272,88 +260,6 @@ def check_pins(debs: list[Deb]) -> None:
 
 def _older(version: str, than: str) -> bool:
     return subprocess.run(["dpkg", "--compare-versions", version, "lt", than]).returncode == 0
-
-
-def contents(tree: Path) -> dict[str, str]:
-    """Every file below a folder with its SHA-256, every link with its target."""
-    found = {}
-    for folder, folders, files in os.walk(tree):
-        for name in (*files, *(each for each in folders if os.path.islink(os.path.join(folder, each)))):
-            path = os.path.join(folder, name)
-            if os.path.islink(path):
-                value = "-> " + os.readlink(path)
-            else:
-                with open(path, "rb") as file:
-                    value = hashlib.sha256(file.read()).hexdigest()
-            found[os.path.relpath(path, tree)] = value
-    return found
-
-
-def seal(root: Path, trees: Sequence[str], stamp: Path, record: dict[str, object]) -> None:
-    """Writes `record` and what the trees hold to `stamp`, which says that they are complete."""
-    files = {tree: contents(root / tree) for tree in trees}
-    stamp.write_text(json.dumps({**record, "files": files}, indent=1))
-
-
-def sealed(root: Path, stamp: Path) -> dict[str, Any] | None:
-    """What :func:`seal` noted; None where there is nothing yet, or the trees are no longer what they were."""
-    try:
-        record: dict[str, Any] = json.loads(stamp.read_text())
-        files = record.pop("files")
-    except (OSError, ValueError, KeyError):
-        return None
-    for tree, noted in files.items():
-        if contents(root / tree) != noted:
-            warnings.warn(f"{root / tree} is not what was unpacked there; it is made again", stacklevel=2)
-            return None
-    return record
-
-
-@dataclass(frozen=True)
-class Rig:
-    """What the set-up made: unpacked trees, and `versions`, the packages taken.
-
-    `kernel_tree` is the folder of the kernel that a guest boots.
-    """
-
-    root: Path
-    kernel_release: str
-    versions: dict[str, str]
-    seconds: float
-    kernel_tree: str = "kernel"
-
-    @property
-    def qemu(self) -> Path:
-        """Tree with QEMU, its libraries and its firmware."""
-        return self.root / "qemu"
-
-    @property
-    def modules(self) -> Path:
-        """Folder of the kernel's modules."""
-        return self.root / self.kernel_tree / "usr/lib/modules" / self.kernel_release
-
-    @property
-    def vmlinuz(self) -> Path:
-        """The kernel image."""
-        return next((self.root / self.kernel_tree).rglob("*vmlinuz*"))
-
-    @property
-    def busybox(self) -> Path:
-        """The static busybox."""
-        return self.root / "busybox/usr/bin/busybox"
-
-    @property
-    def uapi_header(self) -> Path:
-        """The kernel's own header of the driver's ioctls."""
-        return self.root / "headers/usr/include/drm/amdxdna_accel.h"
-
-
-@contextlib.contextmanager
-def locked(root: Path) -> Iterator[None]:
-    root.mkdir(parents=True, exist_ok=True)
-    with open(root / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def prepare(root: Path | None = None) -> Rig:

@@ -25,40 +25,20 @@ from amdxdna.emu.pci import qemu
 from amdxdna.emu.pci.firmware import FirmwareOptions
 from amdxdna.emu.pci.function import Npu2Function
 from amdxdna.emu.pci.vfio_user import Server
+from qwen35.rootfs import archive, machine
+from qwen35.rootfs.loaded import loaded_by
+from qwen35.rootfs.python import APP, HOME, PythonRoot
+from qwen35.rootfs.tree import Tree
 
 from . import shared_addresses
 from .debs import Rig
-from .initramfs import Initramfs, modules_in_order
-from .python_root import APP, HOME, PythonRoot, loaded_by
 
 BDF = "0000:00:04.0"
-FIRMWARE_FILES = ("lib/firmware/amdnpu/17f0_10/npu_7.sbin", "lib/firmware/amdnpu/17f0_10/npu.sbin",
-                  "lib/firmware/amdnpu/17f0_10/npu.dev.sbin")
-APPLETS = ("sh", "mount", "mkdir", "cat", "echo", "insmod", "poweroff", "dmesg", "ls", "sleep", "setsid")
 BOOT_SECONDS = 60.0
 AGENT = "tests.vm.agent"
 # A line of the kernel log that must fail the test in which it appears.
 KERNEL_TROUBLE = re.compile(r"WARNING: |BUG: |Oops|general protection|Call Trace|refcount_t|use-after-free")
 
-_INIT = """#!/bin/sh
-export PATH=/bin:/usr/bin HOME=/root
-mount -t proc proc /proc
-mount -t sysfs sys /sys
-mount -t devtmpfs dev /dev
-mount -t tmpfs tmp /tmp
-mkdir -p /dev/shm
-mount -t tmpfs shm /dev/shm
-echo 0 > /proc/sys/kernel/printk_ratelimit
-echo "userspace at $(cat /proc/uptime)"
-for module in $(cat /lib/modules/order); do
-    case $module in amdxdna) options="{options}" ;; *) options= ;; esac
-    insmod /lib/modules/$module.ko $options || echo "insmod $module failed"
-done
-echo "driver loaded at $(cat /proc/uptime)"
-{main}
-echo "the agent ended"
-poweroff -f
-"""
 _AGENT_MAIN = f"cd /{APP} && PYTHONHOME={HOME} PYTHONPATH=/{APP} python3 -B -s -m {AGENT} {{modules}}"
 
 
@@ -79,40 +59,27 @@ class Answer:
     seconds: float
 
 
-def base_archive(rig: Rig, main: str, pasid: bool = False) -> Initramfs:
-    """Busybox, the driver's modules and firmware files, and an /init that ends in `main`.
-
-    `pasid`: the driver is loaded without the option that turns IOVA mode on.
-    """
-    archive = Initramfs()
-    for folder in ("proc", "sys", "dev", "tmp", "root", "etc"):
-        archive.folder(folder)
-    archive.device("dev/console", 5, 1)
-    archive.device("dev/null", 1, 3)
-    archive.copy(rig.busybox, "bin/busybox")
-    for applet in APPLETS:
-        archive.link(f"bin/{applet}", "busybox")
-    for name in FIRMWARE_FILES:
-        # The driver only checks that it can be read; the PSP, which would check it, is ours.
-        archive.file(name, bytes(4096))
-    order = []
-    for name, image in modules_in_order(rig.modules, "amdxdna"):
-        archive.file(f"lib/modules/{name}.ko", image)
-        order.append(name)
-    archive.file("lib/modules/order", "\n".join(order).encode())
-    init = _INIT.format(options=" ".join(() if pasid else qemu.MODULE_ARGUMENTS), main=main)
-    archive.file("init", init.encode(), 0o755)
-    return archive
+def base_tree(rig: Rig, main: str) -> Tree:
+    """The product's machine (busybox, the driver's modules, /init) that runs the shell lines `main`."""
+    tree = Tree()
+    machine.add_machine(tree, rig.busybox, rig.modules)
+    machine.add_run(tree, f"{main}\necho 'the agent ended'")
+    return tree
 
 
-def test_archive(rig: Rig, checkout: Path, modules: list[str], pasid: bool = False) -> bytes:
+def packed(tree: Tree) -> bytes:
+    """The initramfs of a tree that is whole."""
+    machine.finish(tree)
+    return b"".join(archive.newc(tree))
+
+
+def test_archive(rig: Rig, checkout: Path, modules: list[str]) -> bytes:
     """The initramfs of the conformance guest: the agent, and what `modules` import."""
-    archive = base_archive(rig, _AGENT_MAIN.format(modules=" ".join(modules)), pasid)
-    root = PythonRoot(archive)
+    tree = base_tree(rig, _AGENT_MAIN.format(modules=" ".join(modules)))
+    root = PythonRoot(tree, checkout)
     root.interpreter()
-    loaded = loaded_by([AGENT, *modules], checkout)
-    root.modules(loaded, checkout)
-    return archive.done()
+    root.loaded(loaded_by([AGENT, *modules], checkout))
+    return packed(tree)
 
 
 def _end_with_parent() -> None:
@@ -155,17 +122,15 @@ class Machine:
         began = time.monotonic()
         agent = self.folder / "agent.sock"
         agent.unlink(missing_ok=True)
-        root = self.rig.qemu
         kernel = ["console=ttyS0 quiet panic=-1", *qemu.KERNEL_ARGUMENTS]
         ram = None
         if self.pasid:
             kernel += shared_addresses.KERNEL_ARGUMENTS
             ram = f"/proc/self/fd/{self._ram}"
-        libraries = f"{root}/usr/lib/x86_64-linux-gnu:{root}/lib/x86_64-linux-gnu"
+        else:
+            kernel += [f"amdxdna.{option}" for option in qemu.MODULE_ARGUMENTS]
         command = [
-            str(root / "usr/lib64/ld-linux-x86-64.so.2"), "--library-path", libraries,
-            "--argv0", "qemu-system-x86_64", str(root / "usr/bin/qemu-system-x86_64"),
-            "-L", str(root / "usr/share/qemu"), "-L", str(root / "usr/share/seabios"),
+            *self.rig.qemu_command,
             "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
             *qemu.arguments(self.server.path, memory=self.memory, ram=ram),
             "-serial", f"file:{self.console}",

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from qwen35.rootfs.python import APP
 from tests.conformance import kit, suite
 from tests.conformance.differences import COLUMNS, table
 
@@ -18,7 +19,6 @@ from . import guest, image
 from .binding_side import TESTS
 from .conftest import CHECKOUT, Driver
 from .failures_side import STATUSES, told_wrong
-from .python_root import APP
 from .test_main_job import PROMPT, QUESTION, built_in, in_guest, on_host
 
 assert suite.MODULES and built_in

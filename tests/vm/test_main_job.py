@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from qwen35.rootfs.python import APP, HOME
+
 from . import guest, image
-from .python_root import APP, HOME
 
 PROMPT = "Once upon a time"
 QUESTION = "What is a penguin?"

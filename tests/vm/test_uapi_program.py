@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from qwen35.rootfs.loaded import loaded_by
+from qwen35.rootfs.python import APP, HOME, PythonRoot
 from tests.emulation import FILE_OPERATIONS, NODE, c_program, device_programs
 
 from . import debs, guest
 from .conftest import CHECKOUT
-from .python_root import APP, HOME, PythonRoot, loaded_by
 
 PYTHON = f"PYTHONHOME={HOME} PYTHONPATH=/{APP} python3 -B -s"
 MODULES = ["amdxdna.cli.trace", "amdxdna.__main__", "amdxdna.trace.ptrace", "amdxdna.trace.summary",
@@ -30,16 +31,16 @@ PARTS = 13
 def machine(rig: debs.Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[guest.Machine]:
     """A guest with the program and the tracer in it."""
     folder = tmp_path_factory.mktemp("uapi")
-    archive = guest.base_archive(rig, f"cd /{APP} && {PYTHON} -m {guest.AGENT}")
-    root = PythonRoot(archive)
+    archive = guest.base_tree(rig, f"cd /{APP} && {PYTHON} -m {guest.AGENT}")
+    root = PythonRoot(archive, CHECKOUT)
     root.interpreter()
-    root.modules(loaded_by([guest.AGENT, *MODULES], CHECKOUT), CHECKOUT)
+    root.loaded(loaded_by([guest.AGENT, *MODULES], CHECKOUT))
     archive.file("files", c_program(static=True, name="files").read_bytes(), 0o755)
     archive.file("sequence", c_program(static=True).read_bytes(), 0o755)
     blob, code = device_programs(folder)
     archive.file("copy.pdi", blob.read_bytes())
     archive.file("copy.insts", code.read_bytes())
-    (folder / "initrd").write_bytes(archive.done())
+    (folder / "initrd").write_bytes(guest.packed(archive))
     machine = guest.boot(lambda attempt: guest.Machine(rig, folder / attempt, folder / "initrd"))
     yield machine
     machine.close()

@@ -16,11 +16,12 @@ from amdxdna.emu.kernels import stream
 from amdxdna.emu.npu import Slot
 from amdxdna.emu.pci.function import Npu2Function
 from amdxdna.emu.xclbins import xclbin_bytes
+from qwen35.rootfs.loaded import loaded_by
+from qwen35.rootfs.python import APP, PythonRoot
 from tests import pyxrt_files
 
 from . import debs, guest, xrt_side
 from .image import CHECKOUT
-from .python_root import APP, PythonRoot, loaded_by
 
 MEMORY = "1500M"
 PROGRAM = stream.copy(4 * xrt_side.WORDS, 1)
@@ -32,21 +33,21 @@ AGENT = f"PYTHONPATH=/{APP} python3.13 -B -s -m {guest.AGENT}"
 def machine(rig: debs.Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator[guest.Machine]:
     """A guest of Debian's Python and XRT, with our binding beside it."""
     tree = debs.xrt_tree(rig.root)
-    archive = guest.base_archive(rig, AGENT)
+    archive = guest.base_tree(rig, AGENT)
     archive.link("lib64", "usr/lib64")
     archive.tree(tree, wanted=lambda path: not path.startswith(("usr/share", "usr/sbin", "etc")))
     archive.file("copy.xclbin", xclbin_bytes("copy"))
     for name, data in ELFS.items():
         archive.file(f"{name}.elf", data)
-    root = PythonRoot(archive)
+    root = PythonRoot(archive, CHECKOUT)
     for path in loaded_by([guest.AGENT, "tests.vm.xrt_side", "amdxdna.device", "amdxdna.xclbin"],
                           CHECKOUT).files.values():
         if path.is_relative_to(CHECKOUT):
-            root.module(path, CHECKOUT)
+            root.module(path)
     for path in sorted((CHECKOUT / "amdxdna").rglob("*.py")):
-        root.module(path, CHECKOUT)
+        root.module(path)
     folder = tmp_path_factory.mktemp("xrt")
-    (folder / "initrd").write_bytes(archive.done())
+    (folder / "initrd").write_bytes(guest.packed(archive))
     machine = guest.boot(lambda attempt: guest.Machine(rig, folder / attempt, folder / "initrd", MEMORY))
     yield machine
     machine.close()

@@ -1,0 +1,8 @@
+#ifndef BLAS_H
+#define BLAS_H
+
+#include <stdint.h>
+
+#include "blas.cdef.h"
+
+#endif
