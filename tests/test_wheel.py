@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-EXTENSIONS = {"amdxdna/_native.abi3.so", "amdxdna/emu/_kernels.abi3.so", "qwen35/_host.abi3.so"}
+EXTENSIONS = {"amdxdna/_native.abi3.so", "amdxdna/emu/_kernels.abi3.so", "qwen35/_host.abi3.so",
+              "qwen35/rootfs/_blas.abi3.so"}
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 pytestmark = pytest.mark.slow
