@@ -1,4 +1,4 @@
-"""`--json` of every subcommand where stdout cannot be written: one line on stderr, exit status 1."""
+"""`--json` of subcommands where stdout cannot be written: one line on stderr, exit status 1."""
 
 from __future__ import annotations
 
@@ -68,5 +68,6 @@ def test_stdout_that_takes_nothing(files: Path, name: str, sink: str) -> None:
     lines = ended.stderr.splitlines()
     assert "Traceback" not in ended.stderr
     assert ended.returncode == 1, ended.stderr
-    assert len(lines) == 1, lines
-    assert lines[0].startswith(f"{package or 'amdxdna'}: ")
+    # Of a reader who left, qwen35 says nothing: it is how `| head` ends.
+    assert len(lines) == (0 if package and sink == "closed" else 1), lines
+    assert not lines or lines[0].startswith(f"{package or 'amdxdna'}: ")
