@@ -331,6 +331,25 @@ def test_names_of_errno_are_the_drivers(bench: Bench) -> None:
     assert bench.call("GET_INFO", args, failed=4000)["errno"] == "4000"
 
 
+def test_handle_that_is_used_again_before_its_close_is_seen_to_end(bench: Bench) -> None:
+    """Threads: one's GEM_CLOSE or DESTROY_HWCTX ends after another's create got the same handle."""
+    bench.bo(6, lib.AMDXDNA_BO_CMD)
+    made: list[int] = []
+    close = bench.memory.struct("drm_gem_close", handle=6)
+    bench.call("GEM_CLOSE", close, after=lambda: made.append(bench.bo(6, lib.AMDXDNA_BO_CMD)))
+    bench.memory.write(made[0], packet.start_cu(0, 0x4028000, 0xCB0, [made[0]]))
+    bench.context(1, 21)
+    destroy = bench.memory.struct("amdxdna_drm_destroy_hwctx", handle=1)
+    bench.call("DESTROY_HWCTX", destroy, after=lambda: bench.context(1, 21))
+    buffers = bench.submit(1, 6, [], 0)["packet"]["buffers"]
+    assert buffers == [{"address": f"{made[0]:#x}", "bo": 6, "offset": 0}]
+    assert len(bench.wait([(21, 0)])["completed"]) == 1
+    bench.call("GEM_CLOSE", close, failed=22)
+    assert bench.session.find(made[0]) == (6, 0)
+    bench.call("GEM_CLOSE", close)
+    assert bench.session.find(made[0]) is None
+
+
 def test_mapping_and_unmapping(bench: Bench) -> None:
     bench.recorder.mapped(bench.session, 10, 11, 4096, 1 << 40, 0x5000, None, 22)
     line = bench.lines()[-1]
@@ -339,8 +358,13 @@ def test_mapping_and_unmapping(bench: Bench) -> None:
     address = bench.bo(6, lib.AMDXDNA_BO_CMD)
     assert bench.lines()[-1]["out"] == {"address": f"{address:#x}", "bo": 6}
     assert bench.session.find(address + 8) == (6, 8)
-    bench.recorder.unmapped(bench.session, 10, 11, address, 4096)
+    bench.recorder.unmapping(bench.session, address, 4096)
     assert bench.session.find(address + 8) is None
+    # Another thread gets the same address before this one has said that its call is over.
+    bench.bo(7, lib.AMDXDNA_BO_CMD, host=address)
+    bench.recorder.unmapped(bench.session, 10, 11, address, 4096)
+    assert bench.lines()[-1]["call"] == "munmap"
+    assert bench.session.find(address + 8) == (7, 8)
 
 
 def test_summary(bench: Bench) -> None:

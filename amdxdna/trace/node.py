@@ -106,10 +106,13 @@ class TraceNode:
 
     def munmap(self, address: int, length: int) -> None:
         """See :meth:`amdxdna.node.Node.munmap`."""
-        self._node.munmap(address, length)
         if os.getpid() != self._pid:
+            self._node.munmap(address, length)
             return
+        # Now, for after the call another thread's mapping may be there.
         self._mappings.discard((address, length))
+        self._recorder.unmapping(self._session, address, length)
+        self._node.munmap(address, length)
         self._recorder.unmapped(self._session, os.getpid(), threading.get_native_id(), address, length)
 
     def text(self, path: str) -> str | None:

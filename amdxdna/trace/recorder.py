@@ -18,7 +18,7 @@ from amdxdna.errors import explain
 from amdxdna.trace import SCHEMA, VERSION, calls, fields
 from amdxdna.trace.calls import CORE_NAMES, REQUESTS, Request
 from amdxdna.trace.fields import Memory, errno_name, guarded, hexadecimal
-from amdxdna.trace.session import Session
+from amdxdna.trace.session import Session, TracedBo, TracedContext
 from amdxdna.trace.summary import Summary
 
 _WAIT_ALL = 1
@@ -44,6 +44,8 @@ class Pending:
     given: dict[str, Any] = field(default_factory=dict)
     packet: Any = None
     contents: dict[int, str] = field(default_factory=dict)
+    closing: TracedBo | TracedContext | None = None
+    """What a GEM_CLOSE or a DESTROY_HWCTX is about."""
 
 
 class Recorder:
@@ -154,11 +156,15 @@ class Recorder:
             self._line("mmap", "", session, pid, tid, now if began is None else began, now, failed, given,
                        filled)
 
-    def unmapped(self, session: Session, pid: int, tid: int, address: int, length: int) -> None:
-        """A munmap of a mapping of the node."""
-        now = time.monotonic()
+    def unmapping(self, session: Session, address: int, length: int) -> None:
+        """A munmap of a mapping of the node begins."""
         with self._lock:
             session.unmapped(address, length)
+
+    def unmapped(self, session: Session, pid: int, tid: int, address: int, length: int) -> None:
+        """The munmap worked."""
+        now = time.monotonic()
+        with self._lock:
             self._line("munmap", "", session, pid, tid, now, now, 0,
                        {"address": hexadecimal(address), "length": length}, {})
 
@@ -188,6 +194,12 @@ class Recorder:
         if known.given is not None:
             given = known.given
             pending.given |= guarded(lambda: given(calls.view(known.struct, pending.before), memory))
+        if known.name in ("GEM_CLOSE", "DESTROY_HWCTX"):
+            # Now, for by the end another thread may have been seen to create what has the handle next.
+            handle = int(calls.view(known.struct, pending.before).handle)
+            with self._lock:
+                pending.closing = (session.dropped(handle) if known.name == "GEM_CLOSE"
+                                   else session.contexts.get(handle))
         if known.name == "EXEC_CMD" and len(pending.before) >= 28:
             handle = int(calls.view(known.struct, pending.before).cmd_handles) & 0xFFFFFFFF
             with self._lock:
@@ -239,6 +251,9 @@ class Recorder:
                     over = self._effect(pending, known, after, ended)
                     if over is not None:
                         more["completed"] = over
+                elif isinstance(pending.closing, TracedBo):
+                    handle = int(calls.view(known.struct, pending.before).handle)
+                    pending.session.kept(handle, pending.closing)
             self._line(name, kind, pending.session, pending.pid, pending.tid, pending.began, ended, failed,
                        pending.given, filled, more)
 
@@ -254,8 +269,6 @@ class Recorder:
                 summary.add_bytes("allocated", before.size)
         elif known.name == "GET_BO_INFO":
             session.informed(now.handle, now.map_offset, now.vaddr, now.xdna_addr)
-        elif known.name == "GEM_CLOSE":
-            session.dropped(before.handle)
         elif known.name == "PRIME_FD_TO_HANDLE":
             if now.handle not in session.bos:
                 session.created(now.handle, "imported", 0)
@@ -263,7 +276,8 @@ class Recorder:
             summary.contexts += 1
             session.context(now.handle, now.syncobj_handle)
         elif known.name == "DESTROY_HWCTX":
-            summary.unobserved += session.destroyed(before.handle)
+            if isinstance(pending.closing, TracedContext):
+                summary.unobserved += session.destroyed(before.handle, pending.closing)
         elif known.name == "SYNC_BO":
             summary.add_bytes("synced", before.size)
         elif known.name == "EXEC_CMD":

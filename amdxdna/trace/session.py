@@ -108,9 +108,14 @@ class Session:
         self.bos[handle] = TracedBo(kind, size)
         self._index = None
 
-    def dropped(self, handle: int) -> None:
-        """GEM_CLOSE."""
-        self.bos.pop(handle, None)
+    def dropped(self, handle: int) -> TracedBo | None:
+        """A GEM_CLOSE begins; what it closes."""
+        self._index = None
+        return self.bos.pop(handle, None)
+
+    def kept(self, handle: int, bo: TracedBo) -> None:
+        """The GEM_CLOSE failed."""
+        self.bos.setdefault(handle, bo)
         self._index = None
 
     def informed(self, handle: int, offset: int, host: int, device: int) -> None:
@@ -143,10 +148,11 @@ class Session:
         """CREATE_HWCTX."""
         self.contexts[handle] = TracedContext(syncobj)
 
-    def destroyed(self, handle: int) -> int:
+    def destroyed(self, handle: int, context: TracedContext) -> int:
         """DESTROY_HWCTX; how many of its commands no wait was issued for."""
-        context = self.contexts.pop(handle, None)
-        return len(context.flight) if context else 0
+        if self.contexts.get(handle) is context:
+            del self.contexts[handle]
+        return len(context.flight)
 
     def submitted(self, context: int, sequence: int, bo: int, began: float) -> None:
         """EXEC_CMD."""
