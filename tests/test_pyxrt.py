@@ -477,6 +477,37 @@ def test_installed_for_a_while():
     assert sys.modules.get("pyxrt") is before and str(pyxrt.FOLDER) not in sys.path
 
 
+def test_the_device_is_given_to_installed(monkeypatch):
+    monkeypatch.setenv(devices.DEVICE, "7")
+    with pyxrt.installed("emu:quiet,threads=1"):
+        assert pyxrt.device(0).get_info(pyxrt.xrt_info_device.name) == "NPU Strix"
+    assert os.environ[devices.DEVICE] == "7"
+    with pytest.raises(TypeError, match="device is 7"):
+        pyxrt.install(7)
+
+
+def test_a_path_that_is_none(emu):
+    for use in (pyxrt.xclbin, lambda path: pyxrt.hw_context(pyxrt.device(0), path)):
+        with pytest.raises(RuntimeError, match=r"^No such file"):
+            use("a\0b")
+
+
+def test_the_state_of_a_run_in_the_child_of_a_fork(emu, folder):
+    s = Setup(folder, "slow.bin")
+    run = s.kernel(3, s.insts, s.code.nbytes, s.a, s.b)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            run.state()
+        except RuntimeError:
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert int(run.wait(60_000)) == 4
+
+
 def test_a_real_one_is_not_shadowed(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyxrt", type(sys)("pyxrt"))
     with pytest.raises(ImportError, match="another pyxrt"):

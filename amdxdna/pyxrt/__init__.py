@@ -7,6 +7,7 @@ one program. The interface is that of XRT 2.25's module, what it answers measure
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from amdxdna.pyxrt import ext
 from amdxdna.pyxrt.buffers import bo
 from amdxdna.pyxrt.calls import incompatible
 from amdxdna.pyxrt.contexts import hw_context
-from amdxdna.pyxrt.devices import device, enumerate_devices
+from amdxdna.pyxrt.devices import DEVICE, device, enumerate_devices
 from amdxdna.pyxrt.elfs import elf, program
 from amdxdna.pyxrt.enums import ert_cmd_state, xclBOSyncDirection, xrt_info_device, xrt_msg_level
 from amdxdna.pyxrt.kernels import kernel, run
@@ -56,17 +57,23 @@ def log_message(level: xrt_msg_level, tag: str, message: str) -> None:
         print(f"[{tag}] {level.name.upper()}: {message}", file=sys.stderr)
 
 
-def install() -> None:
+def install(device: str | None = None) -> None:
     """Makes ``import pyxrt`` give this module from now on, also in children of ``multiprocessing``.
 
-    Raises ImportError where another pyxrt has been imported already.
+    `device`: what ``pyxrt.device(0)`` is, as ``amdxdna.Device.open`` takes it; it goes to the environment
+    (AMDXDNA_PYXRT_DEVICE), for children too. Raises TypeError where it is no str,
+    ImportError where another pyxrt has been imported already.
     """
+    if device is not None and not isinstance(device, str):
+        raise TypeError(f"device is {device!r}; give a str: an index, a node's path or emu")
     found = sys.modules.get("pyxrt")
     if found is not None and found is not sys.modules[__name__]:
         raise ImportError(f"another pyxrt is imported already: {getattr(found, '__file__', found)}",
                           name="pyxrt")
     sys.modules["pyxrt"] = sys.modules[__name__]
     sys.modules["pyxrt.ext"] = ext
+    if device is not None:
+        os.environ[DEVICE] = device
     # A spawned child of multiprocessing gets this list for its own, whatever PYTHONPATH says. Programs look
     # for the script's folder at its head.
     if str(FOLDER) not in sys.path:
@@ -74,14 +81,19 @@ def install() -> None:
 
 
 @contextlib.contextmanager
-def installed() -> Iterator[None]:
+def installed(device: str | None = None) -> Iterator[None]:
     """:func:`install` for a while."""
     before = {name: sys.modules.get(name) for name in ("pyxrt", "pyxrt.ext")}
     listed = str(FOLDER) in sys.path
-    install()
+    chosen = os.environ.get(DEVICE)
+    install(device)
     try:
         yield
     finally:
+        if device is not None:
+            os.environ.pop(DEVICE, None)
+            if chosen is not None:
+                os.environ[DEVICE] = chosen
         if not listed and str(FOLDER) in sys.path:
             sys.path.remove(str(FOLDER))
         for name, module in before.items():

@@ -265,7 +265,8 @@ class run:
         return self._state()
 
     def _state(self) -> ert_cmd_state:
-        return ert_cmd_state(int(self._job.state)) if self._marked is None else self._marked
+        with translated():
+            return ert_cmd_state(int(self._job.state)) if self._marked is None else self._marked
 
     def get_ctrl_scratchpad_bo(self) -> bo:
         """The control scratchpad, as the NPU left it. Raises RuntimeError for control code without one."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
-from amdxdna.errors import BadXclbin
-from amdxdna.pyxrt.calls import refuse, select, text
+from amdxdna.errors import BadArgument, BadXclbin
+from amdxdna.pyxrt.calls import message, refuse, select, text
 from amdxdna.pyxrt.uuids import uuid
 from amdxdna.xclbin import Xclbin, metadata
 
@@ -80,6 +80,8 @@ class xclbin:
         if form == 1:
             try:
                 self._read = Xclbin.read(values[0])
+            except BadArgument as error:
+                raise RuntimeError(f"No such file {values[0]!r}\n{message(error)}") from error
             except BadXclbin as error:
                 first = f"No such file '{values[0]}'" if error.errno is not None else "Invalid xclbin"
                 raise RuntimeError(f"{first}\n{error}") from error
