@@ -51,6 +51,18 @@ def answers(text: TextModel) -> np.ndarray:
     return rows
 
 
+@pytest.mark.parametrize("fault", [
+    "fail=1", "hang=1", "refuse_config=1", "driver=6.18.5,fail=1", "driver=oot-2025-06,fail=1",
+    "driver=6.14,hang=1",
+])
+def test_a_first_command_that_fails_runs_again_without_chains(fault: str, wanted: np.ndarray) -> None:
+    notes: list[str] = []
+    text = load(fault, notes, chains="auto" if "driver" in fault else "off")
+    assert not text.npu.chains
+    assert [line.partition(":")[0] for line in notes] == ["the model's first commands run again"]
+    assert np.array_equal(answers(text), wanted)
+
+
 def test_waits_without_a_limit_are_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMDXDNA_WAIT", "0")
     text = load(chains="off")
@@ -248,7 +260,8 @@ def test_a_towers_buffers_are_left_alone_too(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_context_that_cannot_be_destroyed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = load("tdr=0,hang=1-", chains="off")
+    text = load("tdr=0", chains="off")
+    text.device.node.driver.npu.faults.next("hang", count=None)
     kernel = text.npu.kernel("o", 0)
     monkeypatch.setattr("amdxdna.hwctx.DRAIN_SECONDS", 0.1)
     context = kernel.shared.ready()

@@ -22,7 +22,7 @@ from qwen35.model.prompt import Prompt
 from qwen35.model.rope import Rope, text_positions
 from qwen35.model.step import Step
 from qwen35.model.timing import Timing
-from qwen35.model.trial import try_chains, try_mapped
+from qwen35.model.trial import run_singly, try_chains, try_mapped
 from qwen35.model.weights import Progress, Weights
 from qwen35.threads import Threads
 
@@ -122,11 +122,11 @@ class TextModel:
             if npu.chains and not self.device.profile.chains_trusted:
                 npu.note("command chains are on, as asked, though this driver's word on a chain's end cannot "
                          "be trusted (--chains auto leaves them off)")
-            npu.open_contexts()
+            self._first()
             return
         if not self.device.profile.chains_trusted:
             npu.chains, npu.chains_why = False, "this driver's word on a chain's end cannot be trusted"
-            npu.open_contexts()
+            self._first()
             return
         began = perf_counter()
         groups = self.trial_groups()
@@ -138,6 +138,11 @@ class TextModel:
             npu.note(f"command chains are off: {wrong}")
         if not groups:
             npu.open_contexts()
+
+    def _first(self) -> None:
+        """The first commands where no trial makes them, and the contexts: what fails once runs again."""
+        run_singly(self.trial_groups())
+        self.npu.open_contexts()
 
     def trial_groups(self) -> list[Group]:
         """The groups of several runs that tokens and prompts are made of, for qwen35.model.trial."""

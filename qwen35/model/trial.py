@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
     from qwen35.model.npu import Group, NpuModel
 
-__all__ = ["try_chains", "try_mapped"]
+__all__ = ["run_singly", "try_chains", "try_mapped"]
 
 _ROUNDS, _MOST = 2, 8
 """How often each way runs; the more, where one seems slower."""
@@ -46,6 +46,14 @@ def try_chains(npu: NpuModel, groups: Iterable[Group]) -> str:
         if wrong:
             return wrong
     return ""
+
+
+def run_singly(groups: Iterable[Group]) -> None:
+    """Runs each group once, as single commands over zeros. Raises what they raise."""
+    for group in groups:
+        group.dispatch.run_singly()
+        for buffer in (*group.inputs, *group.results):
+            _write(buffer, np.zeros(buffer.nbytes, np.uint8))
 
 
 def _try_group(npu: NpuModel, group: Group) -> str:
