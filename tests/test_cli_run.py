@@ -181,6 +181,21 @@ def test_arguments_in_another_order_are_refused(folder: Path, capsys: Capture) -
     assert "takes opcode, ifm, param, ofm, inter, instruct, nistruct, mc" in capsys.readouterr().err
 
 
+def test_buffers_that_the_metadata_calls_values(folder: Path, capsys: Capture) -> None:
+    file = (folder / "copy.xclbin").read_bytes()
+    for index in range(5):
+        old = f'<arg name="bo{index}" addressQualifier="1"'.encode()
+        assert old in file
+        file = file.replace(old, old[:-2] + b'0"')
+    (folder / "copy.xclbin").write_bytes(file)
+    words = command(folder, "--in", str(folder / "a.npy"), "--out", "4096", "--expect", f"{folder}/want.npy")
+    assert main(words) == 0
+    said = capsys.readouterr()
+    assert "1024 of 1024 equal" in said.out and "bo0, bo1, bo2, bo3, bo4 are values" in said.err
+    assert main(command(folder, *["--in", "64"] * 6)) == 1
+    assert "takes 5 buffers" in capsys.readouterr().err
+
+
 def _refit(file: bytes, xml: bytes) -> bytes:
     """The xclbin with other metadata: the new section goes to the end."""
     data = bytearray(file)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from amdxdna.cli.common import FAILED, CommandError, Parser, UsageError, document, print_json
 from amdxdna.cli.device import add_device, open_device
 from amdxdna.cli.insts import read_file
-from amdxdna.cli.screen import show
+from amdxdna.cli.screen import show, tell
 from amdxdna.output import same_file
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _MOST_INSTRUCTIONS = 64 << 20
 _MOST_RUNS = 1_000_000
 # The order in which the binding's packets carry a kernel's arguments: mlir-aie's.
+_ADDRESS_BYTES = 8
 _LEADING = ("opcode", "instr", "ninstr")
 
 _EPILOG = """\
@@ -301,7 +302,13 @@ def argument_names(xclbin: Xclbin, kernel: str | None, count: int) -> list[str]:
             f"{info.name} takes {listed}: not opcode, instructions, their size and then buffers",
             "Only kernels with mlir-aie's arguments can be run from here",
         )
-    names = [argument.name for argument in info.arguments[len(_LEADING) :] if argument.buffer]
+    rest = info.arguments[len(_LEADING) :]
+    names = [argument.name for argument in rest if argument.buffer]
+    if not names and rest and all(argument.size == _ADDRESS_BYTES for argument in rest):
+        # AMD's own overlays: RyzenAI-SW's xclbins declare their buffers argv0 to argv4 as uint64_t values.
+        names = [argument.name for argument in rest]
+        tell([f"amdxdna: {info.name}'s arguments {', '.join(names)} are values in the file's metadata: --in "
+              "and --out are given as their addresses"])
     if count > len(names):
         raise CommandError(
             f"{info.name} takes {len(names)} buffers ({', '.join(names)}), {count} are given",
