@@ -599,6 +599,18 @@ def test_how_a_script_ends(tmp_path, text, status, said):
     assert ended.returncode == status and ended.stderr.strip().endswith(said)
 
 
+def test_a_device_that_is_not_there(monkeypatch, tmp_path):
+    path = tmp_path / "s.py"
+    path.write_text("print('ran')")
+    for device in ("nope", "emu:nope=1"):
+        ended = command("--device", device, "--", path)
+        assert ended.returncode == 2 and not ended.stdout and ended.stderr.count("\n") == 1
+        assert f"--device {device}" in ended.stderr
+    monkeypatch.setenv(devices.DEVICE, "nope")
+    with pytest.raises(RuntimeError, match=r"^ No such device with index '0'\n"):
+        pyxrt.device(0)
+
+
 def test_wrong_usage(tmp_path):
     for words in ((), ("--", tmp_path / "none.py"), ("--", "-m")):
         ended = command(*words)

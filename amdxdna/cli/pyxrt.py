@@ -30,6 +30,24 @@ def parser() -> Parser:
     return p
 
 
+def _require(device: str) -> None:
+    """Raises UsageError for a device that cannot be there."""
+    from amdxdna.emu.options import EmuOptions
+    from amdxdna.errors import XdnaError
+    from amdxdna.opening import resolve
+
+    try:
+        where = resolve(device)
+        if where == "emu" or where.startswith("emu:"):
+            EmuOptions.parse(where[4:])
+            return
+    except XdnaError as error:
+        raise UsageError(f"pyxrt: --device {device}: {error.meaning}", error.remedy) from error
+    if not os.path.exists(where):
+        raise UsageError(f"pyxrt: --device {device}: there is no such node",
+                         "Give an index, a node's path, emu or emu:KEY=VALUE,...")
+
+
 def environment(device: str | None) -> None:
     """Sets what child processes need."""
     from amdxdna.pyxrt import FOLDER
@@ -55,6 +73,8 @@ def pyxrt_main(argv: list[str]) -> int:
         raise UsageError("pyxrt: -m without a module", "Give its name: amdxdna pyxrt -- -m MODULE")
     if command[0] != "-m" and not os.path.isfile(command[0]):
         raise UsageError(f"pyxrt: there is no script {command[0]}", "Give a file's path, or -m MODULE")
+    if given.device is not None:
+        _require(given.device)
     environment(given.device)
 
     import amdxdna.pyxrt

@@ -67,8 +67,13 @@ class device:
     def _by_index(index: int) -> Device:
         chosen = os.environ.get(DEVICE)
         if chosen and index == 0:
-            with translated():
-                return _opened(chosen)
+            try:
+                with translated():
+                    return _opened(chosen)
+            except RuntimeError as error:
+                if isinstance(error.__cause__, NoDevice):
+                    raise RuntimeError(f" No such device with index '0'\n{error}") from error
+                raise
         nodes = sysfs.find_nodes()
         if index >= len(nodes):
             cause, remedy = sysfs.why_none() if not nodes else \
