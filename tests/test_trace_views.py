@@ -230,6 +230,12 @@ def test_mistakes_are_one_line(
     assert err.count("\n") == 1 and what in err
 
 
+def test_a_trace_that_could_not_be_written_is_a_failure(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", "-q", "-o", "/dev/full", "--", "true"]) == 1
+    assert "the trace ends here" in capfd.readouterr().err
+    assert main(["trace", "-q", "-o", "/dev/null", "--", "true"]) == 0
+
+
 def test_text_that_is_not_ours_is_quoted() -> None:
     line = {
         "t": 0.0,

@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli import emulate
-from amdxdna.cli.common import CannotStart, CommandError, Parser, UsageError, document
+from amdxdna.cli.common import FAILED, CannotStart, CommandError, Parser, UsageError, document
 from amdxdna.cli.screen import tell
 from amdxdna.files import open_regular
 from amdxdna.output import open_growing, same_file
@@ -38,7 +38,8 @@ A trace is JSON lines: a header, a line a call, a summary. amdxdna/trace/__init_
 What it costs, measured on a small virtual machine: about 70 us a traced ioctl and 11 us an open or a close
 by ptrace, nothing for other calls; 50 us an ioctl with --emulate; 35 us with AMDXDNA_TRACE.
 
-The exit status is COMMAND's (128 + N when signal N killed it, 127 or 126 when it could not be started). Set
+The exit status is COMMAND's (128 + N when signal N killed it, 127 or 126 when it could not be started), 1
+where that is 0 and the trace could not be written. Set
 AMDXDNA_TRACE=FILE instead to record what a program does through this package's own binding, also on its
 in-process emulated device."""
 
@@ -116,7 +117,7 @@ def trace_main(argv: list[str]) -> int:
         tell([f"amdxdna: trace of {command[0]}{arrow}", *lines(summary)])
     if not summary["opens"] and not given.quiet:
         tell(_NOTHING.splitlines())
-    return code
+    return code or (FAILED if recorder.broken else 0)
 
 
 _NOTHING = """\

@@ -83,6 +83,11 @@ class Recorder:
         while data:
             data = data[os.write(self._fd, data):]
 
+    @property
+    def broken(self) -> bool:
+        """Whether the trace or a view could not be written to its end."""
+        return self._broken
+
     def _record(self, line: dict[str, Any]) -> None:
         """Writes a line; a full disk ends the recording, never the call that is recorded."""
         if self._broken:
