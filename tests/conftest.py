@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +22,15 @@ _stderr = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """With AMDXDNA_REQUIRE_PEERS a missing peer ends the run: nothing is skipped unnoticed."""
+    """With AMDXDNA_REQUIRE_PEERS a missing peer ends the run: nothing is skipped unnoticed.
+
+    Signals that a shell ignores for its background jobs, or nohup does, are not ignored by the programs
+    that tests start.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
     missing = [name for name in PEERS if importlib.util.find_spec(name) is None]
     if missing and os.environ.get("AMDXDNA_REQUIRE_PEERS"):
         extras = ",".join(sorted({PEERS[name] for name in missing}))

@@ -58,7 +58,9 @@ class Dispatch:
         runs = [(kernel, operands) for kernel, operands, _ in calls]
         self._calls = [runs[at:at + _CHAIN] for at in range(0, len(runs), _CHAIN)]
         self._results = [operands[2] for _, operands in runs] if read else []
-        self._marks = Marks((operands[2], 2 * at) for _, operands, last in calls for at in (0, last))
+        # Rows that no host reads may have a stride of the kernels' own: only the first element is certain.
+        self._marks = Marks((operands[2], 2 * at) for _, operands, last in calls
+                            for at in ((0, last) if read else (0,)))
 
     @property
     def runs(self) -> int:
