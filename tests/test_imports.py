@@ -38,6 +38,7 @@ EMULATOR = {
     "amdxdna.insts",
     "qwen35.device",
     "qwen35.export",
+    "qwen35.rootfs",
     "qwen35.accept",
     "qwen35.bench",
 }
