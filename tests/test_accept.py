@@ -155,7 +155,7 @@ ONSETS = {
     ("corrupt", 99, 1, None): {"kernels again": "FAIL"},
     ("corrupt", 599, 1, None): {"kernels at the end": "FAIL"},
     ("corrupt", 99, 0, 1): {"": "FAIL", "kernels at the end": "ok", "speed: commands": "-"},
-    ("corrupt", 499, 1, 1): {"": "FAIL", "kernels at the end": "ok"},
+    ("corrupt", 699, 1, 1): {"": "FAIL", "kernels at the end": "ok"},
     ("corrupt", 599, 0, None): {"kernels at the end": "FAIL"},
     ("corrupt", 1199, 0, None): {"kernels at the end": "FAIL"},
     ("skip", 0, 0, None): {"gemv lin": "FAIL", "kernels again": "skip"},
