@@ -51,13 +51,12 @@ class Abandoned:
     """
 
     def __init__(self, client: Client, handles: list[int], syncobj: int, pending: dict[Command, object],
-                 pdis: Sequence[Buffer], spent: list[Buffer]) -> None:
+                 pdis: Sequence[Buffer]) -> None:
         self._client = client
         self._handles = handles
         self._syncobj = syncobj
         self._pending = pending
         self._pdis = tuple(pdis)
-        self._spent = spent
         self._lock = mutex()
         self._done = False
         never_ends = client.profile.tdr_seconds is None and client.wait_seconds > 0
@@ -124,15 +123,13 @@ class Abandoned:
         node = self._client.node
         self._destroy()
         for command in list(self._pending):
-            leak = command.state == State.NORESPONSE  # not over, though the context is destroyed
+            leak = command.state in RESETS
             for each in (command, *command.members):
                 if leak:
                     each.buffer.leak()
                 else:
                     each.close()
         self._pending.clear()
-        while self._spent:
-            self._spent.pop().close()
         self._pdis = ()
         with contextlib.suppress(XdnaError):
             ioctl.call(node, "SYNCOBJ_DESTROY",
@@ -140,9 +137,9 @@ class Abandoned:
 
 
 def abandon(client: Client, handles: list[int], syncobj: int, pending: dict[Command, object],
-            pdis: Sequence[Buffer] = (), spent: list[Buffer] | None = None) -> None:
+            pdis: Sequence[Buffer] = ()) -> None:
     """Destroys a context (`handles`: its number, or nothing when it is destroyed) and its timeline; one with
     commands in flight once they are over, at some later :func:`amdxdna.reaper.reap`."""
-    rest = Abandoned(client, handles, syncobj, pending, pdis, [] if spent is None else spent)
+    rest = Abandoned(client, handles, syncobj, pending, pdis)
     if not rest.give_back(0):
         reaper.later(rest.give_back)

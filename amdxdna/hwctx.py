@@ -107,9 +107,6 @@ class HwContext(Uncopied):
         """Something for every Run that was dropped before it was over."""
         self._free: list[Command] = []
         self._pending: dict[Command, object] = {}
-        self._spent: list[Buffer] = []
-        """Of commands that the driver has reset, whose buffers it may write to until the context is gone."""
-        self._destroyed = False
         self._own_pdis = pdis is None
         self._orphans: deque[Owner] = deque()
         """For every Restartable that is gone."""
@@ -165,8 +162,7 @@ class HwContext(Uncopied):
         self.syncobj = request.syncobj_handle
         self._open.append(self.handle)
         hold(self.client, self._open)
-        Finalizer(self, partial(abandon, self.client, self._open, self.syncobj, self._pending, self._pdis,
-                                self._spent))
+        Finalizer(self, partial(abandon, self.client, self._open, self.syncobj, self._pending, self._pdis))
 
     def _configure(self) -> None:
         cus = self.cus
@@ -299,13 +295,8 @@ class HwContext(Uncopied):
         command.run = _nobody
         for each in (command, *members):
             if leak:
+                each.buffer.leak()
                 each.spent = True
-                if self.handle:
-                    self._spent.append(each.buffer)
-                elif self._destroyed and not self.unended:
-                    each.buffer.close()
-                else:
-                    each.buffer.leak()
             elif each.owned:
                 continue
             elif self.handle:
@@ -395,7 +386,6 @@ class HwContext(Uncopied):
             # none on a driver that drops contexts whenever a child process ends.
             if error.errno != errno.EINVAL or not (self.lost or self.client.profile.loses_contexts):
                 raise
-        self._destroyed = True
         # Destroying ends every command, so this no longer blocks for long.
         self.drain()
 
@@ -416,12 +406,6 @@ class HwContext(Uncopied):
             for command in self._free:
                 command.close()
             self._free.clear()
-            while self._spent:
-                buffer = self._spent.pop()
-                if self._destroyed and not self.unended:
-                    buffer.close()
-                else:
-                    buffer.leak()
         if self._own_pdis:
             for buffer in self._pdis:
                 buffer.close()
