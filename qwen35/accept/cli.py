@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -44,21 +45,29 @@ def _parser() -> Parser:
 def accept_main(argv: Sequence[str]) -> int:
     """Runs `accept`: 0, 1 or 130. Raises UsageError for a report file that cannot be written."""
     options = _parser().parse_args(list(argv))
+    target = Path(options.out)
+    # Before the libraries are loaded: an older report is never taken for this run's.
+    growing = _begun(target, {"passed": False, "finished": False, "state": "running", "items": []})
+    with _stopping():
+        return _accept(options, target, growing)
+
+
+def _accept(options: argparse.Namespace, target: Path, growing: bool) -> int:
     from qwen35.accept.item import Item
     from qwen35.accept.report import Report, passed, summary
     from qwen35.accept.run import Acceptance
     from qwen35.api import find_bundle
 
-    target = Path(options.out)
     items: list[Item] = []
     finished = False
     with contextlib.closing(Progress(enabled=not options.quiet)) as progress:
         run = Acceptance(find_bundle(options.bundle), options.device, hang=options.hang, told=progress)
         report = Report(run)
         # A file has at all times what was found so far: a machine may not live to see the end.
-        growing = _begun(target, report.made(items, "running"))
+        if growing:
+            _write(target, report.made(items, "running"))
         try:
-            with _stopping(), contextlib.closing(run):
+            with contextlib.closing(run):
                 for item in run.items():
                     progress.close()
                     items.append(item)

@@ -47,6 +47,8 @@ def checks(model: Qwen35, bundle: Bundle, told: Told | None = None) -> Iterator[
     """
     for warning in bundle.warnings:
         yield Finding("bundle", None, f"unusual: {warning}")
+    if bundle.unread:
+        yield Finding("bundle", None, f"unusual: {bundle.unread}")
     yield from _checksums(bundle, told)
     yield from _tokenizer(model, bundle)
     if not bundle.references:
