@@ -33,7 +33,8 @@ FOREVER = (1 << 63) - 1
 NOT_SUBMITTED = (1 << 64) - 1
 _HANDLES = 16
 _NEARLY = 0.9
-_HUNG = ("Start again (a context pool makes a fresh context first). If it happens every time, xclbin and "
+_FRESH = "Start again in a fresh context (kernels of Device.pool get one by themselves)"
+_HUNG = (f"{_FRESH}. If it happens every time, xclbin and "
          "instruction stream do not fit each other or an argument is too small")
 
 
@@ -335,7 +336,7 @@ def failure(command: Command, client: Client) -> CommandFailed:
             "packet is malformed" + (", or the firmware is too old for control code that saves its state or "
                                      "loads PDIs" if old else ""),
             call="EXEC_CMD", state=state, index=index,
-            remedy="Start again (a context pool makes a fresh context first); see `dmesg`"
+            remedy=f"{_FRESH}; see `dmesg`"
             + ("; update the firmware (linux-firmware, amdnpu)" if old else ""))
     if state == State.ABORT:
         return CommandAborted(
@@ -346,7 +347,7 @@ def failure(command: Command, client: Client) -> CommandFailed:
     return CommandFailed(
         f"the firmware refused the command or failed in it{where} (state {name})"
         + (f"; the driver says: {said}" if said else ""), call="EXEC_CMD", state=state, index=index,
-        remedy="Start again: a context pool makes a fresh context after a failed first command, as when the "
+        remedy=f"{_FRESH}, as when the "
                "firmware has refused the compute units. If it fails every time, check that the instruction "
                "stream belongs to this xclbin and that the buffers are large enough; the device's last "
                "asynchronous error may say more")
@@ -363,6 +364,6 @@ def in_flight(command: Command, client: Client, seconds: float) -> CommandInFlig
         f"the command has made no progress for {seconds:g} s{members} and is still in flight: the NPU may "
         f"yet write to its buffers, which must not be used again. {client.profile.name} {client.profile.tdr}",
         call="SYNCOBJ_TIMELINE_WAIT", state=State.NEW,
-        remedy="Start again with other buffers (a context pool makes a fresh context first). If the command "
+        remedy=f"{_FRESH} with other buffers. If the command "
                "needs longer, raise the limit: AMDXDNA_WAIT=SECONDS in the environment (in a program: "
                "Device.wait_seconds)")

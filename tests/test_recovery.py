@@ -62,7 +62,7 @@ def test_a_timeout_in_words(open_emu):
         "the instruction stream stopped at operation 0",
         "context PC 0x",
         "no fatal error",
-        "a context pool makes a fresh context first",
+        "in a fresh context",
     ):
         assert part in text
 
