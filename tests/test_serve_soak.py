@@ -68,7 +68,8 @@ def said(path: str, answer: Any) -> str:
     if not answer.headers["content-type"].startswith("text/event-stream"):
         found = answer.json()
         if path == "responses":
-            return "".join(part["text"] for item in found["output"] for part in item["content"])
+            return "".join(part["text"] for item in found["output"] if item["type"] == "message"
+                           for part in item["content"])
         choice = found["choices"][0]
         return str(choice["text"] if path == "completions" else choice["message"]["content"])
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
