@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +13,23 @@ from typing import Any
 from qwen35.api import Qwen35
 
 WAIT = 120
+
+
+def called(name: str, **arguments: Any) -> str:
+    """A tool call as the model writes it."""
+    inner = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in arguments.items())
+    return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
+
+
+def scripted(script: Mapping[str, str]) -> Callable[[str], str]:
+    """What a mock model answers: by `script`, else an echo; results of tools in one line."""
+
+    def answer(question: str) -> str:
+        if "tool_response" in question:
+            return "The tools say: " + question.replace("\n", " ").replace("<", "[").replace(">", "]")
+        return script.get(question, f"You said: {question}")
+
+    return answer
 
 
 @dataclass

@@ -18,7 +18,7 @@ openai = pytest.importorskip("openai")
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
-from tests.serving import WAIT, Running, serving  # noqa: E402
+from tests.serving import WAIT, Running, called, scripted, serving  # noqa: E402
 
 WEATHER = {"type": "function", "function": {
     "name": "weather", "description": "Weather of a city",
@@ -29,11 +29,6 @@ ADD = {"type": "function", "function": {
     "name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"},
                                                                    "b": {"type": "integer"}}},
 }}
-
-
-def called(name: str, **arguments: Any) -> str:
-    inner = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in arguments.items())
-    return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
 
 
 SCRIPT = {
@@ -47,10 +42,7 @@ SCRIPT = {
 }
 
 
-def answer(question: str) -> str:
-    if "tool_response" in question:
-        return "The tools say: " + question.replace("\n", " ").replace("<", "[").replace(">", "]")
-    return SCRIPT.get(question, f"You said: {question}")
+answer = scripted(SCRIPT)
 
 
 @pytest.fixture(scope="module")

@@ -18,16 +18,11 @@ httpx = pytest.importorskip("httpx")
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
-from tests.serving import WAIT, Running, serving  # noqa: E402
+from tests.serving import WAIT, Running, called, scripted, serving  # noqa: E402
 
 WEATHER, ADD = ({"type": "function", "name": name, "strict": True, "parameters": {
     "type": "object", "properties": {key: {"type": kind} for key, kind in values.items()}}}
     for name, values in (("weather", {"city": "string"}), ("add", {"a": "integer", "b": "integer"})))
-
-
-def called(name: str, **arguments: Any) -> str:
-    inner = "".join(f"<parameter={k}>\n{v}\n</parameter>\n" for k, v in arguments.items())
-    return f"<tool_call>\n<function={name}>\n{inner}</function>\n</tool_call>"
 
 
 SCRIPT = {
@@ -38,10 +33,7 @@ SCRIPT = {
 }
 
 
-def answer(question: str) -> str:
-    if "tool_response" in question:
-        return "The tools say: " + question.replace("\n", " ").replace("<", "[").replace(">", "]")
-    return SCRIPT.get(question, f"You said: {question}")
+answer = scripted(SCRIPT)
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@
     fields     reading a JSON body: types, ranges, what is refused
     options    sampling, lengths, tools and formats that every endpoint shares
     messages   OpenAI's messages and pictures in the engine's form; items: the Responses API's
+    question   what chat completions and responses ask for alike
     chat, completions, responses   each endpoint's body and its answers, whole and streamed
     store      responses that later requests go on from
     metrics    Prometheus figures

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from time import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +11,12 @@ from qwen35.serve.fields import Fields
 from qwen35.serve.job import Piece
 from qwen35.serve.messages import Reader
 from qwen35.serve.options import Served, read_effort, read_format, read_logprobs, read_options, read_tools
-from qwen35.serve.said import Said
+from qwen35.serve.question import Question
 
 if TYPE_CHECKING:
     from qwen35.conversation import Reply
-    from qwen35.sampling import TokenLogprob
-    from qwen35.tokenizer import Tokenizer
 
-__all__ = ["Chat", "finish_reason", "logprob_entry", "usage_of"]
+__all__ = ["Chat", "finish_reason", "usage_of"]
 
 _FINISH = {"stop": "stop", "stop-string": "stop", "length": "length", "context": "length", "loop": "length"}
 
@@ -42,53 +39,22 @@ def usage_of(reply: Reply) -> dict[str, Any]:
     }
 
 
-def logprob_entry(tokenizer: Tokenizer, one: TokenLogprob) -> dict[str, Any]:
-    """A token's logprob with its alternatives."""
-
-    def entry(token: int, logprob: float) -> dict[str, Any]:
-        data = tokenizer.token_bytes(token)
-        return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, -9999.0),
-                "bytes": list(data)}
-
-    return entry(one.token, one.logprob) | {"top_logprobs": [entry(*pair) for pair in one.top]}
-
-
-class Chat:
-    """One chat completion (answering.Form)."""
+class Chat(Question):
+    """One chat completion."""
 
     last = b"data: [DONE]\n\n"
 
     def __init__(self, body: Fields, served: Served) -> None:
-        self.served = served
         logprobs = read_logprobs(body, asked=body.flag("logprobs"))
-        self.options = read_options(body, served, lengths=("max_completion_tokens", "max_tokens"),
-                                    logprobs=logprobs)
-        self.stream = self.options.stream
-        self.messages = Reader(served.max_images).chat(body.each("messages", required=True))
-        self.tools = read_tools(body)
-        self.schema = read_format(body.inner("response_format"))
-        self.thinking = read_effort(body, served) and not self.tools.forced
-        self.logprobs = logprobs is not None
-        if self.schema is not None and self.tools.declared:
-            raise body.wrong("response_format", "cannot hold together with tools", "unsupported_parameter")
-        if self.logprobs and (self.tools.declared or self.thinking or self.options.stop):
-            raise body.wrong("logprobs", "cannot be given together with tools, reasoning or stop strings",
-                             "unsupported_parameter")
-        self.said = Said(self.tools)
+        options = read_options(body, served, lengths=("max_completion_tokens", "max_tokens"),
+                               logprobs=logprobs)
+        messages = Reader(served.max_images).chat(body.each("messages", required=True))
+        tools = read_tools(body)
+        schema = read_format(body.inner("response_format"))
+        thinking = read_effort(body, served) and not tools.forced
+        super().__init__(served, options, messages, tools, schema, thinking, logprobs is not None)
+        self.refuse_together(body, "response_format", "logprobs", "be given")
         self.id, self.created = new_id("chatcmpl-"), int(time())
-        self._reported = 0
-
-    def begin(self, cancelled: Callable[[], bool]) -> Reply:
-        """The reply, made in the model's thread."""
-        model = self.served.model
-        images = any(isinstance(m["content"], list) for m in self.messages)
-        base = model.default_sampling(thinking=self.thinking, images=images)
-        return model.reply(
-            self.messages, thinking=self.thinking, max_new=self.options.max_new,
-            sampling=self.options.chosen(base), stop=self.options.stop,
-            tools=self.tools.declared or None, json_schema=self.schema, cancel=cancelled,
-            begin=self.tools.forced,
-        )
 
     def opening(self) -> list[Event]:
         """The role."""
@@ -103,10 +69,6 @@ class Chat:
         if not shown:
             return []
         return [self._chunk({"content": shown}, logprobs=self._entries(reply, tokens))]
-
-    def enough(self, reply: Reply) -> bool:
-        """Whether the one call that is allowed is there."""
-        return self.said.enough(reply)
 
     def closing(self, reply: Reply, timings: dict[str, Any]) -> list[Event]:
         """The rest of the text, the calls, why it ended, and what it cost."""
@@ -157,10 +119,5 @@ class Chat:
                     "model": self.served.names[0], "choices": [choice], **more}
 
     def _entries(self, reply: Reply, tokens: int) -> dict[str, Any] | None:
-        """Logprobs of the tokens up to number `tokens` that were not reported before."""
-        if not self.logprobs:
-            return None
-        before, self._reported = self._reported, tokens
-        tokenizer = self.served.model.tokenizer
-        entries = [logprob_entry(tokenizer, one) for one in reply.logprobs[before:tokens]]
-        return {"content": entries, "refusal": None}
+        """New logprobs, in this endpoint's form."""
+        return {"content": self.new_logprobs(reply, tokens), "refusal": None} if self.logprobs else None

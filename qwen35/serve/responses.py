@@ -13,13 +13,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from qwen35.serve.answering import Event, error_response, new_id
-from qwen35.serve.chat import logprob_entry
 from qwen35.serve.errors import ApiError
 from qwen35.serve.fields import Fields
 from qwen35.serve.items import Items, not_stored, with_instructions
 from qwen35.serve.job import Piece
 from qwen35.serve.options import Served, read_effort, read_format, read_logprobs, read_options, read_tools
-from qwen35.serve.said import Said
+from qwen35.serve.question import Question
 from qwen35.serve.store import Store, Stored
 
 if TYPE_CHECKING:
@@ -28,46 +27,36 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "stored_response"]
 
 
-class Answer:
-    """One response (answering.Form); `store` keeps it for requests that go on from it."""
+class Answer(Question):
+    """One response; `store` keeps it for requests that go on from it."""
 
     last = b""
 
     def __init__(self, body: Fields, served: Served, store: Store) -> None:
-        self.served, self.store, self.body = served, store, body.data
+        self.store, self.body = store, body.data
         body.refuse("background", False)
         for name in ("conversation", "prompt"):
             body.refuse(name)
         with_logprobs = "message.output_text.logprobs" in (body.items("include") or ())
         logprobs = read_logprobs(body, asked=with_logprobs)
-        self.options = read_options(body, served, lengths=("max_output_tokens",), logprobs=logprobs)
-        self.stream = self.options.stream
+        options = read_options(body, served, lengths=("max_output_tokens",), logprobs=logprobs)
         self.previous = body.text("previous_response_id")
         before = None
         if self.previous is not None and (before := store.get(self.previous)) is None:
             raise not_stored(self.previous)
         read = Items(served.max_images, *((before.messages, before.calls) if before else ()))
         read.read(body)
-        self.messages = read.messages
         self.instructions = body.text("instructions")
-        self.tools = read_tools(body, flat=True)
+        tools = read_tools(body, flat=True)
         form = body.inner("text")
-        self.schema = read_format(form.inner("format") if form is not None else None)
-        self.thinking = read_effort(body, served, body.inner("reasoning"), "effort") and not self.tools.forced
+        schema = read_format(form.inner("format") if form is not None else None)
+        thinking = read_effort(body, served, body.inner("reasoning"), "effort") and not tools.forced
         self.keep = body.flag("store", True)
         if (about := body.inner("metadata")) is not None:
             for name in about.data:
                 about.text(name)
-        self.logprobs = logprobs is not None
-        if self.schema is not None and self.tools.declared:
-            raise body.wrong("text.format", "cannot hold together with tools", "unsupported_parameter")
-        if self.logprobs and (self.tools.declared or self.thinking or self.options.stop):
-            raise body.wrong("include", "cannot hold logprobs together with tools, reasoning or stop strings",
-                             "unsupported_parameter")
-        images = any(isinstance(message["content"], list) for message in self.messages)
-        base = served.model.default_sampling(thinking=self.thinking, images=images)
-        self.sampling = self.options.chosen(base)
-        self.said = Said(self.tools)
+        super().__init__(served, options, read.messages, tools, schema, thinking, logprobs is not None)
+        self.refuse_together(body, "text.format", "include", "hold logprobs")
         self.id, self.created = new_id("resp_"), int(time())
         self._sequence = 0
         self._output: list[dict[str, Any]] = []
@@ -75,16 +64,10 @@ class Answer:
         self._item: dict[str, Any] | None = None
         """The one that is streaming."""
         self._text = ""
-        self._reported = 0
 
-    def begin(self, cancelled: Callable[[], bool]) -> Reply:
-        """The reply, made in the model's thread."""
-        return self.served.model.reply(
-            with_instructions(self.messages, self.instructions), thinking=self.thinking,
-            max_new=self.options.max_new, sampling=self.sampling, stop=self.options.stop,
-            tools=self.tools.declared or None, json_schema=self.schema, cancel=cancelled,
-            begin=self.tools.forced,
-        )
+    def asked(self) -> list[dict[str, Any]]:
+        """The messages behind the instructions of this request, which are not kept."""
+        return with_instructions(self.messages, self.instructions)
 
     def opening(self) -> list[Event]:
         """The response without output."""
@@ -98,10 +81,6 @@ class Answer:
         if kind == "text":
             text = self.said.feed(text)
         return self._delta(kind, text, reply, tokens) if text else []
-
-    def enough(self, reply: Reply) -> bool:
-        """Whether the one call that is allowed is there."""
-        return self.said.enough(reply)
 
     def closing(self, reply: Reply, timings: dict[str, Any]) -> list[Event]:
         """The rest of the text, the calls, and the whole response."""
@@ -141,7 +120,7 @@ class Answer:
         if reply.reasoning:
             self._output.append(_reasoning(reply.reasoning, status if not (text or calls) else "completed"))
         if text or not (calls or reply.reasoning):
-            self._output.append(_message(text, status, self._entries(reply, len(reply.tokens))))
+            self._output.append(_message(text, status, self.new_logprobs(reply, len(reply.tokens))))
         self._output += [_call(call) for call in calls]
         return self._finished(reply, timings)
 
@@ -221,7 +200,7 @@ class Answer:
             self._text += text
             more: dict[str, Any] = {}
             if kind == "text":
-                entries = self._entries(reply, tokens)
+                entries = self.new_logprobs(reply, tokens)
                 self._logprobs += entries
                 more["logprobs"] = entries
             name = "response.output_text.delta" if kind == "text" else "response.reasoning_text.delta"
@@ -253,13 +232,6 @@ class Answer:
     def _at(self) -> dict[str, Any]:
         assert self._item is not None
         return {"item_id": self._item["id"], "output_index": len(self._output), "content_index": 0}
-
-    def _entries(self, reply: Reply, tokens: int) -> list[dict[str, Any]]:
-        """Logprobs of the tokens up to number `tokens` that were not reported before."""
-        if not self.logprobs:
-            return []
-        before, self._reported = self._reported, tokens
-        return [logprob_entry(self.served.model.tokenizer, one) for one in reply.logprobs[before:tokens]]
 
 
 def _reasoning(text: str, status: str) -> dict[str, Any]:
