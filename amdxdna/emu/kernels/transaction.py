@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from amdxdna.elf.patch import APERTURE
 from amdxdna.emu.kernels.stream import MAGIC, StreamError
@@ -121,10 +121,10 @@ def parse(data: bytes) -> tuple[Step, ...]:
     head = txn.header(data)
     if head is None:
         raise StreamError("no transaction")
-    state = _State(data, head.short)
+    state = _State(data)
     try:
         for index, op in enumerate(txn.ops(data, head)):
-            state.take(index, op["offset"], op["bytes"])
+            state.take(index, op)
     except txn.Malformed as error:
         raise StreamError(f"transaction: {error}") from None
     if state.program:
@@ -138,9 +138,8 @@ def parse(data: bytes) -> tuple[Step, ...]:
 class _State:
     """What ops have set up so far."""
 
-    def __init__(self, data: bytes, short: bool) -> None:
+    def __init__(self, data: bytes) -> None:
         self.data = data
-        self.short = short
         self.steps: list[Step] = []
         self.program = b""
         self.program_at = 0
@@ -154,17 +153,18 @@ class _State:
     def word(self, at: int) -> int:
         return int(_WORD.unpack_from(self.data, at)[0])
 
-    def take(self, index: int, at: int, size: int) -> None:
-        """One op."""
+    def take(self, index: int, op: dict[str, Any]) -> None:
+        """One op, as txn.ops decodes it."""
+        at = op["offset"]
         code = self.data[at]
         if code == txn.BLOCKWRITE:
-            self._write(index, at, size)
+            self._write(index, op)
         elif code == txn.LOADPDI:
             self.pdi = _LONG.unpack_from(self.data, at + 8)[0]
             if not self.pdi:
                 raise StreamError(f"transaction: op {index}: LOADPDI without an address")
         elif code == txn.DDR_PATCH:
-            self._patch(index, at, size)
+            self._patch(index, op)
         elif code == txn.TCT:
             if self.program:
                 count = 1 + max([*self.written, *self.arguments], default=-1)
@@ -181,10 +181,10 @@ class _State:
             raise StreamError(f"transaction: op {index}: {txn.NAMES.get(code, code)} writes to the array, "
                               "which is not modelled")
 
-    def _write(self, index: int, at: int, size: int) -> None:
-        start = at + (12 if self.short else 16)
-        register = self.word(at + (4 if self.short else 8))
-        data = self.data[start:at + size]
+    def _write(self, index: int, op: dict[str, Any]) -> None:
+        register, end = int(op["address"], 16), op["offset"] + op["bytes"]
+        start = end - 4 * len(op["data"])
+        data = self.data[start:end]
         if len(data) >= 4 and _WORD.unpack_from(data)[0] == MAGIC:
             if self.program:
                 raise StreamError(f"transaction: op {index}: nothing waits for the kernel before it")
@@ -216,16 +216,13 @@ class _State:
                               "bytes")
         self.updates.append(Update(number, inside, entry, self.word(at + 4)))
 
-    def _patch(self, index: int, at: int, size: int) -> None:
-        if size == 24:
-            register, argument, plus = self.word(at + 8), self.data[at + 12], at + 16
-        else:
-            register, argument, plus = self.word(at + 24), self.word(at + 32), at + 40
+    def _patch(self, index: int, op: dict[str, Any]) -> None:
+        register = int(op["address"], 16)
         number = self._number(register - 4)
         if number is None:
             raise StreamError(f"transaction: op {index}: a patch of register {register:#x}, which is not "
                               "modelled")
-        self.arguments[number] = Argument(argument, _LONG.unpack_from(self.data, plus)[0])
+        self.arguments[number] = Argument(op["argument"], op["plus"])
 
     @staticmethod
     def _number(register: int) -> int | None:
