@@ -72,8 +72,9 @@ def fake_module(depends: str) -> bytes:
                 struct.pack("<IIQQQQIIQQ", 1, 1, 0, 0, 64, len(info), 0, 0, 1, 0),
                 struct.pack("<IIQQQQIIQQ", 10, 3, 0, 0, 64 + len(info), len(names), 0, 0, 1, 0)]
     image = bytearray(body + b"".join(sections))
+    image[:7] = b"\x7fELF\x02\x01\x01"
     struct.pack_into("<Q", image, 0x28, len(body))
-    struct.pack_into("<HH", image, 0x3C, 3, 2)
+    struct.pack_into("<HHH", image, 0x3A, 64, 3, 2)
     return bytes(image)
 
 

@@ -5,30 +5,24 @@ from __future__ import annotations
 import gzip
 import lzma
 import shutil
-import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from amdxdna.elf.sections import Elf
+from amdxdna.errors import BadElf
 from qwen35.errors import QwenError
 
 __all__ = ["module_dependencies", "modules_in_order"]
 
 
 def module_dependencies(image: bytes) -> list[str]:
-    """The modules a kernel module (ELF64) needs, from its .modinfo section, `-` written `_`."""
-    section_table, = struct.unpack_from("<Q", image, 0x28)
-    count, names_index = struct.unpack_from("<HH", image, 0x3C)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", image, section_table + 64 * i) for i in range(count)]
-    names = sections[names_index][4]
-    for section in sections:
-        start = names + section[0]
-        if image[start:image.index(b"\0", start)] != b".modinfo":
-            continue
-        for item in image[section[4]:section[4] + section[5]].split(b"\0"):
-            key, _, value = item.decode().partition("=")
-            if key == "depends":
-                return [name.replace("-", "_") for name in value.split(",") if name]
+    """The modules a kernel module needs, from its .modinfo section, `-` written `_`. Raises BadElf."""
+    info = Elf(image).named(".modinfo")
+    for item in info.data.split(b"\0") if info is not None else ():
+        key, _, value = item.decode().partition("=")
+        if key == "depends":
+            return [name.replace("-", "_") for name in value.split(",") if name]
     return []
 
 
@@ -64,7 +58,7 @@ def modules_in_order(folder: Path, name: str) -> Iterator[tuple[str, bytes]]:
         try:
             image = _plain(files[module])
             needs = module_dependencies(image)
-        except (struct.error, ValueError, IndexError, EOFError, lzma.LZMAError, gzip.BadGzipFile,
+        except (BadElf, ValueError, EOFError, lzma.LZMAError, gzip.BadGzipFile,
                 subprocess.CalledProcessError):
             raise QwenError("not a kernel module", str(files[module])) from None
         for needed in needs:
