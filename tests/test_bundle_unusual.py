@@ -170,8 +170,9 @@ def test_check_tells_warnings() -> None:
     from qwen35.check.proof import checks
 
     warning = BundleError("m", 3, "gemv o: 'o' is repeated")
-    odd: Any = SimpleNamespace(warnings=[warning], unread="m: records of an unknown kind are not read: x",
-                               sums={}, tokcases=(), references=())
+    odd: Any = SimpleNamespace(
+        unusual_lines=[str(warning), "m: records of an unknown kind are not read: x"], sums={}, tokcases=(),
+        references=())
     found = [finding.line for finding in checks(None, odd)]  # type: ignore[arg-type]
     assert any("bundle: unusual: m: records of an unknown kind" in line for line in found)
     assert any("bundle: unusual: gemv o: 'o' is repeated (m:3)" in line for line in found)

@@ -116,6 +116,11 @@ class Bundle:
         return bool(files) and all(self._starts(file, EMULATED_STREAM) for file in files)
 
     @property
+    def unusual_lines(self) -> list[str]:
+        """What is unusual, a line each: the warnings, and records that are not read."""
+        return [*map(str, self.warnings), *filter(None, [self.unread])]
+
+    @property
     def unread(self) -> str:
         """One line about records that this program does not know and passes over, or ""."""
         lines: dict[str, list[int]] = {}

@@ -62,7 +62,7 @@ def describe(bundle: Bundle, max_ctx: int = 8192) -> dict[str, Any]:
         }), "max_ctx": max_ctx,
         "tokenizer_cases": len(bundle.tokcases), "references": [one.name for one in bundle.references],
         "checksums": len(bundle.sums), "unsummed": list(bundle.unsummed),
-        "warnings": [*map(str, bundle.warnings), *filter(None, [bundle.unread])],
+        "warnings": bundle.unusual_lines,
     }
 
 

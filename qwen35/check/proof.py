@@ -45,10 +45,8 @@ def checks(model: Qwen35, bundle: Bundle, told: Told | None = None) -> Iterator[
 
     Raises BundleError for records or tensors that do not fit, and the binding's errors.
     """
-    for warning in bundle.warnings:
-        yield Finding("bundle", None, f"unusual: {warning}")
-    if bundle.unread:
-        yield Finding("bundle", None, f"unusual: {bundle.unread}")
+    for line in bundle.unusual_lines:
+        yield Finding("bundle", None, f"unusual: {line}")
     yield from _checksums(bundle, told)
     yield from _tokenizer(model, bundle)
     if not bundle.references:
