@@ -264,13 +264,28 @@ HANDS: list[Callable[[World], Any]] = [
 ]
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda f: f.__name__)
+COPIES = pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda f: f.__name__)
+
+
+def refuses(one: object, copied: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError, match=f"a {type(one).__name__} cannot be copied or pickled: "):
+        copied(one)
+
+
+def all_but_are_uncopied(package: Any, values: set[str]) -> None:
+    """Of the public classes all but `values`."""
+    for name in set(package.__all__) - values:
+        kind = getattr(package, name)
+        assert not isinstance(kind, type) or issubclass(kind, Uncopied), name
+
+
+@COPIES
 def test_nothing_of_a_device_is_copied(copied: Callable[[Any], Any], world: World) -> None:
     """A copied buffer was the same handle: closing one took the other's memory for whoever came next."""
     for hand in HANDS:
         one = hand(world)
-        with pytest.raises(TypeError, match=f"a {type(one).__name__} cannot be copied or pickled: "):
-            copied(one)
+        refuses(one, copied)
         with pytest.raises(TypeError, match="cannot be copied or pickled: "):
             copied({"inside": [one]}) if copied is not copy.copy else copied(one)
     assert copied(world.xclbin) is not None and copied(QoS(gops=1)) is not None
@@ -279,10 +294,7 @@ def test_nothing_of_a_device_is_copied(copied: Callable[[Any], Any], world: Worl
 
 def test_what_holds_handles_is_not_copied() -> None:
     """Of the public classes all but values and the seam's protocol."""
-    values = {"Health", "QoS", "State", "Xclbin", "XdnaError", "Node"}
-    for name in set(amdxdna.__all__) - values:
-        kind = getattr(amdxdna, name)
-        assert not isinstance(kind, type) or issubclass(kind, Uncopied), name
+    all_but_are_uncopied(amdxdna, {"Health", "QoS", "State", "Xclbin", "XdnaError", "Node"})
     assert issubclass(Client, Uncopied)
 
 
