@@ -27,8 +27,7 @@ __version__ = "0.1.0"
 _WHERE = {
     "Buffer": "buffer", "ContextPool": "pool", "Device": "device", "Health": "packet", "HwContext": "hwctx",
     "Kernel": "kernel", "KernelNode": "node", "Node": "node", "QoS": "create_hwctx", "Run": "run",
-    "State": "packet",
-    "Xclbin": "xclbin", "XdnaError": "errors", "open_node": "opening",
+    "State": "packet", "Xclbin": "xclbin", "XdnaError": "errors", "open_node": "opening",
 }
 
 __all__ = [

@@ -67,7 +67,6 @@ class TraceNode:
                                   getattr(node, "_fd", None), 0, began)
         assert session is not None
         self._session: Session = session
-        self._mappings: set[tuple[int, int]] = set()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._node, name)
@@ -100,7 +99,6 @@ class TraceNode:
                 self._recorder.mapped(self._session, *identity, length, offset, address, None, failed.errno,
                                       began)
             raise
-        self._mappings.add((where, length))
         self._recorder.mapped(self._session, *identity, length, offset, address, where, 0, began)
         return where
 
@@ -110,7 +108,6 @@ class TraceNode:
             self._node.munmap(address, length)
             return
         # Now, for after the call another thread's mapping may be there.
-        self._mappings.discard((address, length))
         self._recorder.unmapping(self._session, address, length)
         self._node.munmap(address, length)
         self._recorder.unmapped(self._session, os.getpid(), threading.get_native_id(), address, length)

@@ -298,14 +298,16 @@ class NpuModel:
         Raises `error` where something may still be in flight, which a group that runs again could meet.
         """
         self.refresh(error)
+        self._end_chains(error)
+
+    def _end_chains(self, error: XdnaError) -> None:
         self.chains, self.chains_why = False, one_line(f"failed: {error}")
         self.note(f"command chains are off, single commands go on: {error}")
 
     def unwritten(self, error: XdnaError, chained: bool) -> None:
         """Counts and tells a dispatch that was done again; with chains, they are over."""
         if chained:
-            self.chains, self.chains_why = False, one_line(f"failed: {error}")
-            self.note(f"command chains are off, single commands go on: {error}")
+            self._end_chains(error)
             return
         self.redone += 1
         if self.redone == 1:
