@@ -46,9 +46,9 @@ def accept_main(argv: Sequence[str]) -> int:
     """Runs `accept`: 0, 1 or 130. Raises UsageError for a report file that cannot be written."""
     options = _parser().parse_args(list(argv))
     target = Path(options.out)
-    # Before the libraries are loaded: an older report is never taken for this run's.
-    growing = _begun(target, {"passed": False, "finished": False, "state": "running", "items": []})
     with _stopping():
+        # Before the libraries are loaded: an older report is never taken for this run's.
+        growing = _begun(target, {"passed": False, "finished": False, "state": "running", "items": []})
         return _accept(options, target, growing)
 
 
