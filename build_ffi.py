@@ -54,8 +54,9 @@ def emit(module: Module, folder: Path) -> Path:
     ffi = FFI()
     for name in (*(f"{part}.h" for part in module.shared), *(f"{part}.cdef.h" for part in module.parts)):
         ffi.cdef((ROOT / module.folder / name).read_text(encoding="ascii"))
-    ffi.set_source(module.name, "".join(f'#include "{part}.h"\n' for part in module.parts),
-                   py_limited_api=True)
+    ffi.set_source(
+        module.name, "".join(f'#include "{part}.h"\n' for part in module.parts), py_limited_api=True
+    )
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{module.name}.c"
     ffi.emit_c_code(str(target))
@@ -76,12 +77,25 @@ class BuildExt(build_ext):
             ext.depends = module.paths("*.[hc]")
             ext.include_dirs = [module.folder]
             ext.define_macros = [("Py_LIMITED_API", LIMITED_API), ("_GNU_SOURCE", None)]
-            ext.extra_compile_args = ["-O3", "-std=gnu11", "-Wall", "-Wextra", "-Wno-unused-parameter",
-                                      "-ffp-contract=off", "-fvisibility=hidden", "-pthread"]
+            ext.extra_compile_args = [
+                "-O3",
+                "-std=gnu11",
+                "-Wall",
+                "-Wextra",
+                "-Wno-unused-parameter",
+                "-ffp-contract=off",
+                "-fvisibility=hidden",
+                "-pthread",
+            ]
             ext.extra_link_args = ["-pthread", "-Wl,-s"]
             if SANITIZE:
-                ext.extra_compile_args += [f"-fsanitize={SANITIZE}", "-fno-sanitize-recover=all", "-O1", "-g",
-                                           "-fno-omit-frame-pointer"]
+                ext.extra_compile_args += [
+                    f"-fsanitize={SANITIZE}",
+                    "-fno-sanitize-recover=all",
+                    "-O1",
+                    "-g",
+                    "-fno-omit-frame-pointer",
+                ]
                 ext.extra_link_args = ["-pthread", f"-fsanitize={SANITIZE}"]
             ext.libraries = ["m"]
             ext.py_limited_api = True
@@ -99,8 +113,11 @@ def build_in_place() -> None:
     (ROOT / "build").mkdir(exist_ok=True)
     lock = open(ROOT / "build" / "lock", "w")  # noqa: SIM115 -- held until exit
     fcntl.flock(lock, fcntl.LOCK_EX)
-    where = (["--build-lib", str(SANITIZED), "--build-temp", str(ROOT / "build" / "sanitized-objects")]
-             if SANITIZE else ["--inplace"])
+    where = (
+        ["--build-lib", str(SANITIZED), "--build-temp", str(ROOT / "build" / "sanitized-objects")]
+        if SANITIZE
+        else ["--inplace"]
+    )
     setup(script_args=["-q", "build_ext", *where])
 
 

@@ -25,14 +25,37 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
-    "Buffer": "buffer", "ContextPool": "pool", "Device": "device", "Health": "packet", "HwContext": "hwctx",
-    "Kernel": "kernel", "KernelNode": "node", "Node": "node", "QoS": "create_hwctx", "Run": "run",
-    "State": "packet", "Xclbin": "xclbin", "XdnaError": "errors", "open_node": "opening",
+    "Buffer": "buffer",
+    "ContextPool": "pool",
+    "Device": "device",
+    "Health": "packet",
+    "HwContext": "hwctx",
+    "Kernel": "kernel",
+    "KernelNode": "node",
+    "Node": "node",
+    "QoS": "create_hwctx",
+    "Run": "run",
+    "State": "packet",
+    "Xclbin": "xclbin",
+    "XdnaError": "errors",
+    "open_node": "opening",
 }
 
 __all__ = [
-    "Buffer", "ContextPool", "Device", "Health", "HwContext", "Kernel", "KernelNode", "Node", "QoS", "Run",
-    "State", "Xclbin", "XdnaError", "open_node",
+    "Buffer",
+    "ContextPool",
+    "Device",
+    "Health",
+    "HwContext",
+    "Kernel",
+    "KernelNode",
+    "Node",
+    "QoS",
+    "Run",
+    "State",
+    "Xclbin",
+    "XdnaError",
+    "open_node",
 ]
 
 

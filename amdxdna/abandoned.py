@@ -32,8 +32,9 @@ def hold(client: Client, handles: list[int]) -> None:
 def held() -> int:
     """Hardware contexts that this process has, on all devices, forgotten ones too."""
     pid = os.getpid()
-    return sum(len(handles) for client, handles in list(_held.values())
-               if not client.closed and client.pid == pid)
+    return sum(
+        len(handles) for client, handles in list(_held.values()) if not client.closed and client.pid == pid
+    )
 
 
 def collect_contexts(seconds: float = 0.0) -> bool:
@@ -50,8 +51,14 @@ class Abandoned:
     it resumes the device. `handles` is empty once the context is destroyed.
     """
 
-    def __init__(self, client: Client, handles: list[int], syncobj: int, pending: dict[Command, object],
-                 pdis: Sequence[Buffer]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        handles: list[int],
+        syncobj: int,
+        pending: dict[Command, object],
+        pdis: Sequence[Buffer],
+    ) -> None:
         self._client = client
         self._handles = handles
         self._syncobj = syncobj
@@ -132,12 +139,18 @@ class Abandoned:
         self._pending.clear()
         self._pdis = ()
         with contextlib.suppress(XdnaError):
-            ioctl.call(node, "SYNCOBJ_DESTROY",
-                       ffi.new("struct drm_syncobj_destroy *", {"handle": self._syncobj}))
+            ioctl.call(
+                node, "SYNCOBJ_DESTROY", ffi.new("struct drm_syncobj_destroy *", {"handle": self._syncobj})
+            )
 
 
-def abandon(client: Client, handles: list[int], syncobj: int, pending: dict[Command, object],
-            pdis: Sequence[Buffer] = ()) -> None:
+def abandon(
+    client: Client,
+    handles: list[int],
+    syncobj: int,
+    pending: dict[Command, object],
+    pdis: Sequence[Buffer] = (),
+) -> None:
     """Destroys a context (`handles`: its number, or nothing when it is destroyed) and its timeline; one with
     commands in flight once they are over, at some later :func:`amdxdna.reaper.reap`."""
     rest = Abandoned(client, handles, syncobj, pending, pdis)

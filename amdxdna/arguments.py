@@ -80,8 +80,9 @@ def path(call: str, name: str, value: Any) -> str:
     if not isinstance(found, str):
         raise wants(call, name, value, "Give a path: a string or a Path")
     if "\0" in found:
-        raise BadArgument(f"{name} is {brief(found)}, which no file can be called", call=call,
-                          remedy="Correct the path")
+        raise BadArgument(
+            f"{name} is {brief(found)}, which no file can be called", call=call, remedy="Correct the path"
+        )
     return found
 
 

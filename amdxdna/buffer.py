@@ -57,11 +57,34 @@ class Buffer(Uncopied):
     at the next allocation or close of any buffer.
     """
 
-    __slots__ = ("__weakref__", "_finalizer", "_host", "_keep", "_memory", "_release", "_viewed", "address",
-                 "clean", "client", "handle", "kind", "nbytes")
+    __slots__ = (
+        "__weakref__",
+        "_finalizer",
+        "_host",
+        "_keep",
+        "_memory",
+        "_release",
+        "_viewed",
+        "address",
+        "clean",
+        "client",
+        "handle",
+        "kind",
+        "nbytes",
+    )
 
-    def __init__(self, client: Client, handle: int, kind: str, nbytes: int, address: int, memory: memoryview,
-                 host: int, keep: tuple[object, object] | None = None, heap_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        client: Client,
+        handle: int,
+        kind: str,
+        nbytes: int,
+        address: int,
+        memory: memoryview,
+        host: int,
+        keep: tuple[object, object] | None = None,
+        heap_bytes: int = 0,
+    ) -> None:
         """`keep`: of wrapped memory, the caller's object and the BO's own mapping, if there are any."""
         self.client = client
         self.handle = handle
@@ -107,8 +130,9 @@ class Buffer(Uncopied):
         self._alive()
         return self._host
 
-    def view(self, dtype: DTypeLike = "u1", shape: int | Sequence[int] | None = None, *,
-             writable: bool = True) -> NDArray[Any]:
+    def view(
+        self, dtype: DTypeLike = "u1", shape: int | Sequence[int] | None = None, *, writable: bool = True
+    ) -> NDArray[Any]:
         """A numpy array over the buffer's own memory, without a copy.
 
         `shape` None: one dimension, as many whole elements as fit. A writable view clears ``clean``. The
@@ -124,8 +148,9 @@ class Buffer(Uncopied):
         except (TypeError, ValueError, SyntaxError):
             raise wants("view", "dtype", dtype, "Give a numpy type, such as 'f4'") from None
         if not kind.itemsize or kind.hasobject:
-            raise BadArgument(f"dtype is {kind!r}, which has no fixed bytes", call="view",
-                              remedy="Give a type of numbers")
+            raise BadArgument(
+                f"dtype is {kind!r}, which has no fixed bytes", call="view", remedy="Give a type of numbers"
+            )
         if shape is None:
             array = np.frombuffer(memory, kind, self.nbytes // kind.itemsize)
         else:
@@ -134,8 +159,12 @@ class Buffer(Uncopied):
             for extent in dims:
                 count *= extent
             if any(extent < 0 for extent in dims) or count * kind.itemsize > self.nbytes:
-                raise BadArgument(f"an array of shape {dims} and {kind.itemsize}-byte elements does not fit "
-                                  f"{self.nbytes} bytes", call="view", remedy="Correct shape or dtype")
+                raise BadArgument(
+                    f"an array of shape {dims} and {kind.itemsize}-byte elements does not fit "
+                    f"{self.nbytes} bytes",
+                    call="view",
+                    remedy="Correct shape or dtype",
+                )
             array = np.frombuffer(memory, kind, count).reshape(dims)
         if writable:
             self._viewed = True
@@ -156,10 +185,22 @@ class Buffer(Uncopied):
         memory = self._alive()
         offset, size = self._range("sub", offset, nbytes)
         if offset < 0 or size <= 0 or offset + size > self.nbytes:
-            raise BadArgument(f"bytes {offset} to {offset + size} are not inside {self.nbytes}", call="sub",
-                              remedy="Correct offset and size")
-        part = Buffer(self.client, self.client.retain(self.handle), self.kind, size, self.address + offset,
-                      memory[offset:offset + size], self._host + offset, self._keep, heap_bytes=0)
+            raise BadArgument(
+                f"bytes {offset} to {offset + size} are not inside {self.nbytes}",
+                call="sub",
+                remedy="Correct offset and size",
+            )
+        part = Buffer(
+            self.client,
+            self.client.retain(self.handle),
+            self.kind,
+            size,
+            self.address + offset,
+            memory[offset : offset + size],
+            self._host + offset,
+            self._keep,
+            heap_bytes=0,
+        )
         part.clean = self.clean
         part._viewed = self._viewed
         return part
@@ -187,8 +228,11 @@ class Buffer(Uncopied):
         else:
             size = self.nbytes
         if offset < 0 or size < 0 or offset + size > self.nbytes:
-            raise BadArgument(f"bytes {offset} to {offset + size} are not inside {self.nbytes}", call="flush",
-                              remedy="Correct offset and size")
+            raise BadArgument(
+                f"bytes {offset} to {offset + size} are not inside {self.nbytes}",
+                call="flush",
+                remedy="Correct offset and size",
+            )
         lib.xdna_flush(self._host + offset, size)
         del memory
         return size
@@ -218,17 +262,20 @@ class Buffer(Uncopied):
         source = content("write", "data", data, "Give bytes or a contiguous array of numbers")
         offset = whole("write", "offset", offset, -_FAR, _FAR)
         if offset < 0 or offset + source.nbytes > self.nbytes:
-            raise BadArgument(f"{source.nbytes} bytes at {offset} do not fit {self.nbytes}", call="write",
-                              remedy="Correct offset and size")
+            raise BadArgument(
+                f"{source.nbytes} bytes at {offset} do not fit {self.nbytes}",
+                call="write",
+                remedy="Correct offset and size",
+            )
         clean, self.clean = self.clean, False
-        memory[offset:offset + source.nbytes] = source
+        memory[offset : offset + source.nbytes] = source
         self._flush(offset, source.nbytes)
         self.clean = clean or source.nbytes == self.nbytes
 
     def read(self, offset: int = 0, nbytes: int | None = None) -> bytes:
         """A copy of a range, as the device left it. Raises BadArgument when the range is not inside."""
         size = self._flush(offset, nbytes)
-        return bytes(self._alive()[offset:offset + size])
+        return bytes(self._alive()[offset : offset + size])
 
     def export_fd(self) -> int:
         """A dma-buf file descriptor for the whole BO, which the caller closes.
@@ -236,11 +283,13 @@ class Buffer(Uncopied):
         Raises Unsupported for DEV and user-pointer buffers.
         """
         self._alive()
-        request = ffi.new("struct drm_prime_handle *",
-                          {"handle": self.handle, "flags": os.O_RDWR | os.O_CLOEXEC, "fd": -1})
+        request = ffi.new(
+            "struct drm_prime_handle *", {"handle": self.handle, "flags": os.O_RDWR | os.O_CLOEXEC, "fd": -1}
+        )
         try:
-            uninterrupted(ioctl.call, self.client.node, "PRIME_HANDLE_TO_FD", request,
-                          detail=f"a {self.kind} buffer")
+            uninterrupted(
+                ioctl.call, self.client.node, "PRIME_HANDLE_TO_FD", request, detail=f"a {self.kind} buffer"
+            )
             return int(request.fd)
         except BaseException:
             # A signal handler's, when there is a descriptor that the caller does not get to know.
@@ -347,8 +396,11 @@ def _address(client: Client, handle: int, info: Any, host: int) -> int:
     if not reported and client.host_addresses:
         return host
     if not reported:
-        raise Unsupported("the driver tells no device address of a mapped buffer", call="GET_BO_INFO",
-                          remedy="Use another version of the amdxdna driver")
+        raise Unsupported(
+            "the driver tells no device address of a mapped buffer",
+            call="GET_BO_INFO",
+            remedy="Use another version of the amdxdna driver",
+        )
     return reported
 
 
@@ -357,8 +409,9 @@ def allocate(client: Client, nbytes: int, kind: str = "share", flush: bool = Tru
     """A new buffer; :meth:`amdxdna.device.Device.alloc` documents it."""
     client.check_open()
     if not isinstance(kind, str) or kind not in KINDS:
-        raise BadArgument(f"there is no kind {kind!r:.80} of buffer", call="alloc",
-                          remedy=f"Use one of {', '.join(KINDS)}")
+        raise BadArgument(
+            f"there is no kind {kind!r:.80} of buffer", call="alloc", remedy=f"Use one of {', '.join(KINDS)}"
+        )
     nbytes = whole("alloc", "nbytes", nbytes, 1, _MOST)
     reap()
     if kind == "dev":
@@ -428,16 +481,27 @@ def _place_dev(client: Client, nbytes: int) -> Buffer:
         try:
             address = int(_info(client, handle).xdna_addr)
             if not heap.device <= address <= heap.device + heap.size - nbytes:
-                raise Unsupported(f"the driver puts a device buffer at {address:#x}, outside the heap",
-                                  call="GET_BO_INFO", remedy="Use another version of the amdxdna driver")
+                raise Unsupported(
+                    f"the driver puts a device buffer at {address:#x}, outside the heap",
+                    call="GET_BO_INFO",
+                    remedy="Use another version of the amdxdna driver",
+                )
         except BaseException:
             client.release(handle)
             raise
         taken = heap.taken(nbytes)
         client.device_bytes += taken
     start = address - heap.device
-    return Buffer(client, handle, "dev", nbytes, address, heap.memory[start:start + nbytes],
-                  heap.host_address(address), heap_bytes=taken)
+    return Buffer(
+        client,
+        handle,
+        "dev",
+        nbytes,
+        address,
+        heap.memory[start : start + nbytes],
+        heap.host_address(address),
+        heap_bytes=taken,
+    )
 
 
 @section
@@ -452,13 +516,18 @@ def wrap(client: Client, address: int, nbytes: int, keep: Any = None, read_only:
     reap()
     address, nbytes = whole("wrap", "address", address, 0, _FAR), whole("wrap", "nbytes", nbytes, 0, _FAR)
     if not 0 < address < 1 << 56 or not 0 < nbytes < 1 << 47 or address % PAGE or nbytes % PAGE:
-        raise BadArgument(f"{nbytes} bytes at {address:#x}: address and size must be multiples of {PAGE}",
-                          call="wrap", remedy="Align the memory, or copy it into an ordinary buffer")
+        raise BadArgument(
+            f"{nbytes} bytes at {address:#x}: address and size must be multiples of {PAGE}",
+            call="wrap",
+            remedy="Align the memory, or copy it into an ordinary buffer",
+        )
     table = ffi.new("struct amdxdna_drm_va_tbl *", {"dmabuf_fd": -1, "num_entries": 1, "va_entries": 1})
     table.va_entries[0].vaddr = address
     table.va_entries[0].len = nbytes
-    request = ffi.new("struct amdxdna_drm_create_bo *", {
-        "vaddr": ioctl.address_of(table), "size": nbytes, "type": lib.AMDXDNA_BO_SHARE})
+    request = ffi.new(
+        "struct amdxdna_drm_create_bo *",
+        {"vaddr": ioctl.address_of(table), "size": nbytes, "type": lib.AMDXDNA_BO_SHARE},
+    )
     kind = "userptr"
     if read_only and client.profile.user_pointers in ("none", "rw"):
         kind += " read-only"
@@ -475,8 +544,16 @@ def wrap(client: Client, address: int, nbytes: int, keep: Any = None, read_only:
         raise
     own = ffi.cast("char *", address) if keep is None else keep
     memory = memoryview(ffi.buffer(own, nbytes))
-    buffer = Buffer(client, handle, "share", nbytes, device, memory.toreadonly() if read_only else memory,
-                    address, (keep, pointer))
+    buffer = Buffer(
+        client,
+        handle,
+        "share",
+        nbytes,
+        device,
+        memory.toreadonly() if read_only else memory,
+        address,
+        (keep, pointer),
+    )
     buffer.to_device()
     return buffer
 
@@ -489,8 +566,11 @@ def import_fd(client: Client, fd: int, nbytes: int | None) -> Buffer:
     fd = whole("import", "fd", fd, -_FAR, _FAR)
     nbytes = None if nbytes is None else whole("import", "nbytes", nbytes, -_FAR, _FAR)
     if not 0 <= fd < 1 << 31 or (nbytes is not None and not 0 < nbytes < 1 << 47):
-        raise BadArgument(f"{'all' if nbytes is None else nbytes} bytes of descriptor {fd}", call="import",
-                          remedy="Pass the descriptor an exporter gave, and at least 1 byte")
+        raise BadArgument(
+            f"{'all' if nbytes is None else nbytes} bytes of descriptor {fd}",
+            call="import",
+            remedy="Pass the descriptor an exporter gave, and at least 1 byte",
+        )
     request = ffi.new("struct drm_prime_handle *", {"fd": fd})
     handle = _handle(client, "PRIME_FD_TO_HANDLE", request, detail=f"descriptor {fd}")
     try:

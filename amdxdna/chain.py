@@ -24,8 +24,12 @@ def _listed(calls: object) -> Sequence[Any]:
 
 def _checked(index: int, call: Any) -> tuple[Kernel, tuple[Buffer, ...]]:
     """A member of a chain; its buffers are checked with those of any start."""
-    if not isinstance(call, Sequence) or len(call) != 2 or not isinstance(call[0], Kernel) \
-            or not isinstance(call[1], Sequence):
+    if (
+        not isinstance(call, Sequence)
+        or len(call) != 2
+        or not isinstance(call[0], Kernel)
+        or not isinstance(call[1], Sequence)
+    ):
         raise wants("chain", f"calls[{index}]", call, _CALLS)
     return call[0], tuple(call[1])
 
@@ -49,8 +53,11 @@ def start_chain(calls: Sequence[Call], flush: bool = True) -> Run:
         raise BadArgument("a chain without runs", call="chain", remedy="Give at least one")
     shared = calls[0][0].shared
     if any(kernel.shared is not shared for kernel, _ in calls):
-        raise BadArgument("the kernels of a chain belong to several xclbins", call="chain",
-                          remedy="Make one chain for each xclbin")
+        raise BadArgument(
+            "the kernels of a chain belong to several xclbins",
+            call="chain",
+            remedy="Make one chain for each xclbin",
+        )
     handles: set[int] = set()
     addresses = []
     words = 0
@@ -61,8 +68,11 @@ def start_chain(calls: Sequence[Call], flush: bool = True) -> Run:
         words = max(words, packet.START_CU_WORDS[len(of_call)])
     limit = packet.chain_limit(words)
     if len(calls) > limit:
-        raise BadArgument(f"a chain of {len(calls)} runs; {limit} with this many buffers fit", call="chain",
-                          remedy="Split the chain")
+        raise BadArgument(
+            f"a chain of {len(calls)} runs; {limit} with this many buffers fit",
+            call="chain",
+            remedy="Split the chain",
+        )
     attempts = 0
     with shared.lock:
         while True:
@@ -75,7 +85,7 @@ def start_chain(calls: Sequence[Call], flush: bool = True) -> Run:
             command = context.take()
             command.members = tuple(members)
             packed = packet.chain([member.buffer.handle for member in members], words)
-            command.packet[:len(packed)] = packed
+            command.packet[: len(packed)] = packed
             if not all(buffer.handle for _, buffers in calls for buffer in buffers):
                 raise closed("buffer")  # meanwhile: its number may be another's by now
             try:

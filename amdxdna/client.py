@@ -83,8 +83,11 @@ class Client(Uncopied):
         try:
             self.version = read_version(node)
             if self.version.name not in DRIVER_NAMES:
-                raise NoDevice(f"{node.path} belongs to the driver {self.version.name!r}, not to amdxdna",
-                               call="open", remedy="Give the path of an amdxdna node, or an index")
+                raise NoDevice(
+                    f"{node.path} belongs to the driver {self.version.name!r}, not to amdxdna",
+                    call="open",
+                    remedy="Give the path of an amdxdna node, or an index",
+                )
         except BaseException:
             node.close()
             raise
@@ -109,8 +112,11 @@ class Client(Uncopied):
         if self.closed:
             raise closed("device")
         if self.pid != os.getpid():
-            raise Closed("this device was opened by the parent process", call="device",
-                         remedy="Open the device in the process that uses it, after the fork")
+            raise Closed(
+                "this device was opened by the parent process",
+                call="device",
+                remedy="Open the device in the process that uses it, after the fork",
+            )
 
     @property
     def heap(self) -> Heap:
@@ -165,8 +171,12 @@ class Client(Uncopied):
         only the garbage collector finds, and an idle context with its PDIs.
         """
         pools = list(self.pools)
-        return (reap_some() or any(pool.shed_pdis(nbytes) for pool in pools) or collect(PATIENCE)
-                or any(pool.shed_context() for pool in pools))
+        return (
+            reap_some()
+            or any(pool.shed_pdis(nbytes) for pool in pools)
+            or collect(PATIENCE)
+            or any(pool.shed_context() for pool in pools)
+        )
 
     @section
     def close(self) -> None:
@@ -205,8 +215,11 @@ def _wait_seconds() -> float:
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:
-        raise BadArgument(f"{WAIT}={text} is no number of seconds", call="open",
-                          remedy="Give seconds, or 0 to wait without a limit")
+        raise BadArgument(
+            f"{WAIT}={text} is no number of seconds",
+            call="open",
+            remedy="Give seconds, or 0 to wait without a limit",
+        )
     return seconds
 
 

@@ -42,15 +42,26 @@ class ControlKernel(Uncopied):
         self.code = elf.code(name)
         if (elf.columns is None) != (cu is not None):
             raise BadArgument(
-                f"{elf.path} goes with a kernel of an xclbin" if elf.columns is None else
-                f"{elf.path} brings its own PDIs and goes with no xclbin", call="elf",
-                remedy="Make the context from " + ("that xclbin" if elf.columns is None else "the file"))
+                f"{elf.path} goes with a kernel of an xclbin"
+                if elf.columns is None
+                else f"{elf.path} brings its own PDIs and goes with no xclbin",
+                call="elf",
+                remedy="Make the context from " + ("that xclbin" if elf.columns is None else "the file"),
+            )
         if elf.columns is not None and not elf.has_pdis:
             # It would go out as a packet that names a compute unit, of which such a context has none.
-            raise BadArgument(f"{elf.path} has no PDI, and without an xclbin there is no other", call="elf",
-                              remedy="Make it with the PDIs that its kernels load")
-        self.opcode = packet.START_NPU_PREEMPT_ELF if elf.has_pdis else \
-            packet.START_NPU_PREEMPT if elf.preemptible else packet.START_NPU
+            raise BadArgument(
+                f"{elf.path} has no PDI, and without an xclbin there is no other",
+                call="elf",
+                remedy="Make it with the PDIs that its kernels load",
+            )
+        self.opcode = (
+            packet.START_NPU_PREEMPT_ELF
+            if elf.has_pdis
+            else packet.START_NPU_PREEMPT
+            if elf.preemptible
+            else packet.START_NPU
+        )
         if self.opcode != packet.START_NPU:
             context.client.need(_PREEMPTION)
         self.context = context
@@ -76,7 +87,8 @@ class ControlCode(Uncopied):
         self._parts = {
             # Control packets are read by the array's DMA, which reaches no device heap.
             part: allocate(client, len(data), "share" if part == PACKETS else "dev", flush=False)
-            for part, data in code.parts.items()}
+            for part, data in code.parts.items()
+        }
         self._memory = {part: buffer.memory() for part, buffer in self._parts.items()}
         for part, data in code.parts.items():
             self._memory[part][:] = data
@@ -91,15 +103,22 @@ class ControlCode(Uncopied):
             self.scratchpad = allocate(client, kernel.elf.scratchpad, "dev", flush=False)
             self.scratchpad.write(bytes(kernel.elf.scratchpad))
         self._preemption = kernel.context.preemption_scratch() if SAVE in code.parts else None
-        self.buffers = (*self._parts.values(), *self._further.values(), *kernel.pdis.values(),
-                        *(each for each in (self.scratchpad, self._preemption) if each is not None))
+        self.buffers = (
+            *self._parts.values(),
+            *self._further.values(),
+            *kernel.pdis.values(),
+            *(each for each in (self.scratchpad, self._preemption) if each is not None),
+        )
         self._settle()
 
     def _settle(self) -> None:
         """Writes the addresses that do not change."""
-        for symbol, buffer in (*self._kernel.pdis.items(), *self._further.items(),
-                               (CONTROL_SCRATCHPAD, self.scratchpad),
-                               (CONTROL_PACKETS, self._parts.get(PACKETS))):
+        for symbol, buffer in (
+            *self._kernel.pdis.items(),
+            *self._further.items(),
+            (CONTROL_SCRATCHPAD, self.scratchpad),
+            (CONTROL_PACKETS, self._parts.get(PACKETS)),
+        ):
             if buffer is not None:
                 self._write(TEXT, symbol, None, buffer.address)
         if self._preemption is not None:
@@ -113,7 +132,7 @@ class ControlCode(Uncopied):
         memory = self._memory[part]
         for place in places:
             data = place.value(value)
-            memory[place.at:place.at + len(data)] = data
+            memory[place.at : place.at + len(data)] = data
             if not self._fresh:
                 self._changed.append((self._parts[part], place.at, len(data)))
 

@@ -41,8 +41,15 @@ class QoS:
             whole("QoS", name, value, 0, (1 << 32) - 1)
 
 
-def create(client: Client, columns: int, rows: int, own: Callable[[Any], None], qos: QoS | None = None,
-           ops_per_cycle: int = DEFAULT_OPS_PER_CYCLE, patient: bool = True) -> None:
+def create(
+    client: Client,
+    columns: int,
+    rows: int,
+    own: Callable[[Any], None],
+    qos: QoS | None = None,
+    ops_per_cycle: int = DEFAULT_OPS_PER_CYCLE,
+    patient: bool = True,
+) -> None:
     """CREATE_HWCTX. What it made goes to `own`, as the call's struct, also when a signal handler raises; then
     perhaps twice, until the struct's handle is 0.
 
@@ -50,10 +57,14 @@ def create(client: Client, columns: int, rows: int, own: Callable[[Any], None], 
     is relieved. Raises NoFreeContext or ContextRefused for a refusal of the firmware's, OutOfHeap.
     """
     q = qos or QoS()
-    wanted = ffi.new("struct amdxdna_qos_info *", (q.gops, q.fps, q.dma_bandwidth, q.latency,
-                                                   q.frame_exec_time, q.priority))
-    request = ffi.new("struct amdxdna_drm_create_hwctx *", {
-        "qos_p": ioctl.address_of(wanted), "num_tiles": columns * rows, "max_opc": ops_per_cycle})
+    wanted = ffi.new(
+        "struct amdxdna_qos_info *",
+        (q.gops, q.fps, q.dma_bandwidth, q.latency, q.frame_exec_time, q.priority),
+    )
+    request = ffi.new(
+        "struct amdxdna_drm_create_hwctx *",
+        {"qos_p": ioctl.address_of(wanted), "num_tiles": columns * rows, "max_opc": ops_per_cycle},
+    )
     try:
         _ask(client, request, columns, patient)
         own(request)
@@ -121,21 +132,33 @@ def refused(client: Client, code: int = errno.EINVAL) -> NoFreeContext | Context
     here = os.getpid()
     ours = dict(holders).get(here, 0) or held()  # in a container the driver's process ids are the host's
     others = [f"process {pid}: {count}" for pid, count in holders if pid != here]
-    who = ", ".join([*([f"this process holds {ours}"] if ours else []), *others]) \
+    who = (
+        ", ".join([*([f"this process holds {ours}"] if ours else []), *others])
         or "their holders are not reported"
+    )
     of = f"{taken} of {limit}" if limit is not None else f"{taken}"
     full = code == errno.ENOENT or (limit is not None and taken >= limit)
     if full or (taken if limit is None else ours):
-        cause = f"all {max(taken, limit or 0)} hardware contexts of the device are taken" if full else \
-            f"the firmware gives no further hardware context; {of} are taken, which may be all it has"
+        cause = (
+            f"all {max(taken, limit or 0)} hardware contexts of the device are taken"
+            if full
+            else f"the firmware gives no further hardware context; {of} are taken, which may be all it has"
+        )
         return NoFreeContext(
-            f"{cause} ({who})", call="CREATE_HWCTX", errno=code, holders=holders, certain=full,
-            remedy=_whose(ours, taken))
+            f"{cause} ({who})",
+            call="CREATE_HWCTX",
+            errno=code,
+            holders=holders,
+            certain=full,
+            remedy=_whose(ours, taken),
+        )
     return ContextRefused(
-        f"the firmware refused the context though contexts are free ({of} are taken)", call="CREATE_HWCTX",
+        f"the firmware refused the context though contexts are free ({of} are taken)",
+        call="CREATE_HWCTX",
         errno=code,
         remedy="Look at `dmesg | grep amdxdna` for the firmware's status; 0x4000003 means a parameter it "
-               "does not accept")
+        "does not accept",
+    )
 
 
 def _no_partition(client: Client, columns: int) -> NoFreeContext | None:
@@ -152,17 +175,25 @@ def _no_partition(client: Client, columns: int) -> NoFreeContext | None:
     count = Counter(c.pid for c in found if c.num_col != columns)
     if not count:
         return None
-    who = ", ".join(f"this process holds {n}" if pid == os.getpid() else f"process {pid}: {n}"
-                    for pid, n in sorted(count.items()))
+    who = ", ".join(
+        f"this process holds {n}" if pid == os.getpid() else f"process {pid}: {n}"
+        for pid, n in sorted(count.items())
+    )
     return NoFreeContext(
         f"no partition of {columns} columns is free; contexts of other widths are in the way ({who})",
-        call="CREATE_HWCTX", errno=errno.ENODEV, holders=tuple(sorted(count.items())), columns=columns,
-        remedy=_whose(count[os.getpid()], sum(count.values())))
+        call="CREATE_HWCTX",
+        errno=errno.ENODEV,
+        holders=tuple(sorted(count.items())),
+        columns=columns,
+        remedy=_whose(count[os.getpid()], sum(count.values())),
+    )
 
 
 def _whose(ours: int, taken: int) -> str:
     """What to do about contexts of which this process has `ours`."""
-    own = "Close contexts, kernels, models or devices that this process no longer needs; a program can " \
+    own = (
+        "Close contexts, kernels, models or devices that this process no longer needs; a program can "
         "share contexts through Device.pool"
+    )
     other = "Close other programs that use the NPU, or wait for them to end"
     return own if ours >= taken else f"{own}. {other}" if ours else other

@@ -61,8 +61,13 @@ class Device(Uncopied):
         self._finalizer = Finalizer(self, partial(_dropped, client))
 
     @classmethod
-    def open(cls, spec: str | int | os.PathLike[str] | Node | None = "auto", *, sys: str | Path = "/sys",
-             dev: str | Path = "/dev") -> Device:
+    def open(
+        cls,
+        spec: str | int | os.PathLike[str] | Node | None = "auto",
+        *,
+        sys: str | Path = "/sys",
+        dev: str | Path = "/dev",
+    ) -> Device:
         """Opens a device.
 
         `spec`: "auto" or None (the first NPU found through sysfs, else the emulated one), "npu" (the first)
@@ -77,8 +82,12 @@ class Device(Uncopied):
             spec = path("open", "spec", spec)
         if spec is not None and not isinstance(spec, (str, int)):
             if not callable(getattr(spec, "ioctl", None)):
-                raise wants("open", "spec", spec,
-                            'Give "auto", "npu", "emu", an index, the path of an accel node or a Node')
+                raise wants(
+                    "open",
+                    "spec",
+                    spec,
+                    'Give "auto", "npu", "emu", an index, the path of an accel node or a Node',
+                )
             return uninterrupted(lambda: cls(Client(spec)))
         reap()
         where = resolve(spec, sys, dev)
@@ -203,14 +212,19 @@ class Device(Uncopied):
             if "O" in memoryview(source).format:
                 raise TypeError("it holds references of Python's")
         except (TypeError, ValueError, BufferError) as error:
-            raise BadType(f"source is {source!r:.60}, and this memory cannot be used: {error}", call="wrap",
-                          remedy="Pass a contiguous array or mmap") from None
+            raise BadType(
+                f"source is {source!r:.60}, and this memory cannot be used: {error}",
+                call="wrap",
+                remedy="Pass a contiguous array or mmap",
+            ) from None
         size = len(inside) if nbytes is None else whole("wrap", "nbytes", nbytes, -(1 << 63))
         if not 0 < size <= len(inside):
-            raise BadArgument(f"{size} bytes of an object of {len(inside)}", call="wrap",
-                              remedy="Correct nbytes")
-        return wrap(self.client, int(ffi.cast("uintptr_t", inside)), size, inside,
-                    memoryview(source).readonly)
+            raise BadArgument(
+                f"{size} bytes of an object of {len(inside)}", call="wrap", remedy="Correct nbytes"
+            )
+        return wrap(
+            self.client, int(ffi.cast("uintptr_t", inside)), size, inside, memoryview(source).readonly
+        )
 
     def import_fd(self, fd: int, nbytes: int | None = None) -> Buffer:
         """A buffer over a dma-buf from :meth:`Buffer.export_fd` or another driver; `nbytes` None: all of it.
@@ -219,8 +233,14 @@ class Device(Uncopied):
         """
         return import_fd(self.client, fd, nbytes)
 
-    def context(self, xclbin: Xclbin | None, qos: QoS | None = None, *, columns: int = 0,
-                cus: Sequence[Cu] | None = None) -> HwContext:
+    def context(
+        self,
+        xclbin: Xclbin | None,
+        qos: QoS | None = None,
+        *,
+        columns: int = 0,
+        cus: Sequence[Cu] | None = None,
+    ) -> HwContext:
         """A hardware context of its own, outside the pool. The caller closes it.
 
         Without an xclbin it has no compute units and is `columns` wide. `cus` gives the xclbin's units in

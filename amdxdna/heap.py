@@ -130,9 +130,15 @@ class Heap(Uncopied):
         return OutOfHeap(
             f"the device heap cannot take {nbytes} bytes more: {used} of {self.size} bytes are in use "
             f"(each buffer takes whole {GRANULE >> 10} KiB, and a context some of its own), {self.limit} is "
-            "the most it can have", call="CREATE_BO DEV", errno=code,
+            "the most it can have",
+            call="CREATE_BO DEV",
+            errno=code,
             remedy="Close kernels and device buffers that are no longer needed",
-            requested=nbytes, used=used, size=self.size, limit=self.limit)
+            requested=nbytes,
+            used=used,
+            size=self.size,
+            limit=self.limit,
+        )
 
     @staticmethod
     def taken(nbytes: int) -> int:

@@ -72,9 +72,16 @@ class HwContext(Uncopied):
     """
 
     @section
-    def __init__(self, client: Client, xclbin: Xclbin | None, qos: QoS | None = None,
-                 pdis: Sequence[Buffer] | None = None, patient: bool = True, columns: int = 0,
-                 cus: Sequence[Cu] | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        xclbin: Xclbin | None,
+        qos: QoS | None = None,
+        pdis: Sequence[Buffer] | None = None,
+        patient: bool = True,
+        columns: int = 0,
+        cus: Sequence[Cu] | None = None,
+    ) -> None:
         """`pdis`: in place of own ones. `patient`: when the device is full, looks for garbage first. `cus`:
         the xclbin's in another order."""
         if xclbin is not None:
@@ -118,11 +125,17 @@ class HwContext(Uncopied):
             columns, what = xclbin.partition.column_width, xclbin.path
             self.cus = xclbin.cus if cus is None else tuple(cus)
         if not 0 < columns <= array.cols:
-            raise BadArgument(f"{what} needs {columns} columns, the device has {array.cols}",
-                              call="CREATE_HWCTX", remedy="Use a file compiled for this device")
+            raise BadArgument(
+                f"{what} needs {columns} columns, the device has {array.cols}",
+                call="CREATE_HWCTX",
+                remedy="Use a file compiled for this device",
+            )
         if len(self.cus) > packet.MAX_CUS:
-            raise BadArgument(f"{what} has {len(self.cus)} compute units; a context takes "
-                              f"{packet.MAX_CUS}", call="CONFIG_HWCTX", remedy="Split the xclbin")
+            raise BadArgument(
+                f"{what} has {len(self.cus)} compute units; a context takes {packet.MAX_CUS}",
+                call="CONFIG_HWCTX",
+                remedy="Split the xclbin",
+            )
         self.columns = columns
         _ = client.heap  # the driver refuses a context before there is one
         self._pdis = tuple(pdis or ()) if pdis is not None or xclbin is None else load_pdis(client, xclbin)
@@ -166,16 +179,23 @@ class HwContext(Uncopied):
 
     def _configure(self) -> None:
         cus = self.cus
-        size = ffi.sizeof("struct amdxdna_hwctx_param_config_cu") \
-            + len(cus) * ffi.sizeof("struct amdxdna_cu_config")
+        size = ffi.sizeof("struct amdxdna_hwctx_param_config_cu") + len(cus) * ffi.sizeof(
+            "struct amdxdna_cu_config"
+        )
         config = ffi.new("struct amdxdna_hwctx_param_config_cu *", {"cu_configs": len(cus)})
         config.num_cus = len(cus)
         for place, cu in zip(config.cu_configs, cus, strict=True):
             place.cu_bo = self._pdis[cu.pdi].handle
             place.cu_func = cu.function
-        request = ffi.new("struct amdxdna_drm_config_hwctx *", {
-            "handle": self.handle, "param_type": lib.DRM_AMDXDNA_HWCTX_CONFIG_CU,
-            "param_val": ioctl.address_of(config), "param_val_size": size})
+        request = ffi.new(
+            "struct amdxdna_drm_config_hwctx *",
+            {
+                "handle": self.handle,
+                "param_type": lib.DRM_AMDXDNA_HWCTX_CONFIG_CU,
+                "param_val": ioctl.address_of(config),
+                "param_val_size": size,
+            },
+        )
         ioctl.call(self.client.node, "CONFIG_HWCTX", request, detail=f"{len(cus)} compute units")
 
     def preemption_scratch(self) -> Buffer:
@@ -267,10 +287,11 @@ class HwContext(Uncopied):
             raise wants("EXEC_CMD", "words", words, "Give the packet's bytes")
         buffers = _buffers("EXEC_CMD", "buffers", buffers, Buffer)
         if len(words) > packet.CMD_BYTES:
-            raise BadArgument(f"a packet of {len(words)} bytes", call="EXEC_CMD",
-                              remedy=f"At most {packet.CMD_BYTES} fit")
+            raise BadArgument(
+                f"a packet of {len(words)} bytes", call="EXEC_CMD", remedy=f"At most {packet.CMD_BYTES} fit"
+            )
         command = self.take()
-        command.packet[:len(words)] = words
+        command.packet[: len(words)] = words
         return self.submit(command, dict.fromkeys(b.handle for b in buffers), tuple(buffers))
 
     def finished(self, command: Command) -> None:
@@ -324,8 +345,11 @@ class HwContext(Uncopied):
         sequence = command.exec.seq
         if sequence == NOT_SUBMITTED:
             return False
-        if not (interruptible(command.over, self.client, sequence, deadline) if deadline
-                else command.over(self.client, sequence, 0)):
+        if not (
+            interruptible(command.over, self.client, sequence, deadline)
+            if deadline
+            else command.over(self.client, sequence, 0)
+        ):
             return False
         with self.lock:
             if command.state is None and command.exec.seq == sequence:
@@ -343,8 +367,9 @@ class HwContext(Uncopied):
 
     def unfinished(self) -> set[tuple[int, int]]:
         """The same of this context alone."""
-        return {(id(command), command.exec.seq) for command in list(self._pending)
-                if not self.settle(command, 0)}
+        return {
+            (id(command), command.exec.seq) for command in list(self._pending) if not self.settle(command, 0)
+        }
 
     def idle(self) -> bool:
         """True when no command is in flight. Does not block."""

@@ -75,8 +75,19 @@ class Kernel(Uncopied):
     that is dropped without close() is given back like a dropped :class:`Buffer`, when its runs are over.
     """
 
-    __slots__ = ("__weakref__", "_address", "_bytes", "_client", "_finalizer", "_handle", "_insts", "_mask",
-                 "name", "ops", "shared")
+    __slots__ = (
+        "__weakref__",
+        "_address",
+        "_bytes",
+        "_client",
+        "_finalizer",
+        "_handle",
+        "_insts",
+        "_mask",
+        "name",
+        "ops",
+        "shared",
+    )
 
     def __init__(self, shared: Shared, insts: Buffer, cu: int, name: str, ops: int) -> None:
         self.shared = shared
@@ -131,8 +142,13 @@ class Kernel(Uncopied):
                     if attempts == LOSSES or not shared.lost():
                         raise
 
-    def run(self, *buffers: Buffer, flush: bool = True, outputs: Sequence[Buffer] = (),
-            timeout: float | None = None) -> Run:
+    def run(
+        self,
+        *buffers: Buffer,
+        flush: bool = True,
+        outputs: Sequence[Buffer] = (),
+        timeout: float | None = None,
+    ) -> Run:
         """Starts a run and waits for it: :meth:`start`, then :meth:`Run.wait`."""
         if type(outputs) is not tuple or outputs:
             _buffers("run", "outputs", outputs, Buffer)
@@ -143,8 +159,11 @@ class Kernel(Uncopied):
     def prepare(self, buffers: Sequence[Buffer], flush: bool) -> tuple[set[int], list[int]]:
         """Checks and flushes `buffers`; returns (BO handles of the run, addresses). Internal."""
         if len(buffers) > packet.MAX_BUFFERS:
-            raise BadArgument(f"{self.name}: {len(buffers)} buffers; {packet.MAX_BUFFERS} fit a packet",
-                              call="start", remedy="Put several into one buffer")
+            raise BadArgument(
+                f"{self.name}: {len(buffers)} buffers; {packet.MAX_BUFFERS} fit a packet",
+                call="start",
+                remedy="Put several into one buffer",
+            )
         if self._insts is None:
             raise closed("kernel")
         client = self._client
@@ -152,8 +171,11 @@ class Kernel(Uncopied):
         addresses = []
         for buffer in buffers:
             if not isinstance(buffer, Buffer):
-                raise BadType(f"{self.name}: a {type(buffer).__name__} is no buffer", call="start",
-                              remedy="Use device.alloc and copy it in, or device.wrap for its own memory")
+                raise BadType(
+                    f"{self.name}: a {type(buffer).__name__} is no buffer",
+                    call="start",
+                    remedy="Use device.alloc and copy it in, or device.wrap for its own memory",
+                )
             handle = buffer.handle
             if buffer.client is not client or not handle:
                 self._refuse(buffer)
@@ -166,14 +188,18 @@ class Kernel(Uncopied):
     def fill(self, command: Command, addresses: Sequence[int]) -> None:
         """Writes the run's packet. Only the driver reads a command buffer, on the CPU: no flush. Internal."""
         count = len(addresses)
-        _STRUCTS[count].pack_into(command.packet, 0, _HEADERS[count], self._mask, _RUN, 0, self._address,
-                                  self._bytes, *addresses)
+        _STRUCTS[count].pack_into(
+            command.packet, 0, _HEADERS[count], self._mask, _RUN, 0, self._address, self._bytes, *addresses
+        )
 
     def _refuse(self, buffer: Buffer) -> None:
         if not buffer.handle:
             raise closed("buffer")
-        raise BadArgument(f"{self.name}: a buffer of another device", call="start",
-                          remedy="Allocate it from the kernel's device, or pass it on as a dma-buf")
+        raise BadArgument(
+            f"{self.name}: a buffer of another device",
+            call="start",
+            remedy="Allocate it from the kernel's device, or pass it on as a dma-buf",
+        )
 
     @section
     def close(self) -> None:

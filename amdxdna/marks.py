@@ -36,8 +36,11 @@ class Marks:
         self._keep: list[Any] = []
         for buffer, offset in places:
             if offset % 2 or not 0 <= offset <= buffer.nbytes - 2:
-                raise BadArgument(f"no word at byte {offset} of {buffer.nbytes}", call="mark",
-                                  remedy="Give an even offset inside the buffer")
+                raise BadArgument(
+                    f"no word at byte {offset} of {buffer.nbytes}",
+                    call="mark",
+                    remedy="Give an even offset inside the buffer",
+                )
             self._keep.append(buffer.view(writable=False))
             found.append(buffer.host_address + offset)
         self._places = ffi.new("uintptr_t[]", found)

@@ -92,8 +92,11 @@ class KernelNode(Uncopied):
 
     def _usable(self) -> int:
         if self._pid != os.getpid():
-            raise Closed("this device was opened by the parent process", call=self.path,
-                         remedy="Open the device in the process that uses it, after the fork")
+            raise Closed(
+                "this device was opened by the parent process",
+                call=self.path,
+                remedy="Open the device in the process that uses it, after the fork",
+            )
         if self._fd < 0:
             raise Closed("the node is closed", call=self.path, remedy="Open the device again")
         return self._fd

@@ -23,8 +23,7 @@ def resolve(spec: str | int | None, sys: str | Path = "/sys", dev: str | Path = 
     if isinstance(spec, str):
         path("open", "spec", spec)
     elif spec is not None and (isinstance(spec, bool) or not isinstance(spec, int)):
-        raise wants("open", "spec", spec,
-                    'Give "auto", "npu", "emu", an index or the path of an accel node')
+        raise wants("open", "spec", spec, 'Give "auto", "npu", "emu", an index or the path of an accel node')
     if spec is None or spec == "auto":
         found = sysfs.find_nodes(sys, dev)
         return found[0].path if found else "emu"
@@ -35,8 +34,12 @@ def resolve(spec: str | int | None, sys: str | Path = "/sys", dev: str | Path = 
         if 0 <= spec < len(found):
             return found[spec].path
         if found:
-            raise NoDevice(f"there is no NPU {spec}; there are {len(found)}, from 0", call="open",
-                           errno=errno.ENOENT, remedy="Give a smaller index")
+            raise NoDevice(
+                f"there is no NPU {spec}; there are {len(found)}, from 0",
+                call="open",
+                errno=errno.ENOENT,
+                remedy="Give a smaller index",
+            )
         cause, remedy = sysfs.why_none(sys)
         raise NoDevice(cause, call="open", errno=errno.ENOENT, remedy=remedy)
     return spec

@@ -86,8 +86,9 @@ def open_appending(path: str | os.PathLike[str]) -> int:
     fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     if os.fstat(fd).st_nlink > 1:
         os.close(fd)
-        raise OSError(errno.EMLINK, "it has further names (hard links), and such files are not appended to",
-                      target)
+        raise OSError(
+            errno.EMLINK, "it has further names (hard links), and such files are not appended to", target
+        )
     return fd
 
 

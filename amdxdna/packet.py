@@ -54,7 +54,8 @@ _COPIED_WORDS = 19
 
 START_CU_STRUCTS = tuple(
     Struct(f"<IIIIQI{count}Q{max(0, 4 * (_COPIED_WORDS - FIXED_WORDS) - 8 * count)}x")
-    for count in range(MAX_BUFFERS + 1))
+    for count in range(MAX_BUFFERS + 1)
+)
 """By number of buffers: header, CU mask, 3, 0, instruction address, instruction bytes, buffer addresses, and
 zeros to the end of what any driver copies."""
 
@@ -104,12 +105,20 @@ def start_cu(cu: int, instructions: int, instruction_bytes: int, buffers: Sequen
     are no 64-bit number, or an instruction size of 0.
     """
     if len(buffers) > MAX_BUFFERS:
-        raise _bad(f"{len(buffers)} buffers; {MAX_BUFFERS} fit the {MAX_ARGUMENT_WORDS} argument words of a "
-                   "packet")
+        raise _bad(
+            f"{len(buffers)} buffers; {MAX_BUFFERS} fit the {MAX_ARGUMENT_WORDS} argument words of a packet"
+        )
     _check(cu, instructions, instruction_bytes, buffers)
-    packed = START_CU_STRUCTS[len(buffers)].pack(START_CU_HEADERS[len(buffers)], 1 << cu, RUN_INSTRUCTIONS, 0,
-                                                 instructions, instruction_bytes, *buffers)
-    return packed[:4 * (2 + START_CU_WORDS[len(buffers)])]
+    packed = START_CU_STRUCTS[len(buffers)].pack(
+        START_CU_HEADERS[len(buffers)],
+        1 << cu,
+        RUN_INSTRUCTIONS,
+        0,
+        instructions,
+        instruction_bytes,
+        *buffers,
+    )
+    return packed[: 4 * (2 + START_CU_WORDS[len(buffers)])]
 
 
 def register_map(cu: int, words: int) -> bytes:
@@ -143,8 +152,9 @@ def start_npu(cu: int, code: Placed, argument: int = RUN_INSTRUCTIONS) -> bytes:
     return _NPU.pack(header(START_NPU, 7, kind=_TYPE_CU), 1 << cu, *code, 0, argument)
 
 
-def start_npu_preempt(cu: int, code: Placed, save: Placed, restore: Placed,
-                      argument: int = RUN_INSTRUCTIONS) -> bytes:
+def start_npu_preempt(
+    cu: int, code: Placed, save: Placed, restore: Placed, argument: int = RUN_INSTRUCTIONS
+) -> bytes:
     """An ERT_START_NPU_PREEMPT packet: :func:`start_npu` with code to save and restore the array's state.
 
     Raises as that does.
@@ -164,8 +174,18 @@ def start_npu_elf(code: Placed, save: Placed, restore: Placed, argument: int = 0
 
 def _preempt(opcode: int, mask: int, code: Placed, save: Placed, restore: Placed, argument: int) -> bytes:
     _check(0, code.address, code.nbytes, (argument,), least=0)
-    return _PREEMPT.pack(header(opcode, 13, kind=_TYPE_CU), mask, code.address, save.address, restore.address,
-                         code.nbytes, save.nbytes, restore.nbytes, 0, argument)
+    return _PREEMPT.pack(
+        header(opcode, 13, kind=_TYPE_CU),
+        mask,
+        code.address,
+        save.address,
+        restore.address,
+        code.nbytes,
+        save.nbytes,
+        restore.nbytes,
+        0,
+        argument,
+    )
 
 
 def chain(handles: Sequence[int], argument_words: int = MAX_ARGUMENT_WORDS) -> bytes:
@@ -178,7 +198,8 @@ def chain(handles: Sequence[int], argument_words: int = MAX_ARGUMENT_WORDS) -> b
     if not 0 < len(handles) <= limit:
         raise _bad(f"a chain of {len(handles)} commands; 1 to {limit} of this size fit")
     return Struct(f"<II5I{len(handles)}Q").pack(
-        header(CMD_CHAIN, _CHAIN_WORDS + 2 * len(handles)), len(handles), 0, UNTOUCHED, 0, 0, 0, *handles)
+        header(CMD_CHAIN, _CHAIN_WORDS + 2 * len(handles)), len(handles), 0, UNTOUCHED, 0, 0, 0, *handles
+    )
 
 
 def chain_limit(argument_words: int) -> int:
@@ -186,8 +207,9 @@ def chain_limit(argument_words: int) -> int:
     return _CHAIN_LIST_BYTES // (_CHAIN_SLOT_BYTES + 4 * argument_words)
 
 
-def _check(cu: int, instructions: int, instruction_bytes: int, buffers: Sequence[int],
-           least: int = 1) -> None:
+def _check(
+    cu: int, instructions: int, instruction_bytes: int, buffers: Sequence[int], least: int = 1
+) -> None:
     if not 0 <= cu < MAX_CUS:
         raise _bad(f"compute unit {cu}; a context has at most {MAX_CUS}")
     if not 0 < instruction_bytes < 1 << 32:
@@ -225,9 +247,11 @@ class Health:
             where = f"the instruction stream stopped at operation {self.txn_op_idx}"
         text = f"{where}, context PC {self.ctx_pc:#010x}"
         if self.fatal_error_type:
-            text += (f"; fatal error type {self.fatal_error_type}, exception "
-                     f"{self.fatal_error_exception_type} at PC {self.fatal_error_exception_pc:#010x}, "
-                     f"firmware module {self.fatal_error_app_module}")
+            text += (
+                f"; fatal error type {self.fatal_error_type}, exception "
+                f"{self.fatal_error_exception_type} at PC {self.fatal_error_exception_pc:#010x}, "
+                f"firmware module {self.fatal_error_app_module}"
+            )
         elif self.version:
             text += "; the firmware reports no fatal error, so the array waits for data or a lock"
         return text

@@ -54,8 +54,9 @@ class PoolStats:
     resident: int
 
     def __str__(self) -> str:
-        return (f"{self.resident} contexts open, {self.loads} loads, {self.swaps} swaps"
-                + (f", {self.recoveries} recoveries" if self.recoveries else ""))
+        return f"{self.resident} contexts open, {self.loads} loads, {self.swaps} swaps" + (
+            f", {self.recoveries} recoveries" if self.recoveries else ""
+        )
 
 
 class SharedContext(Uncopied):
@@ -228,8 +229,11 @@ class ContextPool(Uncopied):
             text("kernel", "name", name, "Give a kernel's name, or None")
         ops = whole("kernel", "ops", ops, 0, _MOST_OPS)
         if not insts or len(insts) % 4:
-            raise BadArgument(f"an instruction stream of {len(insts)} bytes", call="kernel",
-                              remedy="Pass the stream's file contents: whole 32-bit words")
+            raise BadArgument(
+                f"an instruction stream of {len(insts)} bytes",
+                call="kernel",
+                remedy="Pass the stream's file contents: whole 32-bit words",
+            )
         cu = xclbin.cu_index(name)
         buffer = allocate(self._client, len(insts), "dev")
         try:
@@ -284,8 +288,9 @@ class ContextPool(Uncopied):
 
     def shed_context(self) -> bool:
         """Gives up one idle context with its PDIs; false when there is none."""
-        return any(self._give_up(entry, 0.0) and self.shed_pdis(1)
-                   for entry in sorted(self._listed(), key=_last_use))
+        return any(
+            self._give_up(entry, 0.0) and self.shed_pdis(1) for entry in sorted(self._listed(), key=_last_use)
+        )
 
     @section
     def close(self) -> None:
@@ -393,14 +398,17 @@ class ContextPool(Uncopied):
             if not self._evict(entry) and self.resident >= self.max_contexts:
                 raise NoFreeContext(
                     f"this pool may have {self.max_contexts} contexts (max_contexts), and none of them "
-                    f"became idle", call="pool",
-                    remedy="Raise max_contexts, or wait for runs in flight before others start")
+                    f"became idle",
+                    call="pool",
+                    remedy="Raise max_contexts, or wait for runs in flight before others start",
+                )
         tried = False
         while True:
             closings = self._closings
             try:
-                context = HwContext(self._client, entry.xclbin, QoS(gops=entry.gops), entry.pdis,
-                                    patient=False)
+                context = HwContext(
+                    self._client, entry.xclbin, QoS(gops=entry.gops), entry.pdis, patient=False
+                )
                 break
             except NoFreeContext as error:
                 if self._collect_garbage():
@@ -449,8 +457,9 @@ class ContextPool(Uncopied):
         patience = 0.0
         while True:
             others = [e for e in self._listed() if e.context is not None and e is not wanting]
-            others = [e for e in self.eviction.order(others, wanting)
-                      if e.xclbin.partition.column_width != columns]
+            others = [
+                e for e in self.eviction.order(others, wanting) if e.xclbin.partition.column_width != columns
+            ]
             for entry in others:
                 if self._give_up(entry, patience):
                     self._swaps += 1

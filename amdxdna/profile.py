@@ -111,20 +111,33 @@ class DriverProfile:
     def rows(self) -> list[tuple[str, str]]:
         """What to expect, as (what, how it is) for a reader."""
         pointers = {
-            "none": "none: data is copied", "rw": "writable memory only", "ro": "read-only mappings too",
-            "unsafe": "read-only mappings too, but not kept in step with the memory manager"}
+            "none": "none: data is copied",
+            "rw": "writable memory only",
+            "ro": "read-only mappings too",
+            "unsafe": "read-only mappings too, but not kept in step with the memory manager",
+        }
         chains = "a failed one can read as completed; a failure is found all the same"
         return [
             ("driver is", self.name + ("; careful defaults are used" if self.careful else "")),
-            ("hung commands", f"end after {self.tdr_seconds:g} s" if self.tdr_seconds is not None
-             else "may never end by themselves"),
+            (
+                "hung commands",
+                f"end after {self.tdr_seconds:g} s"
+                if self.tdr_seconds is not None
+                else "may never end by themselves",
+            ),
             ("chains", "their state can be trusted" if self.chains_trusted else chains),
-            ("single commands", "their state can be trusted" if self.singles_trusted
-             else "go as chains of one, whose failure shows"),
+            (
+                "single commands",
+                "their state can be trusted"
+                if self.singles_trusted
+                else "go as chains of one, whose failure shows",
+            ),
             ("user pointers", pointers[self.user_pointers]),
             ("device heap", f"up to {self.heap_max // MIB} MiB"),
-            ("child processes", "cost every context, which is made again" if self.loses_contexts
-             else "cost nothing"),
+            (
+                "child processes",
+                "cost every context, which is made again" if self.loses_contexts else "cost nothing",
+            ),
         ]
 
     def as_json(self) -> dict[str, Any]:
@@ -164,23 +177,40 @@ class _Row(NamedTuple):
     exact: bool = True
 
     def fits(self, facts: Facts) -> bool:
-        return (self.in_tree is facts.in_tree and self.major == facts.major
-                and self.minors[0] <= facts.minor <= self.minors[1]
-                and self.kernels[0] <= facts.kernel < self.kernels[1]
-                and (not self.parameter or facts.text(self.parameter) is not None))
+        return (
+            self.in_tree is facts.in_tree
+            and self.major == facts.major
+            and self.minors[0] <= facts.minor <= self.minors[1]
+            and self.kernels[0] <= facts.kernel < self.kernels[1]
+            and (not self.parameter or facts.text(self.parameter) is not None)
+        )
 
 
 CAREFUL: dict[str, Any] = {"heap_max": 512 * MIB}
 """What an unknown driver is taken for: the defaults of :class:`DriverProfile`, but larger heaps are tried."""
 
 _NEW: dict[str, Any] = {
-    "chains_trusted": True, "singles_trusted": True, "user_pointers": "rw", "refused_pointer": "EFAULT",
-    "heap_max": 512 * MIB, "loses_contexts": False, "packet_words": None, "tells_timeouts": True,
-    "names_hung_member": True, "source": "stable 7.2, 7.3; measured on 7.2.12 and 7.3.4"}
+    "chains_trusted": True,
+    "singles_trusted": True,
+    "user_pointers": "rw",
+    "refused_pointer": "EFAULT",
+    "heap_max": 512 * MIB,
+    "loses_contexts": False,
+    "packet_words": None,
+    "tells_timeouts": True,
+    "names_hung_member": True,
+    "source": "stable 7.2, 7.3; measured on 7.2.12 and 7.3.4",
+}
 _OOT: dict[str, Any] = {**_NEW, "refused_pointer": "ENOMEM"}
 _LEGACY: dict[str, Any] = {
-    "chains_trusted": True, "singles_trusted": True, "user_pointers": "rw", "loses_contexts": False,
-    "context_limit": 32, "packet_words": None, "tells_timeouts": True}
+    "chains_trusted": True,
+    "singles_trusted": True,
+    "user_pointers": "rw",
+    "loses_contexts": False,
+    "context_limit": 32,
+    "packet_words": None,
+    "tells_timeouts": True,
+}
 
 DRIVERS: tuple[_Row, ...] = (
     # -- in tree. 0.10 is Linux 7.2's and 7.3's.
@@ -188,53 +218,138 @@ DRIVERS: tuple[_Row, ...] = (
     _Row("Linux's driver", True, 0, _NEW, minors=(10, 10)),
     # 750817a7c41d (February 2026: a failed chain is ERROR) is in 7.0. Whether the heap of 6.19 to 7.1 grows
     # is not known: it is tried.
-    _Row("Linux 7.0's or 7.1's driver", True, 0, {
-        **_NEW, "refused_pointer": "ENOMEM", "names_hung_member": False,
-        "source": "stable 105caae0ee7b; oot 234824b1 (drm-misc-fixes)"},
-        minors=(6, 9), kernels=((7, 0), (1 << 30,))),
+    _Row(
+        "Linux 7.0's or 7.1's driver",
+        True,
+        0,
+        {
+            **_NEW,
+            "refused_pointer": "ENOMEM",
+            "names_hung_member": False,
+            "source": "stable 105caae0ee7b; oot 234824b1 (drm-misc-fixes)",
+        },
+        minors=(6, 9),
+        kernels=((7, 0), (1 << 30,)),
+    ),
     # 6.19 got 750817a7c41d in one of its stable releases; which one is not known.
-    _Row("Linux 6.19's driver", True, 0, {
-        **CAREFUL, "user_pointers": "rw", "source": "stable 6.19; not measured"}, minors=(2, 9)),
+    _Row(
+        "Linux 6.19's driver",
+        True,
+        0,
+        {**CAREFUL, "user_pointers": "rw", "source": "stable 6.19; not measured"},
+        minors=(2, 9),
+    ),
     # 6.18.5, .9 and .12 lack 750817a7c41d, .15 has it. Single commands are no lists there.
-    _Row("Linux 6.18's driver", True, 0, {
-        "chains_trusted": True, "singles_trusted": True, "user_pointers": "rw",
-        "source": "measured on 6.18.15"}, minors=(1, 1), kernels=((6, 18, 15), (6, 19))),
-    _Row("Linux 6.18's driver", True, 0, {
-        "singles_trusted": True, "user_pointers": "rw", "source": "measured on 6.18.5, 6.18.9, 6.18.12"},
-        minors=(1, 1)),
+    _Row(
+        "Linux 6.18's driver",
+        True,
+        0,
+        {
+            "chains_trusted": True,
+            "singles_trusted": True,
+            "user_pointers": "rw",
+            "source": "measured on 6.18.15",
+        },
+        minors=(1, 1),
+        kernels=((6, 18, 15), (6, 19)),
+    ),
+    _Row(
+        "Linux 6.18's driver",
+        True,
+        0,
+        {"singles_trusted": True, "user_pointers": "rw", "source": "measured on 6.18.5, 6.18.9, 6.18.12"},
+        minors=(1, 1),
+    ),
     # User-pointer BOs came with 6.17.
-    _Row("Linux 6.17's driver", True, 0, {
-        "singles_trusted": True, "user_pointers": "rw", "source": "stable 6.17"},
-        minors=(0, 0), kernels=((6, 17), (1 << 30,))),
-    _Row("Linux 6.14's to 6.16's driver", True, 0, {"singles_trusted": True, "source": "stable 6.14"},
-         minors=(0, 0), kernels=((6, 14), (6, 17))),
+    _Row(
+        "Linux 6.17's driver",
+        True,
+        0,
+        {"singles_trusted": True, "user_pointers": "rw", "source": "stable 6.17"},
+        minors=(0, 0),
+        kernels=((6, 17), (1 << 30,)),
+    ),
+    _Row(
+        "Linux 6.14's to 6.16's driver",
+        True,
+        0,
+        {"singles_trusted": True, "source": "stable 6.14"},
+        minors=(0, 0),
+        kernels=((6, 14), (6, 17)),
+    ),
     # -- out of tree. Its minors: 6 from 2026-02-26, 8 03-20, 9 03-24, 10 04-21, 15 05-19, 16 07-28.
     # Read-only user pointers are accepted from 8a2759fe (2026-03-23) on, and registered with the memory
     # manager from ba614d7b (2026-07-22) on. The heap grows from b9d18f04 (2026-04-13) on.
-    _Row("AMD's out-of-tree driver", False, 0, {
-        **_OOT, "user_pointers": "ro", "source": "oot 856409ca, ba614d7b; measured on 2026-08"},
-        minors=(16, 16)),
-    _Row("AMD's out-of-tree driver, newer than this package knows", False, 0, _OOT, minors=(17, 1 << 30),
-         exact=False),
-    _Row("AMD's out-of-tree driver of April to July 2026", False, 0, {
-        **_OOT, "user_pointers": "unsafe", "source": "oot 8a2759fe, b9d18f04"}, minors=(10, 15)),
-    _Row("AMD's out-of-tree driver of March and April 2026", False, 0, {
-        **_OOT, "user_pointers": "unsafe", "heap_max": 64 * MIB, "source": "oot 8a2759fe"}, minors=(8, 9)),
-    _Row("AMD's out-of-tree driver of early 2026", False, 0, {
-        **_OOT, "heap_max": 64 * MIB, "names_hung_member": False, "source": "oot 234824b1"}, minors=(6, 7)),
+    _Row(
+        "AMD's out-of-tree driver",
+        False,
+        0,
+        {**_OOT, "user_pointers": "ro", "source": "oot 856409ca, ba614d7b; measured on 2026-08"},
+        minors=(16, 16),
+    ),
+    _Row(
+        "AMD's out-of-tree driver, newer than this package knows",
+        False,
+        0,
+        _OOT,
+        minors=(17, 1 << 30),
+        exact=False,
+    ),
+    _Row(
+        "AMD's out-of-tree driver of April to July 2026",
+        False,
+        0,
+        {**_OOT, "user_pointers": "unsafe", "source": "oot 8a2759fe, b9d18f04"},
+        minors=(10, 15),
+    ),
+    _Row(
+        "AMD's out-of-tree driver of March and April 2026",
+        False,
+        0,
+        {**_OOT, "user_pointers": "unsafe", "heap_max": 64 * MIB, "source": "oot 8a2759fe"},
+        minors=(8, 9),
+    ),
+    _Row(
+        "AMD's out-of-tree driver of early 2026",
+        False,
+        0,
+        {**_OOT, "heap_max": 64 * MIB, "names_hung_member": False, "source": "oot 234824b1"},
+        minors=(6, 7),
+    ),
     # -- out of tree, legacy: always 1.0, told apart by their parameters. 32 virtual contexts
     # (context_limit tells); children that close the descriptor are ignored (867e2f9f, 2024-09-19).
     # ea527bf9 (2025-06-16): a failed list is ERROR; before, singles too were lists with a raw status.
     # bf6bb553 (2025-11-05) and e54e4691 (2026-02-12): the health report goes into the failing member.
-    _Row("AMD's legacy out-of-tree driver of 2026", False, 1, {
-        **_LEGACY, "user_pointers": "unsafe", "names_hung_member": True,
-        "source": "legacy 856409ca; measured on 2026-08"}, parameter="force_iova"),
-    _Row("AMD's legacy out-of-tree driver of late 2025", False, 1, {
-        **_LEGACY, "source": "legacy be90de6d, d7e832da; measured on 2025-09 and 2025-12"},
-        parameter="fw_log_level"),
-    _Row("AMD's legacy out-of-tree driver, before September 2025", False, 1, {
-        **_LEGACY, "chains_trusted": False, "singles_trusted": False,
-        "source": "legacy before ea527bf9; measured on 2025-06"}),
+    _Row(
+        "AMD's legacy out-of-tree driver of 2026",
+        False,
+        1,
+        {
+            **_LEGACY,
+            "user_pointers": "unsafe",
+            "names_hung_member": True,
+            "source": "legacy 856409ca; measured on 2026-08",
+        },
+        parameter="force_iova",
+    ),
+    _Row(
+        "AMD's legacy out-of-tree driver of late 2025",
+        False,
+        1,
+        {**_LEGACY, "source": "legacy be90de6d, d7e832da; measured on 2025-09 and 2025-12"},
+        parameter="fw_log_level",
+    ),
+    _Row(
+        "AMD's legacy out-of-tree driver, before September 2025",
+        False,
+        1,
+        {
+            **_LEGACY,
+            "chains_trusted": False,
+            "singles_trusted": False,
+            "source": "legacy before ea527bf9; measured on 2025-06",
+        },
+    ),
 )
 """The first row that fits is the driver's."""
 
@@ -254,15 +369,19 @@ def facts_of(node: Node, major: int, minor: int) -> Facts:
     in_tree = None
     if taint is not None:
         in_tree = "O" not in taint and node.text(f"{MODULE}/version") is None
-    return Facts(major, minor, node.text(RELEASE) or "", in_tree,
-                 lambda name: node.text(f"{MODULE}/parameters/{name}"))
+    return Facts(
+        major, minor, node.text(RELEASE) or "", in_tree, lambda name: node.text(f"{MODULE}/parameters/{name}")
+    )
 
 
 def match(facts: Facts) -> DriverProfile:
     """The profile for what a node shows."""
     common: dict[str, Any] = {
-        "in_tree": facts.in_tree, "version": f"{facts.major}.{facts.minor}", "release": facts.release,
-        "tdr_seconds": _tdr(facts)}
+        "in_tree": facts.in_tree,
+        "version": f"{facts.major}.{facts.minor}",
+        "release": facts.release,
+        "tdr_seconds": _tdr(facts),
+    }
     for row in DRIVERS:
         if row.fits(facts):
             values = {"name": row.name, "careful": not row.exact, **row.values, **common}

@@ -152,8 +152,18 @@ class Telemetry:
     data: bytes
 
 
-_ERROR_NUMBERS = {3: "saturation", 4: "floating point", 5: "stream", 6: "access", 7: "bus", 8: "instruction",
-                  9: "ECC", 10: "lock", 11: "DMA", 12: "memory parity"}
+_ERROR_NUMBERS = {
+    3: "saturation",
+    4: "floating point",
+    5: "stream",
+    6: "access",
+    7: "bus",
+    8: "instruction",
+    9: "ECC",
+    10: "lock",
+    11: "DMA",
+    12: "memory parity",
+}
 _ERROR_MODULES = {3: "core", 4: "memory tile", 5: "shim", 6: "NoC", 7: "PL"}
 
 
@@ -225,9 +235,14 @@ class DeviceInfo:
 def _info(client: Open, name: str, buffer: Any, nbytes: int) -> int:
     """GET_INFO `name` (a parameter's name without DRM_AMDXDNA_) into `buffer`; returns the bytes reported."""
     client.check_open()
-    request = ffi.new("struct amdxdna_drm_get_info *", {
-        "param": getattr(lib, f"DRM_AMDXDNA_{name}"), "buffer_size": nbytes,
-        "buffer": ioctl.address_of(buffer)})
+    request = ffi.new(
+        "struct amdxdna_drm_get_info *",
+        {
+            "param": getattr(lib, f"DRM_AMDXDNA_{name}"),
+            "buffer_size": nbytes,
+            "buffer": ioctl.address_of(buffer),
+        },
+    )
     ioctl.call(client.node, "GET_INFO", request, name)
     return int(request.buffer_size)
 
@@ -245,8 +260,10 @@ def _text(field: Any) -> str:
 def metadata(client: Open) -> AieMetadata:
     """QUERY_AIE_METADATA."""
     m = _struct(client, "QUERY_AIE_METADATA", "amdxdna_drm_query_aie_metadata")
-    tiles = [TileInfo(t.row_count, t.row_start, t.dma_channel_count, t.lock_count, t.event_reg_count)
-             for t in (m.core, m.mem, m.shim)]
+    tiles = [
+        TileInfo(t.row_count, t.row_start, t.dma_channel_count, t.lock_count, t.event_reg_count)
+        for t in (m.core, m.mem, m.shim)
+    ]
     return AieMetadata(m.col_size, m.cols, m.rows, (m.version.major, m.version.minor), *tiles)
 
 
@@ -265,8 +282,10 @@ def firmware_version(client: Open) -> FirmwareVersion:
 def clocks(client: Open) -> tuple[Clock, Clock]:
     """QUERY_CLOCK_METADATA: the MP-NPU clock and the H clock."""
     c = _struct(client, "QUERY_CLOCK_METADATA", "amdxdna_drm_query_clock_metadata")
-    return (Clock(_text(c.mp_npu_clock.name), c.mp_npu_clock.freq_mhz),
-            Clock(_text(c.h_clock.name), c.h_clock.freq_mhz))
+    return (
+        Clock(_text(c.mp_npu_clock.name), c.mp_npu_clock.freq_mhz),
+        Clock(_text(c.h_clock.name), c.h_clock.freq_mhz),
+    )
 
 
 def sensors(client: Open) -> tuple[Sensor, ...]:
@@ -280,8 +299,20 @@ def sensors(client: Open) -> tuple[Sensor, ...]:
             _struct(client, "QUERY_AIE_VERSION", "amdxdna_drm_query_aie_version")  # DeviceLost if it is
         raise
     count = min(filled // ffi.sizeof("struct amdxdna_drm_query_sensor"), len(found))
-    return tuple(Sensor(_text(s.label), s.input, s.max, s.average, s.highest, _text(s.status), _text(s.units),
-                        s.unitm, s.type) for s in found[0:count])
+    return tuple(
+        Sensor(
+            _text(s.label),
+            s.input,
+            s.max,
+            s.average,
+            s.highest,
+            _text(s.status),
+            _text(s.units),
+            s.unitm,
+            s.type,
+        )
+        for s in found[0:count]
+    )
 
 
 def resource_info(client: Open) -> ResourceInfo:
@@ -323,8 +354,11 @@ def power_mode(client: Open) -> PowerMode:
     try:
         return PowerMode(value)
     except ValueError:
-        raise Unsupported(f"the driver reports power mode {value}", call="GET_INFO GET_POWER_MODE",
-                          remedy="Use a newer version of this package") from None
+        raise Unsupported(
+            f"the driver reports power mode {value}",
+            call="GET_INFO GET_POWER_MODE",
+            remedy="Use a newer version of this package",
+        ) from None
 
 
 def set_power_mode(client: Open, mode: PowerMode | int) -> None:
@@ -333,12 +367,20 @@ def set_power_mode(client: Open, mode: PowerMode | int) -> None:
     try:
         wanted = PowerMode(mode)
     except ValueError:
-        raise BadArgument(f"there is no power mode {mode!r:.80}", call="SET_STATE",
-                          remedy=f"Use one of {', '.join(m.name for m in PowerMode)}") from None
+        raise BadArgument(
+            f"there is no power mode {mode!r:.80}",
+            call="SET_STATE",
+            remedy=f"Use one of {', '.join(m.name for m in PowerMode)}",
+        ) from None
     value = ffi.new("struct amdxdna_drm_set_power_mode *", {"power_mode": wanted})
-    request = ffi.new("struct amdxdna_drm_set_state *", {
-        "param": lib.DRM_AMDXDNA_SET_POWER_MODE, "buffer_size": ffi.sizeof(value[0]),
-        "buffer": ioctl.address_of(value)})
+    request = ffi.new(
+        "struct amdxdna_drm_set_state *",
+        {
+            "param": lib.DRM_AMDXDNA_SET_POWER_MODE,
+            "buffer_size": ffi.sizeof(value[0]),
+            "buffer": ioctl.address_of(value),
+        },
+    )
     ioctl.call(client.node, "SET_STATE", request, detail=f"power mode {wanted.name}")
 
 
@@ -364,17 +406,27 @@ def telemetry(client: Open, kind: int = 0, nbytes: int = _TELEMETRY_BYTES) -> Te
     count = header.map_num_elements
     start = ffi.sizeof("struct amdxdna_drm_query_telemetry_header") + 4 * count
     if start > size:
-        raise Unsupported(f"telemetry of {count} contexts", call="GET_INFO QUERY_TELEMETRY",
-                          remedy="Use a newer version of this package")
-    return Telemetry(header.major, header.minor, header.type, tuple(header.map[i] for i in range(count)),
-                     bytes(ffi.buffer(block)[start:start + nbytes]))
+        raise Unsupported(
+            f"telemetry of {count} contexts",
+            call="GET_INFO QUERY_TELEMETRY",
+            remedy="Use a newer version of this package",
+        )
+    return Telemetry(
+        header.major,
+        header.minor,
+        header.type,
+        tuple(header.map[i] for i in range(count)),
+        bytes(ffi.buffer(block)[start : start + nbytes]),
+    )
 
 
 def _array(client: Open, param: int, element: int, count: int, buffer: Any) -> tuple[int, int]:
     """GET_ARRAY; returns (elements, bytes an element), as the driver filled them."""
     client.check_open()
-    request = ffi.new("struct amdxdna_drm_get_array *", {
-        "param": param, "element_size": element, "num_element": count, "buffer": ioctl.address_of(buffer)})
+    request = ffi.new(
+        "struct amdxdna_drm_get_array *",
+        {"param": param, "element_size": element, "num_element": count, "buffer": ioctl.address_of(buffer)},
+    )
     ioctl.call(client.node, "GET_ARRAY", request)
     return min(int(request.num_element), count), min(int(request.element_size), element)
 
@@ -393,8 +445,15 @@ def contexts(client: Open) -> tuple[ContextInfo, ...]:
 
 
 def _health(entry: Any) -> Health:
-    return Health(1, entry.txn_op_idx, entry.ctx_pc, entry.fatal_error_type, entry.fatal_error_exception_type,
-                  entry.fatal_error_exception_pc, entry.fatal_error_app_module)
+    return Health(
+        1,
+        entry.txn_op_idx,
+        entry.ctx_pc,
+        entry.fatal_error_type,
+        entry.fatal_error_exception_type,
+        entry.fatal_error_exception_pc,
+        entry.fatal_error_app_module,
+    )
 
 
 def _contexts_array(client: Open) -> tuple[ContextInfo, ...]:
@@ -409,12 +468,28 @@ def _contexts_array(client: Open) -> tuple[ContextInfo, ...]:
         ffi.buffer(entry)[:] = bytes(size)
         part = min(stride, size)
         ffi.memmove(entry, block + index * stride, part)
-        found.append(ContextInfo(
-            entry.context_id, entry.pid, entry.start_col, entry.num_col, entry.command_submissions,
-            entry.command_completions, entry.migrations, entry.preemptions, entry.errors, entry.hwctx_id,
-            entry.priority, entry.heap_usage, entry.suspensions,
-            entry.state == lib.AMDXDNA_HWCTX_STATE_ACTIVE, entry.gops, entry.fps, entry.latency,
-            _health(entry) if told and stride >= _HEALTH_END else None))
+        found.append(
+            ContextInfo(
+                entry.context_id,
+                entry.pid,
+                entry.start_col,
+                entry.num_col,
+                entry.command_submissions,
+                entry.command_completions,
+                entry.migrations,
+                entry.preemptions,
+                entry.errors,
+                entry.hwctx_id,
+                entry.priority,
+                entry.heap_usage,
+                entry.suspensions,
+                entry.state == lib.AMDXDNA_HWCTX_STATE_ACTIVE,
+                entry.gops,
+                entry.fps,
+                entry.latency,
+                _health(entry) if told and stride >= _HEALTH_END else None,
+            )
+        )
     return tuple(found)
 
 
@@ -423,9 +498,20 @@ def _contexts_info(client: Open) -> tuple[ContextInfo, ...]:
     _info(client, "QUERY_HW_CONTEXTS", block, ffi.sizeof(block))
     # Drivers disagree on the size they answer with (filled, or left over): count by the process id.
     count = sum(1 for entry in block[0:_CONTEXTS] if entry.pid)
-    return tuple(ContextInfo(e.context_id, e.pid, e.start_col, e.num_col, e.command_submissions,
-                             e.command_completions, e.migrations, e.preemptions, e.errors)
-                 for e in block[0:count])
+    return tuple(
+        ContextInfo(
+            e.context_id,
+            e.pid,
+            e.start_col,
+            e.num_col,
+            e.command_submissions,
+            e.command_completions,
+            e.migrations,
+            e.preemptions,
+            e.errors,
+        )
+        for e in block[0:count]
+    )
 
 
 def last_async_error(client: Open) -> AsyncError | None:
@@ -455,6 +541,16 @@ def everything(client: Open) -> DeviceInfo:
     except XdnaError as error:
         if not isinstance(error, Unsupported) and error.errno not in (errno.EOPNOTSUPP, errno.ENODEV):
             raise
-    return DeviceInfo(client.node.path, client.node.emulated, client.version, metadata(client),
-                      aie_version(client), firmware_version(client), clocks(client), power_mode(client),
-                      resources, readings, contexts(client))
+    return DeviceInfo(
+        client.node.path,
+        client.node.emulated,
+        client.version,
+        metadata(client),
+        aie_version(client),
+        firmware_version(client),
+        clocks(client),
+        power_mode(client),
+        resources,
+        readings,
+        contexts(client),
+    )

@@ -32,8 +32,11 @@ class Restartable(Uncopied):
         instance("EXEC_CMD", "context", context, HwContext, "Give Device.context(...)")
         words = bytes(content("EXEC_CMD", "words", words, "Give the packet's bytes"))
         if len(words) > packet.CMD_BYTES - _BEHIND:
-            raise BadArgument(f"a packet of {len(words)} bytes", call="EXEC_CMD",
-                              remedy=f"At most {packet.CMD_BYTES - _BEHIND} fit")
+            raise BadArgument(
+                f"a packet of {len(words)} bytes",
+                call="EXEC_CMD",
+                remedy=f"At most {packet.CMD_BYTES - _BEHIND} fit",
+            )
         self.context = context
         self.packet = bytearray(words)
         self._run: Run | None = None
@@ -84,8 +87,11 @@ class Restartable(Uncopied):
     def ready(self) -> Command:
         """The command, about to be submitted. Internal."""
         if self.in_flight:
-            raise BadArgument("this command is in flight", call="EXEC_CMD",
-                              remedy="Wait for it before it is started again, or use another one")
+            raise BadArgument(
+                "this command is in flight",
+                call="EXEC_CMD",
+                remedy="Wait for it before it is started again, or use another one",
+            )
         if not self.context.handle:
             raise closed("hardware context")
         if self._command.spent:
@@ -94,7 +100,7 @@ class Restartable(Uncopied):
         # The driver leaves a state in the header, and a report of a time-out over the rest. Old drivers copy
         # more words than the packet has.
         fresh = bytes(self.packet)
-        command.packet[:len(fresh) + _BEHIND] = fresh + bytes(_BEHIND)
+        command.packet[: len(fresh) + _BEHIND] = fresh + bytes(_BEHIND)
         return command
 
 
@@ -117,8 +123,11 @@ def handles_of(context: HwContext, buffers: Sequence[Buffer]) -> list[int]:
         if not handle:
             raise closed("buffer")
         if buffer.client is not context.client:
-            raise BadArgument("a buffer of another device", call="EXEC_CMD",
-                              remedy="Allocate it from the context's device, or pass it on as a dma-buf")
+            raise BadArgument(
+                "a buffer of another device",
+                call="EXEC_CMD",
+                remedy="Allocate it from the context's device, or pass it on as a dma-buf",
+            )
         handles.add(handle)
     return sorted(handles)
 
@@ -140,8 +149,11 @@ class RestartableChain(Uncopied):
             raise BadArgument("a chain without runs", call="chain", remedy="Give at least one")
         context = self.members[0].context
         if any(member.context is not context for member in self.members):
-            raise BadArgument("the commands of a chain belong to several contexts", call="chain",
-                              remedy="Make one chain for each context")
+            raise BadArgument(
+                "the commands of a chain belong to several contexts",
+                call="chain",
+                remedy="Make one chain for each context",
+            )
         self._head = Restartable(context, b"")
 
     @property
@@ -157,11 +169,12 @@ class RestartableChain(Uncopied):
         commands = tuple(member.ready() for member in self.members)
         words = [argument_words(command.words[0]) for command in commands]
         if len({command.words[0] >> 23 & 31 for command in commands}) > 1:
-            raise BadArgument("the commands of a chain have several opcodes", call="chain",
-                              remedy="Make one chain for each")
+            raise BadArgument(
+                "the commands of a chain have several opcodes", call="chain", remedy="Make one chain for each"
+            )
         command = head.ready()
         packed = packet.chain([each.buffer.handle for each in commands], max(words))
-        command.packet[:len(packed)] = packed
+        command.packet[: len(packed)] = packed
         command.members = commands
         head._run = head.context.submit(command, handles, listed)
         return head._run

@@ -34,8 +34,10 @@ NOT_SUBMITTED = (1 << 64) - 1
 _HANDLES = 16
 _NEARLY = 0.9
 _FRESH = "Start again in a fresh context (kernels of Device.pool get one by themselves)"
-_HUNG = (f"{_FRESH}. If it happens every time, xclbin and "
-         "instruction stream do not fit each other or an argument is too small")
+_HUNG = (
+    f"{_FRESH}. If it happens every time, xclbin and "
+    "instruction stream do not fit each other or an argument is too small"
+)
 
 
 class Command(Uncopied):
@@ -44,8 +46,23 @@ class Command(Uncopied):
     Internal to the package: contexts keep a stock of them.
     """
 
-    __slots__ = ("_handles", "_sync", "_waits", "began", "buffer", "exec", "exec_address", "handle_bytes",
-                 "members", "owned", "packet", "run", "spent", "state", "words")
+    __slots__ = (
+        "_handles",
+        "_sync",
+        "_waits",
+        "began",
+        "buffer",
+        "exec",
+        "exec_address",
+        "handle_bytes",
+        "members",
+        "owned",
+        "packet",
+        "run",
+        "spent",
+        "state",
+        "words",
+    )
 
     def __init__(self, client: Client, hwctx: int, syncobj: int) -> None:
         self.buffer = allocate(client, packet.CMD_BYTES, "cmd")
@@ -62,9 +79,16 @@ class Command(Uncopied):
         """The driver may still write to it: it must not be used again."""
         self.began = 0.0
         """When it was submitted (CLOCK_MONOTONIC, seconds), on drivers that do not tell a time-out."""
-        self.exec = ffi.new("struct amdxdna_drm_exec_cmd *", {
-            "hwctx": hwctx, "type": lib.AMDXDNA_CMD_SUBMIT_EXEC_BUF, "cmd_handles": self.buffer.handle,
-            "cmd_count": 1, "seq": NOT_SUBMITTED})
+        self.exec = ffi.new(
+            "struct amdxdna_drm_exec_cmd *",
+            {
+                "hwctx": hwctx,
+                "type": lib.AMDXDNA_CMD_SUBMIT_EXEC_BUF,
+                "cmd_handles": self.buffer.handle,
+                "cmd_count": 1,
+                "seq": NOT_SUBMITTED,
+            },
+        )
         self.exec_address = ioctl.address_of(self.exec)
         self._sync = ffi.new("uint32_t *", syncobj)
         # A stock of wait structs: several threads may wait, each with its own deadline.
@@ -73,9 +97,15 @@ class Command(Uncopied):
 
     def _new_wait(self) -> tuple[Any, Any, int]:
         point = ffi.new("uint64_t *")
-        wait = ffi.new("struct drm_syncobj_timeline_wait *", {
-            "handles": ioctl.address_of(self._sync), "count_handles": 1, "points": ioctl.address_of(point),
-            "flags": lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT})
+        wait = ffi.new(
+            "struct drm_syncobj_timeline_wait *",
+            {
+                "handles": ioctl.address_of(self._sync),
+                "count_handles": 1,
+                "points": ioctl.address_of(point),
+                "flags": lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT,
+            },
+        )
         return wait, point, ioctl.address_of(wait)
 
     def room(self, handles: int) -> None:
@@ -144,8 +174,11 @@ class Command(Uncopied):
     def waited_out(self, profile: DriverProfile) -> bool:
         """Whether a driver that does not tell a time-out may have given this command up for one."""
         seconds = profile.tdr_seconds
-        return not profile.tells_timeouts and seconds is not None \
+        return (
+            not profile.tells_timeouts
+            and seconds is not None
             and time.monotonic() - self.began >= _NEARLY * seconds
+        )
 
     def close(self) -> None:
         """Gives the buffer back: only when the driver is done with it."""
@@ -243,8 +276,11 @@ class Run(Uncopied):
                 if not self._over(time.monotonic_ns() + limit if limit else FOREVER):
                     self._wait_on()
             elif not self._over(_deadline(timeout)):
-                raise WaitTimeout(f"the command has not completed within {timeout} s",
-                                  call="SYNCOBJ_TIMELINE_WAIT", remedy="Wait again: it is still running")
+                raise WaitTimeout(
+                    f"the command has not completed within {timeout} s",
+                    call="SYNCOBJ_TIMELINE_WAIT",
+                    remedy="Wait again: it is still running",
+                )
         if self._error is not None:
             # A copy: its traceback holds the caller's frames, which the Run must not keep.
             raise copy(self._error)
@@ -315,42 +351,69 @@ def failure(command: Command, client: Client) -> CommandFailed:
     count = len(command.members)
     where = ""
     if count > 1:
-        where = f" (member {index} of {count} in the chain)" if index is not None \
+        where = (
+            f" (member {index} of {count} in the chain)"
+            if index is not None
             else f" (a chain of {count}; which member is not told)"
+        )
     if state == State.TIMEOUT:
         health = command.report(index)
         return CommandTimeout(
             f"the command made no progress{_for(profile.tdr_seconds)}{where} and the driver reset the "
             f"context: {health if health is not None else 'the driver left no health report'}",
-            call="EXEC_CMD", state=state, index=index, health=health, remedy=_HUNG)
+            call="EXEC_CMD",
+            state=state,
+            index=index,
+            health=health,
+            remedy=_HUNG,
+        )
     if state in (State.NEW, State.ABORT) and command.waited_out(profile):
         return CommandTimeout(
             f"the command{where}, or one before it in its context, made no progress"
             f"{_for(profile.tdr_seconds)} and the driver reset the context, leaving no health report",
-            call="EXEC_CMD", state=state, index=index, remedy=_HUNG)
+            call="EXEC_CMD",
+            state=state,
+            index=index,
+            remedy=_HUNG,
+        )
     if state == State.NEW:
         first = (command.members or (command,))[0].words[0] >> 23 & 31
         old = first in packet.PREEMPTION
         return CommandRejected(
             f"the driver dropped the packet without running it{where}: the context no longer works, or the "
-            "packet is malformed" + (", or the firmware is too old for control code that saves its state or "
-                                     "loads PDIs" if old else ""),
-            call="EXEC_CMD", state=state, index=index,
+            "packet is malformed"
+            + (
+                ", or the firmware is too old for control code that saves its state or loads PDIs"
+                if old
+                else ""
+            ),
+            call="EXEC_CMD",
+            state=state,
+            index=index,
             remedy=f"{_FRESH}; see `dmesg`"
-            + ("; update the firmware (linux-firmware, amdnpu)" if old else ""))
+            + ("; update the firmware (linux-firmware, amdnpu)" if old else ""),
+        )
     if state == State.ABORT:
         return CommandAborted(
-            f"the command was dropped{where}, since its context was reset or destroyed", call="EXEC_CMD",
-            state=state, index=index, remedy="Start it again")
+            f"the command was dropped{where}, since its context was reset or destroyed",
+            call="EXEC_CMD",
+            state=state,
+            index=index,
+            remedy="Start it again",
+        )
     name = state.name if isinstance(state, State) else str(state)
     said = last_said(client.node.text(KERNEL_LOG), _JUST_NOW)
     return CommandFailed(
         f"the firmware refused the command or failed in it{where} (state {name})"
-        + (f"; the driver says: {said}" if said else ""), call="EXEC_CMD", state=state, index=index,
+        + (f"; the driver says: {said}" if said else ""),
+        call="EXEC_CMD",
+        state=state,
+        index=index,
         remedy=f"{_FRESH}, as when the "
-               "firmware has refused the compute units. If it fails every time, check that the instruction "
-               "stream belongs to this xclbin and that the buffers are large enough; the device's last "
-               "asynchronous error may say more")
+        "firmware has refused the compute units. If it fails every time, check that the instruction "
+        "stream belongs to this xclbin and that the buffers are large enough; the device's last "
+        "asynchronous error may say more",
+    )
 
 
 def _for(seconds: float | None) -> str:
@@ -363,7 +426,9 @@ def in_flight(command: Command, client: Client, seconds: float) -> CommandInFlig
     return CommandInFlight(
         f"the command has made no progress for {seconds:g} s{members} and is still in flight: the NPU may "
         f"yet write to its buffers, which must not be used again. {client.profile.name} {client.profile.tdr}",
-        call="SYNCOBJ_TIMELINE_WAIT", state=State.NEW,
+        call="SYNCOBJ_TIMELINE_WAIT",
+        state=State.NEW,
         remedy=f"{_FRESH} with other buffers. If the command "
-               "needs longer, raise the limit: AMDXDNA_WAIT=SECONDS in the environment (in a program: "
-               "Device.wait_seconds)")
+        "needs longer, raise the limit: AMDXDNA_WAIT=SECONDS in the environment (in a program: "
+        "Device.wait_seconds)",
+    )

@@ -38,13 +38,19 @@ class Lock(Protocol):
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
 
+
 # What signal.signal and signal.getsignal call: those wrap numbers in enums, for several times the price.
 _c: Any = importlib.import_module("_signal")
 _get: Callable[[int], Any] = _c.getsignal
 _set: Callable[[int, Any], Any] = _c.signal
 
-_NUMBERS = tuple(sorted(int(number) for number in signal.valid_signals() - {
-    signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}))
+_NUMBERS = tuple(
+    sorted(
+        int(number)
+        for number in signal.valid_signals()
+        - {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
+    )
+)
 """The signals that are put off: every one but KILL and STOP, which have no handlers, and those of a fault:
 the instruction that made it is repeated as soon as Python has noted it, so no handler in Python ends it."""
 

@@ -34,7 +34,7 @@ def _hex(path: Path) -> int:
 
 
 def _number(name: str) -> int:
-    digits = name[len("accel"):]
+    digits = name[len("accel") :]
     return int(digits) if digits.isdecimal() else 1 << 30
 
 
@@ -53,27 +53,43 @@ def find_nodes(sys: str | Path = "/sys", dev: str | Path = "/dev") -> list[Found
         except OSError:
             continue
         if driver == DRIVER:
-            found.append(FoundNode(str(Path(dev) / "accel" / entry.name), pci, _hex(device / "vendor"),
-                                   _hex(device / "device"), _hex(device / "revision")))
+            found.append(
+                FoundNode(
+                    str(Path(dev) / "accel" / entry.name),
+                    pci,
+                    _hex(device / "vendor"),
+                    _hex(device / "device"),
+                    _hex(device / "revision"),
+                )
+            )
     return found
 
 
 def why_none(sys: str | Path = "/sys") -> tuple[str, str]:
     """(cause, remedy) for a machine on which :func:`find_nodes` finds nothing."""
     root = Path(sys)
-    functions = [p for p in _listed(root / "bus" / "pci" / "devices")
-                 if _hex(p / "vendor") == AMD and _hex(p / "device") in NPU_IDS]
+    functions = [
+        p
+        for p in _listed(root / "bus" / "pci" / "devices")
+        if _hex(p / "vendor") == AMD and _hex(p / "device") in NPU_IDS
+    ]
     if not functions:
-        return ("no NPU on the PCI bus: this machine has none, its firmware setup disables it, or a virtual "
-                "machine or container hides it",
-                "Enable the NPU (IPU) in the firmware setup, or use the emulated device: \"emu\"")
+        return (
+            "no NPU on the PCI bus: this machine has none, its firmware setup disables it, or a virtual "
+            "machine or container hides it",
+            'Enable the NPU (IPU) in the firmware setup, or use the emulated device: "emu"',
+        )
     if not (root / "bus" / "pci" / "drivers" / DRIVER).exists():
-        return ("the NPU is there but its driver is not: the amdxdna module is not loaded",
-                "Load it (`modprobe amdxdna`, Linux 6.14 or newer), or use the emulated device: \"emu\"")
+        return (
+            "the NPU is there but its driver is not: the amdxdna module is not loaded",
+            'Load it (`modprobe amdxdna`, Linux 6.14 or newer), or use the emulated device: "emu"',
+        )
     if not any((p / "driver").exists() for p in functions):
-        return ("the amdxdna driver is loaded but did not take the NPU: its start failed",
-                "Look at `dmesg | grep amdxdna`: missing firmware (linux-firmware, amdnpu/), a firmware of "
-                "another protocol, or no IOMMU are the usual causes")
+        return (
+            "the amdxdna driver is loaded but did not take the NPU: its start failed",
+            "Look at `dmesg | grep amdxdna`: missing firmware (linux-firmware, amdnpu/), a firmware of "
+            "another protocol, or no IOMMU are the usual causes",
+        )
     return ("the NPU has a driver but no accel node", "Look at `dmesg | grep amdxdna` and at /dev/accel")
 
 

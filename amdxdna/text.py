@@ -19,8 +19,9 @@ def printable(text: str) -> str:
 def _spelled(c: str) -> str:
     known = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(c)
     code = ord(c)
-    return known or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000
-                     else f"\\U{code:08x}")
+    return known or (
+        f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    )
 
 
 def one_line(text: str) -> str:

@@ -53,9 +53,14 @@ def read_version(node: Node) -> DrmVersion:
         ioctl.call(node, "VERSION", request)
     except XdnaError as error:
         if error.errno in (errno.ENOTTY, errno.EINVAL):
-            raise NoDevice(f"{node.path} is no DRM device", call="open", errno=errno.ENOTTY,
-                           remedy="Give the path of an accel node, such as /dev/accel/accel0") from None
+            raise NoDevice(
+                f"{node.path} is no DRM device",
+                call="open",
+                errno=errno.ENOTTY,
+                remedy="Give the path of an accel node, such as /dev/accel/accel0",
+            ) from None
         raise
     name, _, description = (ffi.string(text).decode("utf-8", "replace") for text in texts)
-    return DrmVersion(request.version_major, request.version_minor, request.version_patchlevel, name,
-                      description)
+    return DrmVersion(
+        request.version_major, request.version_minor, request.version_patchlevel, name, description
+    )

@@ -1,5 +1,7 @@
 """Qwen3.5 (text and images) with its projections on an AMD NPU, driven through the amdxdna ioctls.
 
+In a program:
+
     from qwen35 import Qwen35
 
     with Qwen35.load() as model:

@@ -12,8 +12,16 @@ class _Lib:
     def host_isa(self) -> Any: ...
     def host_set_isa(self, name: Any, /) -> int: ...
     def host_norm_rows(
-        self, d: Any, x: Any, rows: int, adds: Any, add_strides: Any, out: Any, out_stride: int,
-        proj_out: Any, /,
+        self,
+        d: Any,
+        x: Any,
+        rows: int,
+        adds: Any,
+        add_strides: Any,
+        out: Any,
+        out_stride: int,
+        proj_out: Any,
+        /,
     ) -> int: ...
     def host_add_rows(self, x: Any, rows: int, dim: int, add: Any, stride: int, /) -> int: ...
     def host_swiglu_pairs(self, pairs: Any, count: int, out: Any, /) -> None: ...
@@ -27,39 +35,106 @@ class _Lib:
         self, a: Any, lda: int, b: Any, ldb: int, c: Any, ldc: int, m: int, n: int, k: int, /
     ) -> None: ...
     def host_delta_prefill(
-        self, d: Any, y: Any, y_stride: int, gates: Any, rows: int, conv_in: Any, conv_out: Any,
-        state_in: Any, state_out: Any, out: Any, out_stride: int, /,
+        self,
+        d: Any,
+        y: Any,
+        y_stride: int,
+        gates: Any,
+        rows: int,
+        conv_in: Any,
+        conv_out: Any,
+        state_in: Any,
+        state_out: Any,
+        out: Any,
+        out_stride: int,
+        /,
     ) -> int: ...
     def host_delta_step(
-        self, d: Any, y: Any, gates: Any, conv_in: Any, conv_out: Any, state_in: Any, state_out: Any,
-        out: Any, /,
+        self,
+        d: Any,
+        y: Any,
+        gates: Any,
+        conv_in: Any,
+        conv_out: Any,
+        state_in: Any,
+        state_out: Any,
+        out: Any,
+        /,
     ) -> int: ...
     def host_attn_prefill(
-        self, d: Any, y: Any, y_stride: int, rows: int, past: int, cosines: Any, sines: Any, keys: Any,
-        values: Any, out: Any, out_stride: int, /,
+        self,
+        d: Any,
+        y: Any,
+        y_stride: int,
+        rows: int,
+        past: int,
+        cosines: Any,
+        sines: Any,
+        keys: Any,
+        values: Any,
+        out: Any,
+        out_stride: int,
+        /,
     ) -> int: ...
     def host_attn_step(
         self, d: Any, y: Any, past: int, cosines: Any, sines: Any, keys: Any, values: Any, out: Any, /
     ) -> int: ...
     def resize_rows_u8(
-        self, src: Any, lines: int, size_in: int, size_out: int, first: Any, count: Any, weights: Any,
-        taps: int, precision: int, dst: Any, /,
+        self,
+        src: Any,
+        lines: int,
+        size_in: int,
+        size_out: int,
+        first: Any,
+        count: Any,
+        weights: Any,
+        taps: int,
+        precision: int,
+        dst: Any,
+        /,
     ) -> None: ...
     def resize_lines_u8(
-        self, src: Any, width: int, size_out: int, first: Any, count: Any, weights: Any, taps: int,
-        precision: int, dst: Any, /,
+        self,
+        src: Any,
+        width: int,
+        size_out: int,
+        first: Any,
+        count: Any,
+        weights: Any,
+        taps: int,
+        precision: int,
+        dst: Any,
+        /,
     ) -> None: ...
     def host_layer_norm_rows(
         self, d: Any, x: Any, rows: int, adds: Any, add_strides: Any, out: Any, out_stride: int, /
     ) -> int: ...
     def host_activate_rows(
-        self, kind: int, dim: int, rows: int, adds: Any, add_strides: Any, count: int, factors: Any,
-        out: Any, out_stride: int, /,
+        self,
+        kind: int,
+        dim: int,
+        rows: int,
+        adds: Any,
+        add_strides: Any,
+        count: int,
+        factors: Any,
+        out: Any,
+        out_stride: int,
+        /,
     ) -> int: ...
     def host_full_attn_floats(self, d: Any, rows: int, /) -> int: ...
     def host_full_attn_rows(
-        self, d: Any, qkv: Any, qkv_stride: int, rows: int, cosines: Any, sines: Any, scratch: Any, out: Any,
-        out_stride: int, /,
+        self,
+        d: Any,
+        qkv: Any,
+        qkv_stride: int,
+        rows: int,
+        cosines: Any,
+        sines: Any,
+        scratch: Any,
+        out: Any,
+        out_stride: int,
+        /,
     ) -> int: ...
 
 ffi: Any

@@ -445,7 +445,10 @@ class Qwen35(Uncopied):
         counts = [picture.tokens for picture in seen]
         stats.image_tokens = sum(counts)
         prompt = encode(
-            pieces, self.tokenizer, image_tokens=counts, allow_special=allow_special,
+            pieces,
+            self.tokenizer,
+            image_tokens=counts,
+            allow_special=allow_special,
             limit=self.model.max_ctx,
         )
         keys = list(prompt.ids)

@@ -30,6 +30,7 @@ Tools = Sequence[Mapping[str, Any]] | None
 
 __all__ = ["Conversation", "Reply", "ThinkSplitter", "user_message"]
 
+
 def user_message(text: str, images: Any = ()) -> dict[str, Any]:
     """A question in the Hugging Face form, its images (several, or one path or file's bytes) before it."""
     if isinstance(images, (str, bytes, os.PathLike)):
@@ -49,8 +50,13 @@ class _Answer:
     """What of an answer has come so far. It keeps neither reply nor generator, so both go when dropped."""
 
     def __init__(
-        self, run: Generation, splitter: ThinkSplitter, stops: StopStrings, sampler: Sampler | None,
-        tools: Sequence[Mapping[str, Any]], done: Callable[[Reply], None] | None,
+        self,
+        run: Generation,
+        splitter: ThinkSplitter,
+        stops: StopStrings,
+        sampler: Sampler | None,
+        tools: Sequence[Mapping[str, Any]],
+        done: Callable[[Reply], None] | None,
     ) -> None:
         self.text = ""
         self.reasoning = ""
@@ -103,8 +109,10 @@ class _Answer:
             tokens = f"{self.run.period} token{'s' * (self.run.period != 1)}"
             notes.append(f"stopped: the answer repeats the same {tokens} over and over")
         if self.reasoning.strip() and not self.text.strip() and finish in ("stop", "length", "context"):
-            notes.append("the answer is reasoning alone, and ended before any text"
-                         + (": allow it more tokens (--max-new)" if finish == "length" else ""))
+            notes.append(
+                "the answer is reasoning alone, and ended before any text"
+                + (": allow it more tokens (--max-new)" if finish == "length" else "")
+            )
         if not self.complete:
             notes.append("the JSON is not complete")
         self.note = "; ".join(notes)
@@ -340,8 +348,10 @@ class Conversation(Uncopied):
 
     def answer_tools(self, results: Sequence[str], **options: Any) -> Reply:
         """Gives the results of the last answer's tool calls, in their order; options as `ask`'s."""
-        if not isinstance(results, Sequence) or isinstance(results, (str, bytes)) or not all(
-            isinstance(result, (str, list)) for result in results
+        if (
+            not isinstance(results, Sequence)
+            or isinstance(results, (str, bytes))
+            or not all(isinstance(result, (str, list)) for result in results)
         ):
             raise wants("results", results, "give a list of strings, one a call")
         return self._add([{"role": "tool", "content": result} for result in results], **options)
@@ -367,8 +377,11 @@ class Conversation(Uncopied):
         with self._lock:
             current = self._current() if self._current is not None else None
             if current is not None and not current.over:
-                raise UsageError("the last answer of this conversation is not read to its end", "",
-                                 "read its reply, or close it, first")
+                raise UsageError(
+                    "the last answer of this conversation is not read to its end",
+                    "",
+                    "read its reply, or close it, first",
+                )
             yield
 
     def undo(self) -> str | None:

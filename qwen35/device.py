@@ -21,9 +21,7 @@ __all__ = ["open_device"]
 _PUBLISHED = "for this NPU use a compiled bundle such as brishen/iron-qwen3.5-2b-npu2"
 
 
-def open_device(
-    bundle: Bundle, spec: str | int | None, note: Callable[[str], None] | None = None
-) -> Device:
+def open_device(bundle: Bundle, spec: str | int | None, note: Callable[[str], None] | None = None) -> Device:
     """Opens the device `spec` names (as Device.open) for a bundle's kernels; the caller closes it.
 
     "auto" with emulated kernels falls back to the emulated NPU, which `note` is told. Raises ModelError where
@@ -46,11 +44,13 @@ def open_device(
         found = "no NPU was found" if automatic and where == "emu" else f"{where} is an emulated one"
         raise ModelError(
             f"the bundle's kernels are compiled for an NPU and {found}, which does not run compiled code",
-            str(bundle.path), "see python -m amdxdna doctor, or export a checkpoint for the emulated NPU",
+            str(bundle.path),
+            "see python -m amdxdna doctor, or export a checkpoint for the emulated NPU",
         )
     if not automatic:
         raise ModelError(
-            f"the bundle's kernels are the emulated NPU's and {where} is a real one", str(bundle.path),
+            f"the bundle's kernels are the emulated NPU's and {where} is a real one",
+            str(bundle.path),
             f"use --device emu, or {_PUBLISHED}",
         )
     if note is not None:

@@ -278,7 +278,8 @@ class Session:
         inside = [b - start for b in borders if start < b < stop]
         last = len(borders) - 1
         kept = [
-            (n, b) for n, b in enumerate(borders)
+            (n, b)
+            for n, b in enumerate(borders)
             if start < b <= stop and (n == last or b == prompt.shared) and self.cache is not None
         ]
         marks = [b - start for _, b in kept if b < stop]

@@ -106,10 +106,17 @@ class Norm:
         if proj is not None:
             self._proj = np.zeros((self.dim, self.proj_cols), np.float32)
             self._proj[:, : proj.shape[0]] = proj.T
-        self.struct = ffi.new("host_norm *", {
-            "dim": self.dim, "adds": adds, "proj_cols": self.proj_cols, "eps": eps,
-            "weight": pointer(self.weight), "proj": pointer(self._proj),
-        })
+        self.struct = ffi.new(
+            "host_norm *",
+            {
+                "dim": self.dim,
+                "adds": adds,
+                "proj_cols": self.proj_cols,
+                "eps": eps,
+                "weight": pointer(self.weight),
+                "proj": pointer(self._proj),
+            },
+        )
 
     def rows(self, x: F32, adds: Sequence[U16], out: U16, gates: F32 | None = None) -> None:
         """Rows of x float32 [n, dim] in place; adds and out bf16 [n, >= dim]; gates [n, proj_cols]."""
@@ -121,8 +128,18 @@ class Norm:
             raise ValueError(f"fewer than {n} rows in an operand of the norm")
         pointers = ffi.new("uint16_t *[]", [pointer(add) for add in adds])
         strides = ffi.new("int64_t[]", [row_stride(add, self.dim) for add in adds])
-        check(lib.host_norm_rows(self.struct, pointer(x), n, pointers, strides, pointer(out),
-                                 row_stride(out, self.dim), pointer(gates)))
+        check(
+            lib.host_norm_rows(
+                self.struct,
+                pointer(x),
+                n,
+                pointers,
+                strides,
+                pointer(out),
+                row_stride(out, self.dim),
+                pointer(gates),
+            )
+        )
 
 
 def add_rows(x: F32, add: U16) -> None:
@@ -168,8 +185,9 @@ def matmul(a: F32, b: F32, out: F32) -> None:
     (m, k), n = a.shape, b.shape[1]
     if n % 16 or b.shape[0] != k or out.shape != (m, n):
         raise ValueError(f"{a.shape} x {b.shape} -> {out.shape}: n must be a multiple of 16")
-    lib.host_matmul(pointer(a), row_stride(a, k), pointer(b), row_stride(b, n), pointer(out),
-                    row_stride(out, n), m, n, k)
+    lib.host_matmul(
+        pointer(a), row_stride(a, k), pointer(b), row_stride(b, n), pointer(out), row_stride(out, n), m, n, k
+    )
 
 
 def _flat(a: NDArray[Any], b: NDArray[Any]) -> None:

@@ -30,7 +30,9 @@ class Tower(Protocol):
     """What is needed of a vision tower (qwen35.vision.tower.VisionTower)."""
 
     def encode(
-        self, patches: NDArray[np.float32], grid: tuple[int, int],
+        self,
+        patches: NDArray[np.float32],
+        grid: tuple[int, int],
         progress: Callable[[int, int], None] | None = None,
     ) -> NDArray[np.float32]:
         """Patches of one picture to embedding rows, float32 [tokens, D]."""
@@ -71,7 +73,11 @@ class Pictures:
     """
 
     def __init__(
-        self, model: TextModel, tower: Callable[[], Tower] | None = None, *, budget: int = 128 << 20,
+        self,
+        model: TextModel,
+        tower: Callable[[], Tower] | None = None,
+        *,
+        budget: int = 128 << 20,
         note: Callable[[str], None] | None = None,
     ) -> None:
         """`note` is told, in one line, of a picture that is made smaller."""
@@ -116,7 +122,9 @@ class Pictures:
         if seen.grid[0] * seen.grid[1] > self.config.max_patches:
             raise ImageError(
                 f"the picture has {seen.grid[0] * seen.grid[1]:,} patches and the tower takes "
-                f"{self.config.max_patches:,}", _name(image), "make it smaller",
+                f"{self.config.max_patches:,}",
+                _name(image),
+                "make it smaller",
             )
         if self.note is not None and seen.resized[0] * seen.resized[1] < seen.original[0] * seen.original[1]:
             wide, tall = seen.original
@@ -149,7 +157,11 @@ class Pictures:
         self._by_content.clear()
 
     def part(
-        self, ids: Sequence[int], spans: Sequence[ImageSpan], images: Sequence[Seen], stats: Stats,
+        self,
+        ids: Sequence[int],
+        spans: Sequence[ImageSpan],
+        images: Sequence[Seen],
+        stats: Stats,
         told: Told | None = None,
     ) -> Callable[[int, int], dict[str, Any]]:
         """The `part` of an engine Input: rotary positions, and the embeddings of the images in a range.
@@ -203,6 +215,4 @@ def _tower(model: TextModel) -> Tower:
 
     assert model.config.vision is not None
     # what was decided for the text model's weights holds for the tower's, which lie in the same file
-    return VisionTower(
-        model.bundle, model.npu, model.config.vision, model.timing, way=model.weights.way
-    )
+    return VisionTower(model.bundle, model.npu, model.config.vision, model.timing, way=model.weights.way)

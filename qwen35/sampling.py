@@ -375,8 +375,10 @@ class StopStrings:
             at, self.found = min(hits, key=lambda hit: (hit[0] + len(hit[1]), hit[0]))
             self._held = ""
             return text[:at]
-        keep = max((n for s in self.strings for n in range(1, min(len(s), len(text) + 1))
-                    if text.endswith(s[:n])), default=0)
+        keep = max(
+            (n for s in self.strings for n in range(1, min(len(s), len(text) + 1)) if text.endswith(s[:n])),
+            default=0,
+        )
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 

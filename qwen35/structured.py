@@ -88,8 +88,11 @@ class JsonGrammars:
 
         stop = [token for token in stop if token < vocab]
         if not stop:
-            raise UsageError("the bundle's param stop names no token of the vocabulary", "--json-schema",
-                             "leave the schema out")
+            raise UsageError(
+                "the bundle's param stop names no token of the vocabulary",
+                "--json-schema",
+                "leave the schema out",
+            )
         wrapper = llguidance.TokenizerWrapper(_Vocabulary(tokenizer, vocab, stop))
         self._library = llguidance
         self._tokens = llguidance.LLTokenizer(wrapper, n_vocab=vocab, eos_token=stop, slices=[])

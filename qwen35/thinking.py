@@ -126,8 +126,9 @@ class ThinkSplitter:
                 before = text[at - 1] if at else self._before[-1:]
                 if found == "\n" or found == self._span:
                     self._span = ""
-                elif not self._span and (found not in _STRAIGHT or not before or before.isspace()
-                                         or before in "([{>"):
+                elif not self._span and (
+                    found not in _STRAIGHT or not before or before.isspace() or before in "([{>"
+                ):
                     self._span = _QUOTES.get(found, "")
         self._before = text[-1]
 

@@ -294,7 +294,8 @@ def _load(text: str, path: Path) -> Any:
         loaded = from_json(text)
     except ValueError as error:
         raise TokenizerError(
-            f"the tokenizer is malformed: {error!s:.300}", str(path),
+            f"the tokenizer is malformed: {error!s:.300}",
+            str(path),
             "copy the checkpoint's tokenizer.json again",
         ) from None
     decoder = type(loaded.decoder).__name__

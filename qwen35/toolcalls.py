@@ -168,13 +168,23 @@ def _typed(values: Mapping[str, str], schema: Any) -> dict[str, Any]:
 #: How the template writes what JSON writes in small letters, beside JSON's own words.
 _WORDS = {"True": True, "False": False, "None": None}
 _KINDS: dict[str, type | tuple[type, ...]] = {
-    "null": type(None), "boolean": bool, "integer": int, "number": (int, float), "array": list,
-    "object": dict, "string": str,
+    "null": type(None),
+    "boolean": bool,
+    "integer": int,
+    "number": (int, float),
+    "array": list,
+    "object": dict,
+    "string": str,
 }
 #: Names that tools made from Python's types use.
 _ALIASES = {
-    "bool": "boolean", "int": "integer", "float": "number", "list": "array", "tuple": "array",
-    "dict": "object", "str": "string",
+    "bool": "boolean",
+    "int": "integer",
+    "float": "number",
+    "list": "array",
+    "tuple": "array",
+    "dict": "object",
+    "str": "string",
 }
 _ONE_OF_EACH: tuple[Any, ...] = (None, True, 0, 0.5, [], {}, "")
 _DEEPEST = 100

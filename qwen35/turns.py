@@ -158,5 +158,8 @@ class Turns:
         self.require_open()
         # As threading.Condition asks; a flag of our own could be left behind by an exception in between.
         if self._lock._is_owned() or self._door._is_owned():  # type: ignore[attr-defined]
-            raise UsageError("the model is at work below this call", "a callback or a signal handler",
-                             "ask it once that has returned")
+            raise UsageError(
+                "the model is at work below this call",
+                "a callback or a signal handler",
+                "ask it once that has returned",
+            )

@@ -17,8 +17,9 @@ COPY = pdi(Family.COPY)
 
 def copy_xclbin(variant: int = 0, columns: int = 8) -> Xclbin:
     """An xclbin of the copy family; another `variant` is another file that needs a context of its own."""
-    return Xclbin.read(writer.build([writer.PdiSpec(COPY)], [writer.KernelSpec(f"COPY{variant}")],
-                                    columns=columns))
+    return Xclbin.read(
+        writer.build([writer.PdiSpec(COPY)], [writer.KernelSpec(f"COPY{variant}")], columns=columns)
+    )
 
 
 def adder(device, nbytes: int, addend: int, *, delay_us: int = 0, variant: int = 0) -> Kernel:

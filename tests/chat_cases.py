@@ -15,14 +15,43 @@ from typing import Any
 
 GOLDEN = Path(__file__).parent / "data" / "chat_template.json"
 WORDS = [
-    "penguin", "What", "is", "the", "a", "sea?", "Zürich", "日本語", "naïve", "  ", "\n", "\t", "1+1", "🐧",
-    "'ll", "<b>", "&amp;", '"quoted"', "{x}", "end.", "\n\n", "e\u0301", "…",
+    "penguin",
+    "What",
+    "is",
+    "the",
+    "a",
+    "sea?",
+    "Zürich",
+    "日本語",
+    "naïve",
+    "  ",
+    "\n",
+    "\t",
+    "1+1",
+    "🐧",
+    "'ll",
+    "<b>",
+    "&amp;",
+    '"quoted"',
+    "{x}",
+    "end.",
+    "\n\n",
+    "e\u0301",
+    "…",
 ]
 TOOLS = [
-    {"type": "function", "function": {
-        "name": "weather", "description": "Weather of a city, in °C <now>",
-        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
-    }},
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "Weather of a city, in °C <now>",
+            "parameters": {
+                "type": "object",
+                "properties": {"city": {"type": "string"}},
+                "required": ["city"],
+            },
+        },
+    },
     {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}},
 ]
 

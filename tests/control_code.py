@@ -38,15 +38,31 @@ class Stream:
 
     def parts(self) -> dict[str, bytes]:
         """By section name, in aiebu-asm's order."""
-        found = {".ctrldata": self.packets, ".ctrltext": self.code, ".preempt_restore": self.restore,
-                 ".preempt_save": self.save}
+        found = {
+            ".ctrldata": self.packets,
+            ".ctrltext": self.code,
+            ".preempt_restore": self.restore,
+            ".preempt_save": self.save,
+        }
         return {name: data for name, data in found.items() if data}
 
 
-def carrier(program: bytes, buffers: int = 2, *, offsets: Sequence[int] = (), nbytes: int = 4096,
-            pdi: int | None = None, scratchpad: int = 0, preempt: bool = False, packets: bytes = b"",
-            full: bool = False, waits: bool = True, save: bytes = b"", restore: bytes = b"",
-            updates: Sequence[tuple[int, int, int]] = ()) -> Stream:
+def carrier(
+    program: bytes,
+    buffers: int = 2,
+    *,
+    offsets: Sequence[int] = (),
+    nbytes: int = 4096,
+    pdi: int | None = None,
+    scratchpad: int = 0,
+    preempt: bool = False,
+    packets: bytes = b"",
+    full: bool = False,
+    waits: bool = True,
+    save: bytes = b"",
+    restore: bytes = b"",
+    updates: Sequence[tuple[int, int, int]] = (),
+) -> Stream:
     """A stream that runs `program` over `buffers`, each from its byte of `offsets` on.
 
     `updates`: (entry of the state table, factor, register) to add to registers before.
@@ -85,18 +101,33 @@ def carrier(program: bytes, buffers: int = 2, *, offsets: Sequence[int] = (), nb
 def external_buffers(buffers: int, packets: bytes, patched: dict[int, Sequence[int]]) -> str:
     """aiebu-asm's JSON for a stream with control packets: at which bytes is which argument's address."""
     found: dict[str, object] = {
-        f"buffer{index}": {"xrt_id": index, "logical_id": index, "size_in_bytes": 4096, "name": f"b{index}",
-                           "control_packet_patch_locations": [
-                               {"offset": at, "size": 6, "operation": "read_add_write"}
-                               for at in patched.get(index, ())]}
-        for index in range(buffers)}
-    found["packets"] = {"xrt_id": buffers, "logical_id": 0xFFFFFFFF, "size_in_bytes": len(packets),
-                        "ctrl_pkt_buffer": True, "name": "runtime_control_packet"}
+        f"buffer{index}": {
+            "xrt_id": index,
+            "logical_id": index,
+            "size_in_bytes": 4096,
+            "name": f"b{index}",
+            "control_packet_patch_locations": [
+                {"offset": at, "size": 6, "operation": "read_add_write"} for at in patched.get(index, ())
+            ],
+        }
+        for index in range(buffers)
+    }
+    found["packets"] = {
+        "xrt_id": buffers,
+        "logical_id": 0xFFFFFFFF,
+        "size_in_bytes": len(packets),
+        "ctrl_pkt_buffer": True,
+        "name": "runtime_control_packet",
+    }
     return json.dumps({"external_buffers": found})
 
 
-def configuration(folder: Path, kernels: dict[str, tuple[int, dict[str, Stream]]], pdis: dict[int, bytes],
-                  notes: dict[str, str] | None = None) -> Path:
+def configuration(
+    folder: Path,
+    kernels: dict[str, tuple[int, dict[str, Stream]]],
+    pdis: dict[int, bytes],
+    notes: dict[str, str] | None = None,
+) -> Path:
     """aiebu-asm's input for a full ELF file, in `folder`; the path of its JSON.
 
     `kernels`: name -> (arguments, instances). `notes`: KERNEL:INSTANCE -> JSON of :func:`external_buffers`.
@@ -116,11 +147,16 @@ def configuration(folder: Path, kernels: dict[str, tuple[int, dict[str, Stream]]
                 at.with_suffix(".json").write_text(note)
                 entry.update(ctrl_packet_file=f"{at}.packets", patch_info_file=f"{at}.json")
             listed.append(entry)
-        made.append({
-            "name": kernel, "instance": listed,
-            "arguments": [{"name": f"arg_{n}", "type": "char *", "offset": hex(8 * n)}
-                          for n in range(arguments)],
-            "PDIs": [{"id": number, "PDI_file": str(folder / f"{number}.pdi")} for number in pdis]})
+        made.append(
+            {
+                "name": kernel,
+                "instance": listed,
+                "arguments": [
+                    {"name": f"arg_{n}", "type": "char *", "offset": hex(8 * n)} for n in range(arguments)
+                ],
+                "PDIs": [{"id": number, "PDI_file": str(folder / f"{number}.pdi")} for number in pdis],
+            }
+        )
     path = folder / "configuration.json"
     path.write_text(json.dumps({"xrt-kernels": made}))
     return path
@@ -187,11 +223,25 @@ class File:
             row = name, kind, flags, 0, head + len(body), len(data), link, info, 1, entry.get(kind, 0)
             table.append(struct.pack("<IIQQQQIIQQ" if self.wide else "<10I", *row))
             body += data
-        ident = struct.pack("<4sBBBBB7x", b"\x7fELF", 2 if self.wide else 1, 1, 1, self.os_abi,
-                            self.abi_version)
-        rest = struct.pack("<HHIQQQIHHHHHH" if self.wide else "<HHIIIIIHHHHHH", 2, 4, 1, 0, 0,
-                           head + len(body), 0, head, 0, 0, 64 if self.wide else 40, len(table),
-                           len(table) - 1)
+        ident = struct.pack(
+            "<4sBBBBB7x", b"\x7fELF", 2 if self.wide else 1, 1, 1, self.os_abi, self.abi_version
+        )
+        rest = struct.pack(
+            "<HHIQQQIHHHHHH" if self.wide else "<HHIIIIIHHHHHH",
+            2,
+            4,
+            1,
+            0,
+            0,
+            head + len(body),
+            0,
+            head,
+            0,
+            0,
+            64 if self.wide else 40,
+            len(table),
+            len(table) - 1,
+        )
         return ident + rest + body + b"".join(table)
 
 
@@ -219,8 +269,12 @@ def partial(stream: Stream, **of_file: int) -> bytes:
     return file.done()
 
 
-def full(kernels: dict[str, tuple[int, dict[str, Stream]]], pdis: dict[int, bytes], columns: int = 8,
-         **of_file: int) -> bytes:
+def full(
+    kernels: dict[str, tuple[int, dict[str, Stream]]],
+    pdis: dict[int, bytes],
+    columns: int = 8,
+    **of_file: int,
+) -> bytes:
     """A full file: kernel -> (arguments, instance -> stream), and PDIs that every kernel has."""
     file = File(**{"abi_version": 0x21, **of_file})  # type: ignore[arg-type]
     names, symbols, count = Names(), file.symbol(0, 0, 0, 0), 0
@@ -240,8 +294,9 @@ def full(kernels: dict[str, tuple[int, dict[str, Stream]]], pdis: dict[int, byte
     table = file.add(".symtab", 2, symbols, link=file.add(".strtab", 3, names.data), info=1)
     _patches(file, placed)
     for number, (symbol, members) in enumerate(groups):
-        file.add(f".group.{number}", 17, struct.pack(f"<{1 + len(members)}I", 1, *members), link=table,
-                 info=symbol)
+        file.add(
+            f".group.{number}", 17, struct.pack(f"<{1 + len(members)}I", 1, *members), link=table, info=symbol
+        )
     file.note(".note.xrt.configuration", struct.pack("<I", columns))
     file.note(".note.xrt.UID", bytes(range(16)))
     return file.done()

@@ -21,14 +21,23 @@ FILE_OPERATIONS = ROOT / "tests" / "data" / "file_operations.txt"
 """What tests/c/files.c prints on any node."""
 
 
-def run(*arguments: str, seconds: float = 120, env: dict[str, str] | None = None,
-        stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, seconds: float = 120, env: dict[str, str] | None = None, stdin: str = ""
+) -> subprocess.CompletedProcess[str]:
     """`python -m amdxdna ARGUMENTS` in a process of its own, without this environment's options."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("AMDXDNA_")}
     clean |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **(env or {})}
     command = [sys.executable, "-m", "amdxdna", *arguments]
-    with subprocess.Popen(command, cwd=ROOT, env=clean, text=True, stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=clean,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
         try:
             out, err = process.communicate(stdin, timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -37,15 +46,17 @@ def run(*arguments: str, seconds: float = 120, env: dict[str, str] | None = None
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def emulate(*command: str, options: str = "", more: tuple[str, ...] = (),
-            **settings: object) -> subprocess.CompletedProcess[str]:
+def emulate(
+    *command: str, options: str = "", more: tuple[str, ...] = (), **settings: object
+) -> subprocess.CompletedProcess[str]:
     """Runs a program under `emulate`, with emulator options."""
     every = ",".join(part for part in ("threads=1,quiet", options) if part)
     return run("emulate", "-O", every, *more, "--", *command, **settings)  # type: ignore[arg-type]
 
 
-def emulate_python(code: str, *, options: str = "", more: tuple[str, ...] = (),
-                   **settings: object) -> subprocess.CompletedProcess[str]:
+def emulate_python(
+    code: str, *, options: str = "", more: tuple[str, ...] = (), **settings: object
+) -> subprocess.CompletedProcess[str]:
     """Runs Python code under `emulate`."""
     return emulate(sys.executable, "-c", code, options=options, more=more, **settings)
 
@@ -63,9 +74,23 @@ def c_program(static: bool = False, name: str = "sequence") -> Path:
     if not target.exists() or target.stat().st_mtime < newest:
         target.parent.mkdir(parents=True, exist_ok=True)
         made = target.with_name(f"{target.name}.{os.getpid()}")
-        subprocess.run([compiler, "-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread",
-                        *(["-static"] if static else []), f"-I{ROOT / 'amdxdna' / 'csrc'}", "-o", made,
-                        *sources], check=True)
+        subprocess.run(
+            [
+                compiler,
+                "-O1",
+                "-std=gnu11",
+                "-Wall",
+                "-Wextra",
+                "-Werror",
+                "-pthread",
+                *(["-static"] if static else []),
+                f"-I{ROOT / 'amdxdna' / 'csrc'}",
+                "-o",
+                made,
+                *sources,
+            ],
+            check=True,
+        )
         made.replace(target)
     return target
 

@@ -40,8 +40,10 @@ class Handler(BaseHTTPRequestHandler):
         elif len(rest) > 1 and rest[1] not in ("main", SHA):
             self.reply(404, b"{}", {"X-Error-Code": "RevisionNotFound"})
         elif parts[0] == "api" and rest[:1] == ["tree"]:
-            tree = [{"type": "file", "path": file, "size": len(data), "oid": _tag(data)}
-                    for file, data in files.items()]
+            tree = [
+                {"type": "file", "path": file, "size": len(data), "oid": _tag(data)}
+                for file, data in files.items()
+            ]
             self.reply(200, json.dumps(tree).encode())
         elif parts[0] == "api":
             siblings = [{"rfilename": file, "size": len(data)} for file, data in files.items()]

@@ -26,8 +26,18 @@ SOAK = int(os.environ.get("AMDXDNA_SOAK", "200"))
 ROOT = str(Path(__file__).parent.parent)
 OURS = (ROOT + "/amdxdna/", ROOT + "/qwen35/")
 # Behind these the interpreter looks for signals (a superset over the versions).
-_CHECKS = ("RESUME", "CALL", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_FUNCTION_EX", "CALL_KW",
-           "CALL_METHOD", "JUMP_BACKWARD", "JUMP_ABSOLUTE", "GEN_START")
+_CHECKS = (
+    "RESUME",
+    "CALL",
+    "CALL_FUNCTION",
+    "CALL_FUNCTION_KW",
+    "CALL_FUNCTION_EX",
+    "CALL_KW",
+    "CALL_METHOD",
+    "JUMP_BACKWARD",
+    "JUMP_ABSOLUTE",
+    "GEN_START",
+)
 
 
 class Stop(BaseException):
@@ -44,8 +54,12 @@ def handlers() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stop
 
-    chosen: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: end,
-                              signal.SIGUSR1: stop, signal.SIGALRM: stop}
+    chosen: dict[int, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: end,
+        signal.SIGUSR1: stop,
+        signal.SIGALRM: stop,
+    }
     before = {number: signal.signal(number, handler) for number, handler in chosen.items()}
     try:
         yield
@@ -120,8 +134,9 @@ def everywhere(action: Callable[[], None], check: Callable[[str], None], most: i
     return hit
 
 
-def interrupted(action: Callable[[], object], longest: float,
-                chance: random.Random) -> type[BaseException] | None:
+def interrupted(
+    action: Callable[[], object], longest: float, chance: random.Random
+) -> type[BaseException] | None:
     """Repeats `action` until a signal comes, within `longest` seconds; which exception its handler raised."""
     number = chance.choice((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM))
     wait = chance.uniform(1e-5, longest)
@@ -158,8 +173,11 @@ class Ledger:
         bos = list(client.handles.values())
         data = [bo for bo in bos if not bo.internal or bo.kind == DEV]
         return {
-            "buffers": len(data), "bytes": sum(bo.size for bo in data), "contexts": len(client.contexts),
-            "timelines": len(client.syncobjs), "descriptors": len(os.listdir("/proc/self/fd")),
+            "buffers": len(data),
+            "bytes": sum(bo.size for bo in data),
+            "contexts": len(client.contexts),
+            "timelines": len(client.syncobjs),
+            "descriptors": len(os.listdir("/proc/self/fd")),
             "firmware contexts": self._driver.npu.contexts,
             "mappings": sum(not r.bo.internal for r in client.space),
             "in flight": sum(len(context.jobs) for context in client.contexts.values()),

@@ -52,8 +52,13 @@ class HashModel:
         self.calls.append(("reset", 0))
 
     def prefill(
-        self, ids: Sequence[int], *, positions: Any = None, embeddings: Any = None,
-        borders: Sequence[int] = (), marks: Sequence[int] = (),
+        self,
+        ids: Sequence[int],
+        *,
+        positions: Any = None,
+        embeddings: Any = None,
+        borders: Sequence[int] = (),
+        marks: Sequence[int] = (),
     ) -> np.ndarray:
         assert len(ids) and self.length + len(ids) <= self.max_ctx
         self.calls.append(("prefill", len(ids)))
@@ -136,7 +141,11 @@ def tokenizer(directory: Path) -> Tokenizer:
 
 
 def fake(
-    directory: Path, answer: Callable[[str], str] | None = None, *, delay: float = 0.0, max_ctx: int = 4096,
+    directory: Path,
+    answer: Callable[[str], str] | None = None,
+    *,
+    delay: float = 0.0,
+    max_ctx: int = 4096,
     **options: Any,
 ) -> Qwen35:
     """A Qwen35 that says `answer(question)`, or a HashModel's tokens without one; greedy by default."""

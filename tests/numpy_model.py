@@ -66,7 +66,7 @@ class Forward:
     def _down(self, x, inner, weight):
         d = self.shape.hidden
         for start in range(0, inner.shape[1], d):
-            x = x + self._bf16(inner[:, start:start + d] @ weight[:, start:start + d].T)
+            x = x + self._bf16(inner[:, start : start + d] @ weight[:, start : start + d].T)
         return x
 
     def _linear(self, at, h):
@@ -78,11 +78,11 @@ class Forward:
         g = np.exp(-np.exp(self.t[la + "A_log"]) * np.logaddexp(0, a))
         padded = np.concatenate([np.zeros((s.conv_k - 1, mixed.shape[1])), mixed])
         taps = self.t[la + "conv1d.weight"][:, 0]
-        mixed = _silu(sum(padded[k:k + len(h)] * taps[:, k] for k in range(s.conv_k)))
+        mixed = _silu(sum(padded[k : k + len(h)] * taps[:, k] for k in range(s.conv_k)))
         keys, ratio = s.lin_kheads * s.lin_hk, s.lin_heads // s.lin_kheads
-        q, k = (mixed[:, i * keys:(i + 1) * keys].reshape(len(h), s.lin_kheads, s.lin_hk) for i in (0, 1))
+        q, k = (mixed[:, i * keys : (i + 1) * keys].reshape(len(h), s.lin_kheads, s.lin_hk) for i in (0, 1))
         q, k = (np.repeat(v / np.sqrt((v**2).sum(-1, keepdims=True) + 1e-6), ratio, 1) for v in (q, k))
-        v = mixed[:, 2 * keys:].reshape(len(h), s.lin_heads, s.lin_hv)
+        v = mixed[:, 2 * keys :].reshape(len(h), s.lin_heads, s.lin_hv)
         state, out = np.zeros((s.lin_heads, s.lin_hk, s.lin_hv)), np.empty_like(v)
         for t in range(len(h)):
             state *= g[t][:, None, None]
@@ -110,8 +110,14 @@ class Forward:
     def _rotate(self, x, where):
         s, half = self.shape, self.shape.rope_dim // 2
         frequencies = np.float32(1) / np.float32(s.rope_theta) ** (np.arange(half, dtype=np.float32) / half)
-        axes = [1 if j % 3 == 1 and j < 3 * s.mrope_section[1] else
-                2 if j % 3 == 2 and j < 3 * s.mrope_section[2] else 0 for j in range(half)]
+        axes = [
+            1
+            if j % 3 == 1 and j < 3 * s.mrope_section[1]
+            else 2
+            if j % 3 == 2 and j < 3 * s.mrope_section[2]
+            else 0
+            for j in range(half)
+        ]
         angles = (where[axes].T.astype(np.float32) * frequencies).astype(np.float64)[:, None]
         a, b, rest = np.split(x, [half, 2 * half], -1)
         cos, sin = np.cos(angles), np.sin(angles)

@@ -50,10 +50,13 @@ class Recorder:
         words = self.words(bo)
         if packet.is_chain(bo):
             count = words[1]
-            members = [lookup(handle) for handle in words[7:7 + 2 * count:2]]
+            members = [lookup(handle) for handle in words[7 : 7 + 2 * count : 2]]
             # Word 3 is the driver's answer; the binding marks it, to see whether it was written.
-            told: object = [words[:3], words[4:7],
-                            [self.named(self.words(each)) for each in members if each is not None]]
+            told: object = [
+                words[:3],
+                words[4:7],
+                [self.named(self.words(each)) for each in members if each is not None],
+            ]
         else:
             told = self.named(words)
         print(json.dumps(told), file=self.file, flush=True)
@@ -63,7 +66,7 @@ class Recorder:
     def words(bo: Bo) -> list[int]:
         count = packet.header(bo) >> 12 & 0x7FF
         # The state in the low bits is the driver's.
-        found = [int.from_bytes(bo.words()[4 * n:4 * n + 4], "little") for n in range(1 + count)]
+        found = [int.from_bytes(bo.words()[4 * n : 4 * n + 4], "little") for n in range(1 + count)]
         return [found[0] & ~15, *found[1:]]
 
     def named(self, words: list[int]) -> list[object]:
@@ -74,9 +77,8 @@ class Recorder:
         for at in (_INSTRUCTIONS, *range(_BUFFERS, len(words) - 1, 2)):
             address = words[at] | words[at + 1] << 32
             if address:
-                told[at:at + 2] = [self.names.setdefault(address, f"buffer {len(self.names)}"), ""]
+                told[at : at + 2] = [self.names.setdefault(address, f"buffer {len(self.names)}"), ""]
         return told
-
 
     def control(self, opcode: int, words: list[int], told: list[object]) -> list[object]:
         """A packet for control code with what its addresses point to."""
@@ -84,11 +86,11 @@ class Recorder:
         for at, size in zip(_CONTROL[opcode], _SIZES[opcode], strict=True):
             address = words[at] | words[at + 1] << 32
             if address:
-                told[at:at + 2] = [self.name(address)[0], ""]
+                told[at : at + 2] = [self.name(address)[0], ""]
                 told.append(self.patched(self.read(address, words[size]), named))
         at = _ARGUMENT[opcode]
         if words[at + 1]:
-            told[at:at + 2] = [self.name(words[at] | words[at + 1] << 32)[0], ""]
+            told[at : at + 2] = [self.name(words[at] | words[at + 1] << 32)[0], ""]
         for bo in dict.fromkeys(named):
             if bo.kind == DEV:
                 told.append(self.read(bo.dev_address, _PDI).hex())
@@ -118,17 +120,19 @@ class Recorder:
 
     def patched(self, data: bytes, named: list[Bo]) -> list[object]:
         """Words with names for the addresses among them, as descriptors and LOADPDI have them."""
-        words = [int.from_bytes(data[at:at + 4], "little") for at in range(0, len(data), 4)]
+        words = [int.from_bytes(data[at : at + 4], "little") for at in range(0, len(data), 4)]
         told: list[object] = list(words)
         at = 0
         while at < len(words) - 1:
             low, high = words[at], words[at + 1]
-            for address, rest in ((((high & 0xFFFF) << 32 | low & ~3) - _APERTURE, high & 0xFFFF0000),
-                                  (high << 32 | low, 0)):
+            for address, rest in (
+                (((high & 0xFFFF) << 32 | low & ~3) - _APERTURE, high & 0xFFFF0000),
+                (high << 32 | low, 0),
+            ):
                 name, bo = self.name(address)
                 if bo is not None:
                     named.append(bo)
-                    told[at:at + 2] = [name, f"{low & 3} {rest:#x}"]
+                    told[at : at + 2] = [name, f"{low & 3} {rest:#x}"]
                     at += 1
                     break
             at += 1

@@ -46,31 +46,50 @@ def _elfs() -> dict[str, Elf]:
         "part": Elf({"": (2, {"": carrier(copy, offsets=(0, 4))})}, {}),
         "pre": Elf({"": (2, {"": _preemptible()})}, {}),
         "full": one(full(copy, offsets=(4, 8))),
-        "scratch": one(full(stream.copy(BYTES, 0), scratchpad=256, updates=(
-            # The first parameter moves the input, the second is what is added: an entry times a number.
-            (0, 4, control_code.DESCRIPTORS + 4), (1, 1, control_code.CORE + ADDEND)))),
+        "scratch": one(
+            full(
+                stream.copy(BYTES, 0),
+                scratchpad=256,
+                updates=(
+                    # The first parameter moves the input, the second is added: an entry times a number.
+                    (0, 4, control_code.DESCRIPTORS + 4),
+                    (1, 1, control_code.CORE + ADDEND),
+                ),
+            )
+        ),
         "packets": Elf({"main": (2, {"seq": packets})}, {"main:seq": note}),
         "whole": one(_preemptible(full=True, pdi=1, scratchpad=256)),
         "many": one(full(copy, buffers=8), 8),
         "fail": one(full(stream.fail(0x3000002))),
         "slow": one(full(stream.program([stream.Delay(300_000), stream.Copy(BYTES, 1)]))),
-        "two": Elf({"main": (2, {"seq": full(copy), "turn": full(stream.copy(BYTES, 9))}),
-                    "more": (2, {"seq": full(stream.copy(BYTES, 5))})}, {}),
+        "two": Elf(
+            {
+                "main": (2, {"seq": full(copy), "turn": full(stream.copy(BYTES, 9))}),
+                "more": (2, {"seq": full(stream.copy(BYTES, 5))}),
+            },
+            {},
+        ),
         "other": Elf({"other": (2, {"seq": full(stream.copy(BYTES, 7))})}, {}),
     }
 
 
 def _preemptible(**more: Any) -> Stream:
     found = carrier(stream.copy(BYTES, 1), preempt=True, save=bytes(64), restore=bytes(64), **more)
-    found.places += [("scratch-pad-mem", part, 8, control_code.SHIM, 0x40000, 4 << 20)
-                     for part in (".preempt_save", ".preempt_restore")]
+    found.places += [
+        ("scratch-pad-mem", part, 8, control_code.SHIM, 0x40000, 4 << 20)
+        for part in (".preempt_save", ".preempt_restore")
+    ]
     return found
 
 
 def elf_files() -> dict[str, bytes]:
     """Their bytes, as aiebu-asm would make them."""
-    return {name: control_code.partial(made.kernels[""][1][""]) if "" in made.kernels
-            else control_code.full(made.kernels, PDIS) for name, made in _elfs().items()}
+    return {
+        name: control_code.partial(made.kernels[""][1][""])
+        if "" in made.kernels
+        else control_code.full(made.kernels, PDIS)
+        for name, made in _elfs().items()
+    }
 
 
 def write_elfs(folder: Path, assemble: Callable[[str, Path, Path], None] | None = None) -> None:
@@ -96,7 +115,8 @@ def write(folder: Path) -> None:
         "copy.xclbin": xclbin_bytes("copy"),
         "two.xclbin": writer.build(
             [writer.PdiSpec(pdi(Family.COPY), (0x901, 0x902))],
-            [writer.KernelSpec("FIRST", 0x901, "a"), writer.KernelSpec("SECOND", 0x902, "b")]),
+            [writer.KernelSpec("FIRST", 0x901, "a"), writer.KernelSpec("SECOND", 0x902, "b")],
+        ),
         "copy.bin": stream.copy(BYTES, 1),
         "fail.bin": stream.fail(0x3000002),
         "slow.bin": stream.program([stream.Delay(300_000), stream.Copy(BYTES, 1)]),

@@ -50,10 +50,13 @@ def measured(folder: str, loops: int) -> dict[str, float]:
         which.wait()
 
     cases = {
-        "run(kernel)": lambda: pyxrt.run(kernel), "run(ELF kernel)": lambda: pyxrt.run(elf_kernel),
-        "five set_arg": arguments, "two set_arg, ELF": elf_arguments,
+        "run(kernel)": lambda: pyxrt.run(kernel),
+        "run(ELF kernel)": lambda: pyxrt.run(elf_kernel),
+        "five set_arg": arguments,
+        "two set_arg, ELF": elf_arguments,
         "sync of 4 KiB": lambda: a.sync(to_device, 4096, 0),
-        "start and wait": lambda: started(run), "start and wait, ELF": lambda: started(elf_run),
+        "start and wait": lambda: started(run),
+        "start and wait, ELF": lambda: started(elf_run),
     }
     arguments()
     elf_arguments()

@@ -60,14 +60,16 @@ def build() -> Path:
     vocabulary = {spell(token): rank for token, rank in table.items()}
     built = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True))
     built.normalizer = normalizers.NFC()
-    built.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(SPLIT), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])
+    built.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     built.decoder = decoders.ByteLevel()
-    built.add_tokens([
-        AddedToken(text, special=text not in PLAIN, normalized=False) for _, text in QWEN3_5_SPECIAL_TOKENS
-    ])
+    built.add_tokens(
+        [AddedToken(text, special=text not in PLAIN, normalized=False) for _, text in QWEN3_5_SPECIAL_TOKENS]
+    )
     path.parent.mkdir(mode=0o700, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}")
     partial.write_text(json.dumps(json.loads(built.to_str()), ensure_ascii=False), encoding="utf-8")

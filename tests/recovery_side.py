@@ -93,6 +93,7 @@ def only_ours(device: Device) -> None:
 
 def pressure() -> None:
     """Slots that another process holds are told with their holder; what it releases can be used at once."""
+
     def holder() -> Iterator[None]:
         with Device.open("auto") as device:
             held = [device.context(copy_xclbin(i)) for i in range(device.resources().npu_task_max)]
@@ -147,6 +148,7 @@ def sixty_forgotten() -> None:
 
 def never_closed() -> None:
     """A process that ends with its contexts open gives them back, and its buffers."""
+
     def careless() -> Iterator[None]:
         device = Device.open("auto")
         device.alloc(1 << 20)
@@ -191,6 +193,7 @@ def fork() -> None:
 
 def killed() -> None:
     """A process killed in the middle of a command: its slot comes back, and others go on meanwhile."""
+
     def victim() -> Iterator[None]:
         device = Device.open("auto")
         hanging(device).start()
@@ -212,6 +215,7 @@ def killed() -> None:
 
 def killed_often() -> None:
     """Processes killed at any moment of a copy, one after the other, leave nothing behind."""
+
     def victim() -> Iterator[None]:
         device = Device.open("auto")
         kernel = adder(device, 64, 1, delay_us=3000)
@@ -243,8 +247,10 @@ def timeout() -> None:
         assert len(device.contexts()) <= 1
 
 
-SCENARIOS: dict[str, Callable[[], None]] = {function.__name__: function for function in (
-    pressure, sixty_forgotten, never_closed, fork, killed, killed_often, timeout)}
+SCENARIOS: dict[str, Callable[[], None]] = {
+    function.__name__: function
+    for function in (pressure, sixty_forgotten, never_closed, fork, killed, killed_often, timeout)
+}
 
 
 def run(name: str) -> None:

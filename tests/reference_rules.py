@@ -45,8 +45,11 @@ def manifest(folder: Path) -> None:
             xclbins[fields[0]] = folder / fields[1]
             assert xclbins[fields[0]].is_file() and fields[2], line
         elif tag in ("gemm", "gemm_chunks", "gemv"):
-            sizes = {"gemm": "M K N lda c_stride b_bytes a_elems c_elems", "gemv": "M K w_words",
-                     "gemm_chunks": "a_elems c_elems"}[tag]
+            sizes = {
+                "gemm": "M K N lda c_stride b_bytes a_elems c_elems",
+                "gemv": "M K w_words",
+                "gemm_chunks": "a_elems c_elems",
+            }[tag]
             for key in sizes.split():
                 number(keyed[key])
             if tag == "gemm_chunks":

@@ -46,8 +46,13 @@ class Running:
 
 @contextmanager
 def serving(
-    model: Qwen35, *, api_key: str = "", origins: tuple[str, ...] = (), limits: dict[str, Any] | None = None,
-    stalled: float = 60, **served: Any,
+    model: Qwen35,
+    *,
+    api_key: str = "",
+    origins: tuple[str, ...] = (),
+    limits: dict[str, Any] | None = None,
+    stalled: float = 60,
+    **served: Any,
 ) -> Iterator[Running]:
     """Serves `model` until the block ends; the model stays open."""
     import uvicorn
@@ -58,11 +63,19 @@ def serving(
     from qwen35.serve.connection import patient
     from qwen35.serve.options import Served
 
-    service = Service(Served(model, (model.info.name, *served.pop("names", ())), **served),
-                      Limits(**(limits or {})))
+    service = Service(
+        Served(model, (model.info.name, *served.pop("names", ())), **served), Limits(**(limits or {}))
+    )
     app = make_app(service, api_key=api_key, origins=origins)
-    config = uvicorn.Config(app, http=patient(service.limits.reading), ws="none", lifespan="off",
-                            log_config=None, access_log=False, timeout_graceful_shutdown=20)
+    config = uvicorn.Config(
+        app,
+        http=patient(service.limits.reading),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=20,
+    )
 
     class Server(uvicorn.Server):
         async def shutdown(self, sockets: Any = None) -> None:

@@ -22,8 +22,18 @@ SPLIT = (
     r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 ADDED = [
-    "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
-    "<|video_pad|>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>",
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+    "<tool_call>",
+    "</tool_call>",
+    "<tool_response>",
+    "</tool_response>",
+    "<think>",
     "</think>",
 ]
 SPECIAL = ADDED[:7]
@@ -151,7 +161,7 @@ def weights(shape: Shape, seed: int = 0) -> dict[str, np.ndarray]:
             la, keys, vals = at + "linear_attn.", s.lin_kheads * s.lin_hk, s.lin_heads * s.lin_hv
             qkv = linear(2 * keys + vals, s.hidden)
             # a trained layer's k resembles its q: q.k near zero would amplify rounding
-            qkv[keys:2 * keys] = bf16_round(0.8 * qkv[:keys] + 0.6 * qkv[keys:2 * keys])
+            qkv[keys : 2 * keys] = bf16_round(0.8 * qkv[:keys] + 0.6 * qkv[keys : 2 * keys])
             out[la + "in_proj_qkv.weight"] = qkv
             out[la + "in_proj_z.weight"] = linear(vals, s.hidden)
             out[la + "in_proj_b.weight"] = linear(s.lin_heads, s.hidden)
@@ -217,7 +227,11 @@ def _vision_weights(v: VisionShape, out_hidden: int, rng: np.random.Generator) -
 def round_matrices(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The same tensors, every matrix a bundle packs (projections, MLP, embedding, head) rounded to bfp16."""
     packed = (
-        "_proj.weight", "in_proj_qkv.weight", "in_proj_z.weight", "embed_tokens.weight", "lm_head.weight",
+        "_proj.weight",
+        "in_proj_qkv.weight",
+        "in_proj_z.weight",
+        "embed_tokens.weight",
+        "lm_head.weight",
     )
     out = {}
     for name, value in tensors.items():
@@ -233,32 +247,60 @@ def config(shape: Shape) -> dict[str, Any]:
     s = shape
     kinds = {"lin": "linear_attention", "att": "full_attention"}
     text: dict[str, Any] = {
-        "model_type": "qwen3_5_text", "dtype": "bfloat16", "max_position_embeddings": 4096,
-        "vocab_size": s.vocab, "hidden_size": s.hidden, "intermediate_size": s.mlp,
-        "num_hidden_layers": s.layers, "num_attention_heads": s.heads, "num_key_value_heads": s.kv_heads,
-        "head_dim": s.hd, "hidden_act": "silu", "rms_norm_eps": s.eps, "tie_word_embeddings": s.tied,
-        "linear_conv_kernel_dim": s.conv_k, "linear_key_head_dim": s.lin_hk,
-        "linear_value_head_dim": s.lin_hv, "linear_num_key_heads": s.lin_kheads,
-        "linear_num_value_heads": s.lin_heads, "eos_token_id": s.stop[0],
-        "layer_types": [kinds[kind] for kind in s.layer_types], "full_attention_interval": s.interval,
+        "model_type": "qwen3_5_text",
+        "dtype": "bfloat16",
+        "max_position_embeddings": 4096,
+        "vocab_size": s.vocab,
+        "hidden_size": s.hidden,
+        "intermediate_size": s.mlp,
+        "num_hidden_layers": s.layers,
+        "num_attention_heads": s.heads,
+        "num_key_value_heads": s.kv_heads,
+        "head_dim": s.hd,
+        "hidden_act": "silu",
+        "rms_norm_eps": s.eps,
+        "tie_word_embeddings": s.tied,
+        "linear_conv_kernel_dim": s.conv_k,
+        "linear_key_head_dim": s.lin_hk,
+        "linear_value_head_dim": s.lin_hv,
+        "linear_num_key_heads": s.lin_kheads,
+        "linear_num_value_heads": s.lin_heads,
+        "eos_token_id": s.stop[0],
+        "layer_types": [kinds[kind] for kind in s.layer_types],
+        "full_attention_interval": s.interval,
         "rope_parameters": {
-            "rope_type": "default", "rope_theta": s.rope_theta, "partial_rotary_factor": s.rotary,
-            "mrope_section": list(s.mrope_section), "mrope_interleaved": True,
+            "rope_type": "default",
+            "rope_theta": s.rope_theta,
+            "partial_rotary_factor": s.rotary,
+            "mrope_section": list(s.mrope_section),
+            "mrope_interleaved": True,
         },
     }
     if s.vision is None:
         return {"architectures": ["Qwen3_5ForCausalLM"], **text}
     v = s.vision
     return {
-        "architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5",
-        "image_token_id": s.image_token, "video_token_id": s.image_token + 1,
-        "vision_start_token_id": BASE_TOKENS + 3, "vision_end_token_id": BASE_TOKENS + 4,
-        "tie_word_embeddings": s.tied, "text_config": text,
+        "architectures": ["Qwen3_5ForConditionalGeneration"],
+        "model_type": "qwen3_5",
+        "image_token_id": s.image_token,
+        "video_token_id": s.image_token + 1,
+        "vision_start_token_id": BASE_TOKENS + 3,
+        "vision_end_token_id": BASE_TOKENS + 4,
+        "tie_word_embeddings": s.tied,
+        "text_config": text,
         "vision_config": {
-            "model_type": "qwen3_5_vision", "hidden_act": "gelu_pytorch_tanh", "in_channels": 3,
-            "depth": v.depth, "hidden_size": v.hidden, "intermediate_size": v.mlp, "num_heads": v.heads,
-            "patch_size": v.patch, "spatial_merge_size": v.merge, "temporal_patch_size": 2,
-            "out_hidden_size": s.hidden, "num_position_embeddings": v.pos_side**2,
+            "model_type": "qwen3_5_vision",
+            "hidden_act": "gelu_pytorch_tanh",
+            "in_channels": 3,
+            "depth": v.depth,
+            "hidden_size": v.hidden,
+            "intermediate_size": v.mlp,
+            "num_heads": v.heads,
+            "patch_size": v.patch,
+            "spatial_merge_size": v.merge,
+            "temporal_patch_size": 2,
+            "out_hidden_size": s.hidden,
+            "num_position_embeddings": v.pos_side**2,
         },
     }
 
@@ -270,10 +312,12 @@ def tokenizer_json() -> str:
 
     built = Tokenizer(models.BPE())
     built.normalizer = normalizers.NFC()
-    built.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(SPLIT), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])
+    built.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     built.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = BpeTrainer(vocab_size=BASE_TOKENS, show_progress=False, initial_alphabet=alphabet)
@@ -302,8 +346,13 @@ def write_safetensors(path: Path, tensors: dict[str, np.ndarray], dtypes: dict[s
 
 
 def write_checkpoint(
-    directory: Path, shape: Shape, seed: int = 0, *,
-    rounded: bool = False, shards: int = 2, dtype: str | None = None,
+    directory: Path,
+    shape: Shape,
+    seed: int = 0,
+    *,
+    rounded: bool = False,
+    shards: int = 2,
+    dtype: str | None = None,
 ) -> dict[str, np.ndarray]:
     """A checkpoint directory; returns its tensors (float32) by name.
 
@@ -337,12 +386,19 @@ def write_checkpoint(
     if shape.vision is not None:
         v = shape.vision
         factor = (v.patch * v.merge) ** 2
-        (directory / "preprocessor_config.json").write_text(json.dumps({
-            "image_processor_type": "Qwen2VLImageProcessorFast",
-            "size": {"shortest_edge": factor * 4, "longest_edge": factor * 64},
-            "patch_size": v.patch, "merge_size": v.merge, "temporal_patch_size": 2,
-            "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
-        }))
+        (directory / "preprocessor_config.json").write_text(
+            json.dumps(
+                {
+                    "image_processor_type": "Qwen2VLImageProcessorFast",
+                    "size": {"shortest_edge": factor * 4, "longest_edge": factor * 64},
+                    "patch_size": v.patch,
+                    "merge_size": v.merge,
+                    "temporal_patch_size": 2,
+                    "image_mean": [0.5] * 3,
+                    "image_std": [0.5] * 3,
+                }
+            )
+        )
     return tensors
 
 

@@ -137,7 +137,7 @@ def xclbin(family: str) -> bytes:
 
 def interleave(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     """Rows in blocks of 64: 32 of gate, 32 of up."""
-    pairs = [part for i in range(0, len(gate), 32) for part in (gate[i:i + 32], up[i:i + 32])]
+    pairs = [part for i in range(0, len(gate), 32) for part in (gate[i : i + 32], up[i : i + 32])]
     return np.concatenate(pairs)
 
 
@@ -164,7 +164,9 @@ class Blob:
 
 
 def write_bundle(
-    directory: Path, shape: Shape, tensors: dict[str, np.ndarray] | None = None,
+    directory: Path,
+    shape: Shape,
+    tensors: dict[str, np.ndarray] | None = None,
     habits: Habits = HABITS["plain"],
 ) -> Path:
     """A text bundle of `tensors` (weights(shape) when None); returns the directory."""
@@ -194,12 +196,27 @@ def write_bundle(
 
 def _params(s: Shape, h: Habits, slices: int, head_rows: int, n_head: int) -> list[str]:
     params: dict[str, object] = {
-        "D": s.hidden, "I": s.mlp, "layer_types": ",".join(s.layer_types), "vocab": s.vocab,
-        "eps": s.eps, "heads": s.heads, "kv_heads": s.kv_heads, "hd": s.hd, "rope_dim": s.rope_dim,
-        "rope_theta": s.rope_theta, "mrope_section": ",".join(map(str, s.mrope_section)),
-        "lin_heads": s.lin_heads, "lin_hk": s.lin_hk, "lin_hv": s.lin_hv, "conv_k": s.conv_k,
-        "chunk": h.chunk, "max_prompt": h.max_prompt, "n_down": slices, "head_rows": head_rows,
-        "n_head": n_head, "stop": ",".join(map(str, s.stop)),
+        "D": s.hidden,
+        "I": s.mlp,
+        "layer_types": ",".join(s.layer_types),
+        "vocab": s.vocab,
+        "eps": s.eps,
+        "heads": s.heads,
+        "kv_heads": s.kv_heads,
+        "hd": s.hd,
+        "rope_dim": s.rope_dim,
+        "rope_theta": s.rope_theta,
+        "mrope_section": ",".join(map(str, s.mrope_section)),
+        "lin_heads": s.lin_heads,
+        "lin_hk": s.lin_hk,
+        "lin_hv": s.lin_hv,
+        "conv_k": s.conv_k,
+        "chunk": h.chunk,
+        "max_prompt": h.max_prompt,
+        "n_down": slices,
+        "head_rows": head_rows,
+        "n_head": n_head,
+        "stop": ",".join(map(str, s.stop)),
     }
     if s.lin_kheads != s.lin_heads:
         params["lin_kheads"] = s.lin_kheads
@@ -213,7 +230,11 @@ def _params(s: Shape, h: Habits, slices: int, head_rows: int, n_head: int) -> li
 
 
 def _tensors(
-    s: Shape, t: dict[str, np.ndarray], slices: int, head_rows: int, n_head: int,
+    s: Shape,
+    t: dict[str, np.ndarray],
+    slices: int,
+    head_rows: int,
+    n_head: int,
     pack: Callable[[np.ndarray], bytes],
 ) -> Blob:
     at = "model.language_model." if "model.language_model.norm.weight" in t else "model."
@@ -243,15 +264,15 @@ def _tensors(
         gate, up = get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")
         blob.bytes(g + "gu", pack(interleave(gate, up)))
         down = np.zeros((s.hidden, slices * s.hidden), np.float32)
-        down[:, :s.mlp] = get("mlp.down_proj.weight")
+        down[:, : s.mlp] = get("mlp.down_proj.weight")
         for j in range(slices):
-            blob.bytes(f"{g}down{j}", pack(down[:, j * s.hidden:(j + 1) * s.hidden]))
+            blob.bytes(f"{g}down{j}", pack(down[:, j * s.hidden : (j + 1) * s.hidden]))
     blob.f32("ln_f", t[at + "norm.weight"])
     embed = t[at + "embed_tokens.weight"]
     head = np.zeros((head_rows * n_head, s.hidden), np.float32)
-    head[:s.vocab] = embed if s.tied else t["lm_head.weight"]
+    head[: s.vocab] = embed if s.tied else t["lm_head.weight"]
     for j in range(n_head):
-        blob.bytes(f"head{j}", pack(head[j * head_rows:(j + 1) * head_rows]))
+        blob.bytes(f"head{j}", pack(head[j * head_rows : (j + 1) * head_rows]))
     if not s.tied:
         upper = (embed.view(np.uint32) >> 16).astype("<u2")
         blob.entries.append(("embed", "bf16", upper.shape, upper.tobytes()))
@@ -297,8 +318,10 @@ def _records(directory: Path, s: Shape, h: Habits, slices: int, head_rows: int) 
     gu_stride = (s.mlp if h.tight_gu else slices * s.hidden) + h.spare
     spare, d = h.spare, s.hidden
     shapes = {  # K, N, lda, c_stride
-        "lin": (d, lin, d + spare, lin + spare), "att": (d, att, d + spare, att + spare),
-        "o": (o_in, d, o_in + spare, d + spare), "gu": (d, 2 * s.mlp, d + spare, gu_stride),
+        "lin": (d, lin, d + spare, lin + spare),
+        "att": (d, att, d + spare, att + spare),
+        "o": (o_in, d, o_in + spare, d + spare),
+        "gu": (d, 2 * s.mlp, d + spare, gu_stride),
         "down": (d, d, gu_stride, d + spare),
     }
     most = h.chunks if h.chunks is not None else h.max_prompt // h.chunk

@@ -49,11 +49,22 @@ class Tower:
         v = self.v
         factor = (v.patch * v.merge) ** 2
         params = {
-            "D": v.hidden, "I": v.mlp, "depth": v.depth, "heads": v.heads, "patch": v.patch, "merge": v.merge,
-            "out": self.out, "pos_side": v.pos_side, "rope_theta": 10000,
-            "image_token": self.shape.image_token, "vision_start": BASE_TOKENS + 3,
-            "vision_end": BASE_TOKENS + 4, "min_pixels": factor * 4,
-            "max_pixels": MAX_PATCHES * v.patch**2, "max_patches": MAX_PATCHES, "weights": self.habits.vision,
+            "D": v.hidden,
+            "I": v.mlp,
+            "depth": v.depth,
+            "heads": v.heads,
+            "patch": v.patch,
+            "merge": v.merge,
+            "out": self.out,
+            "pos_side": v.pos_side,
+            "rope_theta": 10000,
+            "image_token": self.shape.image_token,
+            "vision_start": BASE_TOKENS + 3,
+            "vision_end": BASE_TOKENS + 4,
+            "min_pixels": factor * 4,
+            "max_pixels": MAX_PATCHES * v.patch**2,
+            "max_patches": MAX_PATCHES,
+            "weights": self.habits.vision,
         }
         return [f"param v.{name} {value}" for name, value in params.items()]
 
@@ -65,9 +76,12 @@ class Tower:
         lines = [*self._params(), "xclbin vision kernels/vision.xclbin MLIR_AIE"]
         inner = wide + spare
         shapes = {  # N, lda, c_stride: those of A and of C differ from GEMM to GEMM
-            "v_patch": (d, d + spare, d + 2 * spare), "v_qkv": (3 * d, d + 3 * spare, 3 * d + spare),
-            "v_proj": (d, d + 2 * spare, d + spare), "v_fc1": (wide, d + spare, inner),
-            "v_fc2": (d, inner, d + 3 * spare), "v_m1": (merged, merged + spare, merged + 2 * spare),
+            "v_patch": (d, d + spare, d + 2 * spare),
+            "v_qkv": (3 * d, d + 3 * spare, 3 * d + spare),
+            "v_proj": (d, d + 2 * spare, d + spare),
+            "v_fc1": (wide, d + spare, inner),
+            "v_fc2": (d, inner, d + 3 * spare),
+            "v_m1": (merged, merged + spare, merged + 2 * spare),
             "v_m2": (self.out, merged + 3 * spare, self.out + spare),
         }
         most = h.chunks if h.chunks is not None else MAX_PATCHES // h.chunk
@@ -107,12 +121,12 @@ class Tower:
         """One linear, padded with zeros to `rows` outputs and whole slices of K; the first has the bias."""
         d, weight, bias = self.v.hidden, get[source + ".weight"], get[source + ".bias"]
         matrix = np.zeros((max(rows, len(weight)), max(slices, 1) * d), np.float32)
-        matrix[:len(weight), :weight.shape[1]] = weight
+        matrix[: len(weight), : weight.shape[1]] = weight
         offsets = np.zeros(len(matrix), np.float32)
-        offsets[:len(bias)] = bias
+        offsets[: len(bias)] = bias
         power, factor = steps_of(matrix) if self.w8 else (np.zeros(len(matrix)), np.ones(len(matrix)))
         for j in range(max(slices, 1)):
-            part = np.ascontiguousarray(matrix[:, j * d:(j + 1) * d])
+            part = np.ascontiguousarray(matrix[:, j * d : (j + 1) * d])
             own = (offsets if j == 0 else np.zeros_like(offsets)) / factor
             data = self._eight(part, power, factor) if self.w8 else self._pair(part)
             stream = f"vis.{name}.{j}" if slices else f"vis.{name}"

@@ -33,8 +33,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qwen35.accept.answers.NEW", 4)
 
 
-def go(spec: str = "", at: str = "", kind: str = "", value: int = 0, count: int = 1,
-       path: Path | None = None, **more) -> tuple[Acceptance, dict[str, Item]]:
+def go(
+    spec: str = "",
+    at: str = "",
+    kind: str = "",
+    value: int = 0,
+    count: int = 1,
+    path: Path | None = None,
+    **more,
+) -> tuple[Acceptance, dict[str, Item]]:
     """Runs over an emulated device; a fault is injected once the item `at` is over."""
     run = Acceptance(path or bundle_path("tied"), f"{EMU},{spec}" if spec else EMU, max_ctx=400, **more)
     found: dict[str, Item] = {}
@@ -51,8 +58,21 @@ def go(spec: str = "", at: str = "", kind: str = "", value: int = 0, count: int 
 def test_a_good_device(quick: None) -> None:
     run, found = go(hang=True)
     assert [name for name, item in found.items() if item.verdict is Verdict.FAIL] == []
-    for name in ("doctor", "xclbin gemm", "bundle", "load", "driver", "gemv lin", "gemm gu x1", "gemv head",
-                 "chains", "contexts", "hang", "check: tokenizer", "prompts"):
+    for name in (
+        "doctor",
+        "xclbin gemm",
+        "bundle",
+        "load",
+        "driver",
+        "gemv lin",
+        "gemm gu x1",
+        "gemv head",
+        "chains",
+        "contexts",
+        "hang",
+        "check: tokenizer",
+        "prompts",
+    ):
         assert found[name].verdict is Verdict.OK, found[name].line
     assert found["user-pointer"].verdict is Verdict.OFF and found["speed"].verdict is Verdict.NOTE
     assert options(run, [*found.values()]) == {"QWEN35_CHAINS": "auto", "QWEN35_WEIGHTS": "copy"}
@@ -72,31 +92,85 @@ FAULTS = {
     "a kernel hangs": ("", ("gemv lin", "hang", 0, 1), "gemm lin x1", Verdict.FAIL, "no progress"),
     "a bit of one result": ("", ("driver", "corrupt", 1, 1), "gemv lin", Verdict.FAIL, "two runs differ"),
     "a bit of every result": (
-        "", ("gemv o", "corrupt", 1, 2), "gemm o x1", Verdict.FAIL, "differs from host"),
+        "",
+        ("gemv o", "corrupt", 1, 2),
+        "gemm o x1",
+        Verdict.FAIL,
+        "differs from host",
+    ),
     "a bit of one command of an answer": (
-        "", ("kernels again", "corrupt", 0, 1), "speed: commands", Verdict.FAIL, "gave different bits"),
+        "",
+        ("kernels again", "corrupt", 0, 1),
+        "speed: commands",
+        Verdict.FAIL,
+        "gave different bits",
+    ),
     "a bit of some commands of an answer": (
-        "", ("kernels again", "corrupt", 1, 20), "speed: commands", Verdict.FAIL, "gave different bits"),
+        "",
+        ("kernels again", "corrupt", 1, 20),
+        "speed: commands",
+        Verdict.FAIL,
+        "gave different bits",
+    ),
     "a chain that fails": ("", ("gemv head", "chain_fail", 0, 1), "chains", Verdict.OFF, "refused"),
     "a chain that hangs": ("", ("gemv head", "chain_hang", 0, 1), "chains", Verdict.OFF, "no progress"),
     "a chain that lies about its end": (
-        "", ("gemv head", "chain_skip", 0, 1), "chains", Verdict.OFF, "differs from single commands"),
+        "",
+        ("gemv head", "chain_skip", 0, 1),
+        "chains",
+        Verdict.OFF,
+        "differs from single commands",
+    ),
     "a wrong bit of a chain": (
-        "", ("gemv head", "chain_corrupt", 9, 1), "chains", Verdict.OFF, "differs from single commands"),
+        "",
+        ("gemv head", "chain_corrupt", 9, 1),
+        "chains",
+        Verdict.OFF,
+        "differs from single commands",
+    ),
     "a chain that fails in an answer": (
-        "", ("kernels after speed", "chain_fail", 0, 1), "prompts in chains", Verdict.OFF, "a chain failed"),
-    "a chain's end that means nothing": (
-        "driver=6.18.5", None, "chains", Verdict.OFF, "cannot be trusted"),
+        "",
+        ("kernels after speed", "chain_fail", 0, 1),
+        "prompts in chains",
+        Verdict.OFF,
+        "a chain failed",
+    ),
+    "a chain's end that means nothing": ("driver=6.18.5", None, "chains", Verdict.OFF, "cannot be trusted"),
     "a driver whose failures read as success": (
-        "driver=oot-2025-06", None, "driver", Verdict.NOTE, "they go as chains of one"),
+        "driver=oot-2025-06",
+        None,
+        "driver",
+        Verdict.NOTE,
+        "they go as chains of one",
+    ),
     "user memory the driver does not keep": (
-        "driver=oot-legacy", None, "user-pointer", Verdict.OFF, "not known to keep"),
+        "driver=oot-legacy",
+        None,
+        "user-pointer",
+        Verdict.OFF,
+        "not known to keep",
+    ),
     "a wrong token after a reload": (
-        "", ("user-pointer", "corrupt", 1, 1), "contexts", Verdict.FAIL, "logits differ"),
+        "",
+        ("user-pointer", "corrupt", 1, 1),
+        "contexts",
+        Verdict.FAIL,
+        "logits differ",
+    ),
     "a context that is refused after a reload": (
-        "", ("user-pointer", "refuse", 0x2000001, 9), "contexts", Verdict.FAIL, "refused"),
+        "",
+        ("user-pointer", "refuse", 0x2000001, 9),
+        "contexts",
+        Verdict.FAIL,
+        "refused",
+    ),
     "a command that fails in an answer": (
-        "", ("kernels after speed", "fail", 0, 1), "prompts", Verdict.FAIL, "refused"),
+        "",
+        ("kernels after speed", "fail", 0, 1),
+        "prompts",
+        Verdict.FAIL,
+        "refused",
+    ),
 }
 
 
@@ -110,8 +184,11 @@ def test_the_verdict_on_a_fault(quick: None, name: str) -> None:
     if verdict is Verdict.OFF:
         assert not others
     if item == "load":
-        assert all(i.verdict is Verdict.SKIP for n, i in found.items()
-                   if n in ("kernels", "chains", "contexts", "prompts"))
+        assert all(
+            i.verdict is Verdict.SKIP
+            for n, i in found.items()
+            if n in ("kernels", "chains", "contexts", "prompts")
+        )
     lines = summary(run, list(found.values()), True)
     assert lines[0].startswith("FAIL" if verdict is Verdict.FAIL or others else "PASS")
     if item in ("chains", "load") or "chain" in name or verdict is Verdict.FAIL:
@@ -297,8 +374,9 @@ def test_a_report_of_a_run_that_is_ended_never_reads_as_passed(
     report = tmp_path / "r.json"
     report.write_text('{"passed": true, "finished": true}')
     words = ["accept", str(bundle_path("tied")), "--device", f"{EMU},slow=*:2000", "--out", str(report), "-q"]
-    with subprocess.Popen([sys.executable, "-m", "qwen35", *words], stdout=subprocess.PIPE, text=True,
-                          stderr=subprocess.PIPE) as program:
+    with subprocess.Popen(
+        [sys.executable, "-m", "qwen35", *words], stdout=subprocess.PIPE, text=True, stderr=subprocess.PIPE
+    ) as program:
         assert program.stdout is not None
         lines = iter(program.stdout.readline, "")
         assert any(line.startswith("ok   driver") for line in lines)
@@ -321,8 +399,9 @@ def test_a_signal_before_the_libraries_are_loaded(tmp_path: Path, number: signal
     report = tmp_path / "r.json"
     report.write_text('{"passed": true, "finished": true}')
     words = ["accept", str(bundle_path("tied")), "--device", EMU, "--out", str(report), "-q"]
-    with subprocess.Popen([sys.executable, "-m", "qwen35", *words], stdout=subprocess.DEVNULL,
-                          stderr=subprocess.PIPE, text=True) as program:
+    with subprocess.Popen(
+        [sys.executable, "-m", "qwen35", *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as program:
         until = time.monotonic() + 60
         while json.loads(report.read_text())["passed"] and time.monotonic() < until:
             time.sleep(0.002)
@@ -363,8 +442,18 @@ def test_through_the_ioctls_of_a_node(tmp_path: Path) -> None:
     from tests.emulation import NODE, emulate
 
     report = tmp_path / "r.json"
-    done = emulate(sys.executable, "-m", "qwen35", "accept", str(bundle_path("tied")), "--device", NODE,
-                   "--out", str(report), "--quiet")
+    done = emulate(
+        sys.executable,
+        "-m",
+        "qwen35",
+        "accept",
+        str(bundle_path("tied")),
+        "--device",
+        NODE,
+        "--out",
+        str(report),
+        "--quiet",
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found = {item["item"]: item["verdict"] for item in json.loads(report.read_text())["items"]}
     assert found["gemm gu x1"] == found["contexts"] == found["prompts"] == "ok"

@@ -211,8 +211,12 @@ def test_the_bundles_own_sampling_and_name(bundle: Path, tmp_path: Path) -> None
 
 def run(*words: str, stdin: str = "") -> tuple[int, str, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "qwen35", *words], input=stdin.encode(), capture_output=True, cwd=ROOT,
-        env=ENV, timeout=120,
+        [sys.executable, "-m", "qwen35", *words],
+        input=stdin.encode(),
+        capture_output=True,
+        cwd=ROOT,
+        env=ENV,
+        timeout=120,
     )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 

@@ -40,10 +40,26 @@ class Odd:
 
 
 VALUES: dict[str, Any] = {
-    "none": None, "str": "zz", "digits": "4096", "nul": "a\0b", "bytes": b"zzzz", "float": 1.5,
-    "nan": float("nan"), "infinity": float("inf"), "negative": -1, "huge": 1 << 70, "most": 1 << 50,
-    "empty": [], "list": [None], "number list": [1.5], "dict": {"a": 1}, "object": Odd(), "class": str,
-    "array": np.zeros(3, "f4"), "objects": np.array([None, "x"]), "complex": 1j,
+    "none": None,
+    "str": "zz",
+    "digits": "4096",
+    "nul": "a\0b",
+    "bytes": b"zzzz",
+    "float": 1.5,
+    "nan": float("nan"),
+    "infinity": float("inf"),
+    "negative": -1,
+    "huge": 1 << 70,
+    "most": 1 << 50,
+    "empty": [],
+    "list": [None],
+    "number list": [1.5],
+    "dict": {"a": 1},
+    "object": Odd(),
+    "class": str,
+    "array": np.zeros(3, "f4"),
+    "objects": np.array([None, "x"]),
+    "complex": 1j,
 }
 INTS = {"negative", "huge", "most"}
 TIMES = {*INTS, "float", "nan", "infinity"}
@@ -122,7 +138,9 @@ ROWS: dict[str, tuple[Call, set[str]]] = {
     "ContextPool.kernel xclbin": (lambda w, v: w.device.pool.kernel(v, w.insts), set()),
     "ContextPool.kernel insts": (lambda w, v: w.device.pool.kernel(w.xclbin, v), {"bytes", "array"}),
     "ContextPool.kernel name": (
-        lambda w, v: w.device.pool.kernel(w.xclbin, w.insts, name=v), {*STRS, "none"}),
+        lambda w, v: w.device.pool.kernel(w.xclbin, w.insts, name=v),
+        {*STRS, "none"},
+    ),
     "ContextPool.kernel ops": (lambda w, v: w.device.pool.kernel(w.xclbin, w.insts, ops=v), INTS),
     "ContextPool.chain calls": (lambda w, v: w.device.pool.chain(v), {"empty"}),
     "ContextPool max_contexts": (lambda w, v: ContextPool(w.device.client, v), {*INTS, "none"}),
@@ -171,8 +189,25 @@ def test_every_parameter_has_a_row() -> None:
     assert missing == []
 
 
-INNER = {"flush_for_start", "leak", "prepare", "fill", "finished", "give_up", "lend", "owner", "settle",
-         "submit", "take", "forget", "let_go", "load", "release", "shed_context", "shed_pdis"}
+INNER = {
+    "flush_for_start",
+    "leak",
+    "prepare",
+    "fill",
+    "finished",
+    "give_up",
+    "lend",
+    "owner",
+    "settle",
+    "submit",
+    "take",
+    "forget",
+    "let_go",
+    "load",
+    "release",
+    "shed_context",
+    "shed_pdis",
+}
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -197,8 +232,10 @@ def test_a_wrong_argument(name: str, world: World, monkeypatch: pytest.MonkeyPat
             argument = name.split()[-1]
             if submits and kind not in fitting:
                 wrong.append(f"{kind}: {submits} before {told}")
-            if kind not in fitting and (not isinstance(error, (BadArgument, Closed)) or (
-                    isinstance(error, BadType) and argument not in told and "is no buffer" not in told)):
+            if kind not in fitting and (
+                not isinstance(error, (BadArgument, Closed))
+                or (isinstance(error, BadType) and argument not in told and "is no buffer" not in told)
+            ):
                 wrong.append(f"{kind}: does not name {argument}: {told}")
             if not error.remedy or "\n" in told or len(told) > 400:
                 wrong.append(f"{kind}: {told}")
@@ -228,8 +265,11 @@ def test_a_length_for_a_list_or_the_other_way_round(world: World) -> None:
         (lambda: device.alloc(1 << 50), "nbytes is 1125899906842624"),
         (lambda: device.alloc("4096"), "nbytes is '4096'"),
         (lambda: device.alloc(1.5), "nbytes is 1.5"),
-        (lambda: a.view("O"), "dtype is"), (lambda: a.view("V0"), "dtype is"), (lambda: a.view("S"), "dtype"),
-        (lambda: a.view("u4", 1.5), "shape is 1.5"), (lambda: a.view("u4", "44"), "shape is '44'"),
+        (lambda: a.view("O"), "dtype is"),
+        (lambda: a.view("V0"), "dtype is"),
+        (lambda: a.view("S"), "dtype"),
+        (lambda: a.view("u4", 1.5), "shape is 1.5"),
+        (lambda: a.view("u4", "44"), "shape is '44'"),
     ]:
         with pytest.raises(BadArgument, match=told):
             use()
@@ -257,15 +297,24 @@ def test_numbers_and_arrays_of_numpys(world: World) -> None:
 
 
 HANDS: list[Callable[[World], Any]] = [
-    lambda w: w.device, lambda w: w.source, lambda w: w.source.sub(0, 4), lambda w: w.kernel,
-    lambda w: w.context, lambda w: w.run, lambda w: w.device.pool, lambda w: w.device.client,
-    lambda w: w.device.node, lambda w: w.device.heap, lambda w: w.kernel.shared, lambda w: w.restartable,
-    lambda w: RestartableChain([w.restartable]), lambda w: w.context.take(),
+    lambda w: w.device,
+    lambda w: w.source,
+    lambda w: w.source.sub(0, 4),
+    lambda w: w.kernel,
+    lambda w: w.context,
+    lambda w: w.run,
+    lambda w: w.device.pool,
+    lambda w: w.device.client,
+    lambda w: w.device.node,
+    lambda w: w.device.heap,
+    lambda w: w.kernel.shared,
+    lambda w: w.restartable,
+    lambda w: RestartableChain([w.restartable]),
+    lambda w: w.context.take(),
 ]
 
 
-COPIES = pytest.mark.parametrize(
-    "copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda f: f.__name__)
+COPIES = pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda f: f.__name__)
 
 
 def refuses(one: object, copied: Callable[[Any], Any]) -> None:

@@ -70,9 +70,13 @@ ROWS: dict[str, tuple[Call, set[str]]] = {
     "Conversation.save path": (lambda m, v: m.conversation().save(v), {"str", "digits"}),
     "Conversation.load path": (lambda m, v: m.conversation().load(v), STRS),
     "Conversation.system system": (lambda m, v: setattr(m.conversation(), "system", v), {*STRS, "none"}),
-    **{f"Sampling {field.name}": (lambda m, v, name=field.name: Sampling(**{name: v}),
-                                  {"none", *NUMBERS} if field.default is None else NUMBERS)
-       for field in dataclasses.fields(Sampling)},
+    **{
+        f"Sampling {field.name}": (
+            lambda m, v, name=field.name: Sampling(**{name: v}),
+            {"none", *NUMBERS} if field.default is None else NUMBERS,
+        )
+        for field in dataclasses.fields(Sampling)
+    },
 }
 VALUE_ERRORS = {"Qwen35.reply messages", "Qwen35.reply tools", "Qwen35.conversation tools"}
 """What is in them is the template's to judge, in its own words."""
@@ -104,8 +108,12 @@ def test_a_wrong_argument(name: str, model: Qwen35, tmp_path: Path, monkeypatch:
             call(model, value)
         except (QwenError, XdnaError) as error:
             told = str(error)
-            if kind not in fitting and name not in VALUE_ERRORS and isinstance(error, UsageError) \
-                    and name.split()[-1] not in told:
+            if (
+                kind not in fitting
+                and name not in VALUE_ERRORS
+                and isinstance(error, UsageError)
+                and name.split()[-1] not in told
+            ):
                 wrong.append(f"{kind}: does not name it: {told}")
             if "\n" in told or len(told) > 400:
                 wrong.append(f"{kind}: {told}")
@@ -132,7 +140,10 @@ def test_token_ids_that_are_none(model: Qwen35) -> None:
 
 
 HANDS: list[Callable[[Qwen35], Any]] = [
-    lambda m: m, lambda m: m.conversation(), lambda m: m.chat("x"), lambda m: iter(m.chat("x").events()),
+    lambda m: m,
+    lambda m: m.conversation(),
+    lambda m: m.chat("x"),
+    lambda m: iter(m.chat("x").events()),
     lambda m: m.generate([1]),
 ]
 
@@ -203,8 +214,14 @@ def test_what_failed_fails_each_time(tmp_path: Path) -> None:
     next(pieces), next(ids)
     model.close()
     for _ in range(2):
-        for use in (lambda: next(pieces), lambda: str(reply), reply.result, lambda: list(reply.events()),
-                    lambda: "".join(reply), lambda: next(ids)):
+        for use in (
+            lambda: next(pieces),
+            lambda: str(reply),
+            reply.result,
+            lambda: list(reply.events()),
+            lambda: "".join(reply),
+            lambda: next(ids),
+        ):
             with pytest.raises(Closed, match="closed"):
                 use()
     assert reply.finish == "error" and "You said: one two three".startswith(reply.text)

@@ -43,8 +43,14 @@ def subject(bundle):
 
 def test_a_line_holds_shape_value_unit_conditions_and_limit():
     line = Figure("decode", 12.3456789, "tokens/s", {"context": 512}, "at least 9").line()
-    assert json.loads(line) == {"bench": SHAPE, "figure": "decode", "value": 12.3457, "unit": "tokens/s",
-                                "context": 512, "limit": "at least 9"}
+    assert json.loads(line) == {
+        "bench": SHAPE,
+        "figure": "decode",
+        "value": 12.3457,
+        "unit": "tokens/s",
+        "context": 512,
+        "limit": "at least 9",
+    }
 
 
 def test_whole_numbers_stay_exact_in_a_line():
@@ -190,9 +196,15 @@ def test_host_figures_have_both_devices(subject):
     out = Printer(True, io.StringIO())
     host_figures(subject, out, 64, 20, 1, 1)
     names = [(f.name, f.where.get("device")) for f in out.figures]
-    assert names == [("host_token", "null"), ("host_prompt", "null"), ("host_token", "instant"),
-                     ("host_prompt", "instant"), ("dispatch", None), ("emulated_dispatch", None),
-                     ("ioctls_token", None)]
+    assert names == [
+        ("host_token", "null"),
+        ("host_prompt", "null"),
+        ("host_token", "instant"),
+        ("host_prompt", "instant"),
+        ("dispatch", None),
+        ("emulated_dispatch", None),
+        ("ioctls_token", None),
+    ]
 
 
 def test_chains_are_held_against_single_commands(subject):
@@ -293,8 +305,27 @@ def test_peers_run_the_bundles_shape(bundle, tmp_path, kind):
 def test_the_command_prints_one_json_line_a_figure():
     path = str(model_bundle.bundle_path("tied"))
     done = subprocess.run(
-        [sys.executable, "-m", "qwen35", "bench", path, "--json", "--only", "load", "--only", "memory",
-         "--only", "start", "--quick", "--threads", "1"], capture_output=True, text=True, check=True)
+        [
+            sys.executable,
+            "-m",
+            "qwen35",
+            "bench",
+            path,
+            "--json",
+            "--only",
+            "load",
+            "--only",
+            "memory",
+            "--only",
+            "start",
+            "--quick",
+            "--threads",
+            "1",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert all(record["bench"] == SHAPE and record["unit"] for record in records)
     names = {record["figure"] for record in records}

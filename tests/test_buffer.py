@@ -28,20 +28,28 @@ def test_views_are_the_buffers_own_memory(device):
     assert np.shares_memory(first, second)
     assert first.__array_interface__["data"][0] == buffer.host_address
     second[1, 2] = 1.5
-    assert bytes(first[4 * 66:4 * 67]) == np.float32(1.5).tobytes()
+    assert bytes(first[4 * 66 : 4 * 67]) == np.float32(1.5).tobytes()
     assert buffer.read(4 * 66, 4) == np.float32(1.5).tobytes()
 
 
-@pytest.mark.parametrize(("nbytes", "dtype", "shape", "want"), [
-    (10, "u1", None, (10,)), (10, "u4", None, (2,)), (4096, "f4", 3, (3,)),
-    (4096, "u2", (2, 3, 4), (2, 3, 4)), (4096, "u1", 0, (0,)), (64, "u2", (4, 8), (4, 8)),
-])
+@pytest.mark.parametrize(
+    ("nbytes", "dtype", "shape", "want"),
+    [
+        (10, "u1", None, (10,)),
+        (10, "u4", None, (2,)),
+        (4096, "f4", 3, (3,)),
+        (4096, "u2", (2, 3, 4), (2, 3, 4)),
+        (4096, "u1", 0, (0,)),
+        (64, "u2", (4, 8), (4, 8)),
+    ],
+)
 def test_view_shapes(device, nbytes, dtype, shape, want):
     assert device.alloc(nbytes).view(dtype, shape).shape == want
 
 
-@pytest.mark.parametrize(("dtype", "shape"), [("u1", 65), ("u4", 17), ("u2", (4, 9)), ("u1", (-1,)),
-                                              ("u1", (-2, -2))])
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [("u1", 65), ("u4", 17), ("u2", (4, 9)), ("u1", (-1,)), ("u1", (-2, -2))]
+)
 def test_a_view_never_reaches_past_the_buffer(device, dtype, shape):
     with pytest.raises(errors.BadArgument, match="does not fit"):
         device.alloc(64).view(dtype, shape)
@@ -68,11 +76,17 @@ def test_write_and_read(device):
         buffer.read(50, 51)
 
 
-@pytest.mark.parametrize(("nbytes", "kind", "error"), [
-    (0, "share", errors.BadArgument), (-5, "dev", errors.BadArgument), (1 << 50, "share", errors.BadArgument),
-    (64, "heap", errors.BadArgument), (1 << 46, "share", errors.OutOfMemory),
-    (600 * MIB, "dev", errors.OutOfHeap),
-])
+@pytest.mark.parametrize(
+    ("nbytes", "kind", "error"),
+    [
+        (0, "share", errors.BadArgument),
+        (-5, "dev", errors.BadArgument),
+        (1 << 50, "share", errors.BadArgument),
+        (64, "heap", errors.BadArgument),
+        (1 << 46, "share", errors.OutOfMemory),
+        (600 * MIB, "dev", errors.OutOfHeap),
+    ],
+)
 def test_refused_sizes(open_emu, nbytes, kind, error):
     with pytest.raises(error):
         open_emu().alloc(nbytes, kind)
@@ -101,7 +115,7 @@ def test_device_buffers_live_in_the_heap(device):
     for buffer in (first, second):
         assert buffer.host_address - device.heap.host == buffer.address - device.heap.device
     second.view("u1")[:] = 7
-    assert bytes(device.heap.memory[second.address - device.heap.device:][:5000]) == b"\x07" * 5000
+    assert bytes(device.heap.memory[second.address - device.heap.device :][:5000]) == b"\x07" * 5000
 
 
 def test_sub_buffers(device):
@@ -187,8 +201,16 @@ def test_a_closed_buffer_refuses_and_its_views_stay_valid(device):
     buffer.close()
     view[1:] += 1
     assert int(view[0]) + int(view[-1]) == 2 * 0x5A5A5A5A + 1
-    for use in (buffer.view, buffer.memory, buffer.to_device, buffer.read, buffer.export_fd,
-                lambda: buffer.sub(0, 1), lambda: buffer.write(b"x"), lambda: buffer.host_address):
+    for use in (
+        buffer.view,
+        buffer.memory,
+        buffer.to_device,
+        buffer.read,
+        buffer.export_fd,
+        lambda: buffer.sub(0, 1),
+        lambda: buffer.write(b"x"),
+        lambda: buffer.host_address,
+    ):
         with pytest.raises(errors.Closed):
             use()
     assert "closed" in repr(buffer)
@@ -260,8 +282,10 @@ def test_mappings_end_with_the_last_view(device):
 
     def mapped():
         with open("/proc/self/maps") as maps:
-            return any(int(line.split("-")[0], 16) <= address < int(line.split("-")[1].split()[0], 16)
-                       for line in maps)
+            return any(
+                int(line.split("-")[0], 16) <= address < int(line.split("-")[1].split()[0], 16)
+                for line in maps
+            )
 
     assert mapped()
     del view

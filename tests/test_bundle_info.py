@@ -26,8 +26,17 @@ def test_facts_of_an_untied_bundle(tmp_path: Path) -> None:
     bundle = Bundle.open(write_bundle(tmp_path / "b", SHAPES["untied"], None, Habits(contexts=True)))
     facts = describe(bundle, 1000)
     assert facts["model"] == {
-        "hidden": 128, "mlp": 256, "layers": 8, "linear_layers": 6, "vocab": 384, "tied": False, "heads": 4,
-        "kv_heads": 2, "head_dim": 32, "linear_heads": 4, "linear_key_heads": 2,
+        "hidden": 128,
+        "mlp": 256,
+        "layers": 8,
+        "linear_layers": 6,
+        "vocab": 384,
+        "tied": False,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 32,
+        "linear_heads": 4,
+        "linear_key_heads": 2,
     }
     # per layer: in, o, gu, two down slices; then three head dispatches of 136 rows
     lin, att = 512, 384
@@ -38,7 +47,9 @@ def test_facts_of_an_untied_bundle(tmp_path: Path) -> None:
     told = sum(facts["bytes"].values()) - facts["bytes"]["blob"]
     assert told <= facts["bytes"]["blob"] < told + 64 * len(bundle.tensors)  # and the alignment
     assert facts["contexts"] == {
-        "gemm": "kernels/gemm.xclbin", "gemv": "kernels/gemv.xclbin", "mlp": "kernels/gemm.xclbin"
+        "gemm": "kernels/gemm.xclbin",
+        "gemv": "kernels/gemv.xclbin",
+        "mlp": "kernels/gemm.xclbin",
     }
     assert facts["streams"] == 5 * 4 + 6
     assert facts["memory"]["kv_cache"] == 2 * 1000 * 2 * (2 * 32) * 2
@@ -47,7 +58,10 @@ def test_facts_of_an_untied_bundle(tmp_path: Path) -> None:
     rows = 64
     assert facts["memory"]["prompt_buffers"] == 2 * (rows * 128 + rows * lin + rows * 256 + 256)
     assert (facts["device"], facts["name"], facts["checksums"], facts["tokenizer_cases"]) == (
-        "emulated", "Qwen3.5", 0, 3
+        "emulated",
+        "Qwen3.5",
+        0,
+        3,
     )
     text = "\n".join(lines(facts))
     assert "untied head" in text and "embedding" in text and "vision" not in text.split("kernels")[0]
@@ -64,8 +78,12 @@ def test_a_compiled_bundle_says_what_it_needs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "name"), [((2048, 6144, 24, 248320), "Qwen3.5-2B"), ((4096, 12288, 32, 248320), "Qwen3.5-9B"),
-                        ((2048, 6144, 23, 248320), "Qwen3.5")],
+    ("shape", "name"),
+    [
+        ((2048, 6144, 24, 248320), "Qwen3.5-2B"),
+        ((4096, 12288, 32, 248320), "Qwen3.5-9B"),
+        ((2048, 6144, 23, 248320), "Qwen3.5"),
+    ],
 )
 def test_names(exported: Path, shape: tuple[int, int, int, int], name: str) -> None:
     from dataclasses import replace
@@ -84,13 +102,26 @@ def test_command(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out.splitlines()
     assert out[0] == f"bundle   {exported}"
     assert [line.split()[0] for line in out] == [
-        "bundle", "model", "vision", "weights", "kernels", "device", "memory", "checks", "options"
+        "bundle",
+        "model",
+        "vision",
+        "weights",
+        "kernels",
+        "device",
+        "memory",
+        "checks",
+        "options",
     ]
     assert info_main([str(exported), "--json", "--verify", "--max-ctx", "100"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["verified"] == facts["checksums"] == len(list(exported.rglob("*"))) - 2
     assert facts["vision"] == {
-        "hidden": 256, "mlp": 768, "blocks": 2, "heads": 4, "weights": "w8", "max_pixels": 65536,
+        "hidden": 256,
+        "mlp": 768,
+        "blocks": 2,
+        "heads": 4,
+        "weights": "w8",
+        "max_pixels": 65536,
         "max_patches": 1024,
     }
     assert facts["memory"]["kv_cache"] == 1 * 100 * 2 * 128 * 2
@@ -106,11 +137,13 @@ def test_verify_finds_a_flipped_bit_and_says_when_there_is_nothing(
     assert info_main([str(path), "--verify", "--quiet"]) == 0
     assert "files, every byte as exported\n" in capsys.readouterr().out
     manifest = (path / "manifest.txt").read_text()
-    (path / "manifest.txt").write_text("".join(
-        line for line in manifest.splitlines(True) if not line.startswith("sum tokenizer.json")))
+    (path / "manifest.txt").write_text(
+        "".join(line for line in manifest.splitlines(True) if not line.startswith("sum tokenizer.json"))
+    )
     assert info_main([str(path), "--verify", "--quiet"]) == 0
     assert capsys.readouterr().out.endswith(
-        "every byte as exported; not verified, since no checksum is recorded: tokenizer.json\n")
+        "every byte as exported; not verified, since no checksum is recorded: tokenizer.json\n"
+    )
     (path / "manifest.txt").write_text(manifest)
     data = bytearray((path / "tensors.bin").read_bytes())
     data[-1] ^= 0x80
@@ -119,18 +152,18 @@ def test_verify_finds_a_flipped_bit_and_says_when_there_is_nothing(
         info_main([str(path), "--verify", "--quiet"])
 
 
-def test_records_of_an_unknown_kind_are_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_records_of_an_unknown_kind_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_bundle(tmp_path / "plain", SHAPES["tied"])
     before = (path / "manifest.txt").read_text()
     assert not Bundle.open(path).unread
     (path / "manifest.txt").write_text(before + "gemmx a b\nfoo 1\ngemmx c\n")
     count = len(before.splitlines())
     assert info_main([str(path)]) == 0
-    told, = (line for line in capsys.readouterr().out.splitlines() if line.startswith("unusual"))
-    assert told.endswith("manifest.txt: records of an unknown kind are not read: "
-                         f"'gemmx' (line {count + 1} and 1 more), 'foo' (line {count + 2})")
+    (told,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("unusual"))
+    assert told.endswith(
+        "manifest.txt: records of an unknown kind are not read: "
+        f"'gemmx' (line {count + 1} and 1 more), 'foo' (line {count + 2})"
+    )
 
 
 def test_wrong_usage(tmp_path: Path) -> None:

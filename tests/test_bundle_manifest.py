@@ -110,8 +110,20 @@ def test_a_manifest_past_every_sense_is_refused_unread(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("value", "good"),
-    [("1e-6", 1e-6), ("10000000.0", 1e7), (".5", 0.5), ("3", 3.0), ("1e400", None), ("nan", None),
-     ("inf", None), ("1_0", None), ("-1", None), ("0", None), ("0x10", None), ("1e-99999", None)],
+    [
+        ("1e-6", 1e-6),
+        ("10000000.0", 1e7),
+        (".5", 0.5),
+        ("3", 3.0),
+        ("1e400", None),
+        ("nan", None),
+        ("inf", None),
+        ("1_0", None),
+        ("-1", None),
+        ("0", None),
+        ("0x10", None),
+        ("1e-99999", None),
+    ],
 )
 def test_reals(tmp_path: Path, value: str, good: float | None) -> None:
     param = manifest(tmp_path, f"version 1\nparam eps {value}\n").param("eps")

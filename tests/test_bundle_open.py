@@ -28,7 +28,7 @@ def edit(bundle: Path, old: str, new: str, file: str = "manifest.txt") -> int:
     text = (bundle / file).read_text()
     assert old in text
     (bundle / file).write_text(text.replace(old, new, 1))
-    return text[:text.index(old)].count("\n") + 1
+    return text[: text.index(old)].count("\n") + 1
 
 
 @pytest.mark.parametrize("habit", HABITS)
@@ -70,7 +70,8 @@ def test_every_habit_opens_and_gives_the_model(tmp_path: Path, name: str, habit:
 
 
 @pytest.mark.parametrize(
-    "file", ["manifest.txt", "tensors.txt", "tensors.bin", "tokenizer.json"],
+    "file",
+    ["manifest.txt", "tensors.txt", "tensors.bin", "tokenizer.json"],
 )
 def test_a_missing_file_is_named(copy: Path, file: str) -> None:
     (copy / file).unlink()
@@ -91,8 +92,11 @@ def test_a_missing_kernel_is_named_with_its_record(copy: Path, file: str) -> Non
 
 @pytest.mark.parametrize(
     ("file", "data", "message"),
-    [("kernels/o_2.bin", b"abcde", "no whole number of 32-bit words"), ("kernels/o_2.bin", b"", "0 bytes"),
-     ("kernels/gemv.xclbin", b"", "0 bytes")],
+    [
+        ("kernels/o_2.bin", b"abcde", "no whole number of 32-bit words"),
+        ("kernels/o_2.bin", b"", "0 bytes"),
+        ("kernels/gemv.xclbin", b"", "0 bytes"),
+    ],
 )
 def test_kernel_files_of_impossible_size(copy: Path, file: str, data: bytes, message: str) -> None:
     (copy / file).write_bytes(data)

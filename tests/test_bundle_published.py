@@ -71,7 +71,11 @@ GEMMS = {  # K, N, lda, c_stride, the most chunks, context
     "v_m2": (V_D, D, V_I, D, 4, " ctx=vision"),
 }
 GEMVS = {
-    "lin": (8192, D), "att": (5120, D), "o": (D, D), "gu": (2 * MLP, D), "down": (D, D),
+    "lin": (8192, D),
+    "att": (5120, D),
+    "o": (D, D),
+    "gu": (2 * MLP, D),
+    "down": (D, D),
     "head": (HEAD_ROWS, D),
 }
 
@@ -124,15 +128,22 @@ def published(tmp_path: Path) -> Path:
         (tmp_path / "kernels" / name).write_bytes(b"\x00\x01\x03\x06" * 4)
     records = ["# written by a compiler", "", "version 1", "   # indented"]
     records += [f"param {line}" for line in PARAMS.strip().splitlines()]
-    records += ["xclbin gemm kernels/a.xclbin MLIR_AIE", "xclbin mlp kernels/a.xclbin MLIR_AIE",
-              "xclbin gemv kernels/b.xclbin MLIR_AIE", "xclbin vision kernels/b.xclbin other"]
+    records += [
+        "xclbin gemm kernels/a.xclbin MLIR_AIE",
+        "xclbin mlp kernels/a.xclbin MLIR_AIE",
+        "xclbin gemv kernels/b.xclbin MLIR_AIE",
+        "xclbin vision kernels/b.xclbin other",
+    ]
     for key, (k, n, lda, stride, chunks, context) in GEMMS.items():
         for count in range(1, chunks + 1):
             rows = count * CHUNK
             spans = f"a_elems={rows * lda} c_elems={rows * stride} insts=kernels/stream.bin"
-            records.append(f"gemm_chunks {key} {count} {spans}" if count > 1 else
-                         f"gemm {key} M={CHUNK} K={k} N={n} lda={lda} c_stride={stride} "
-                         f"b_bytes={packed(n, k)} {spans}{context}")
+            records.append(
+                f"gemm_chunks {key} {count} {spans}"
+                if count > 1
+                else f"gemm {key} M={CHUNK} K={k} N={n} lda={lda} c_stride={stride} "
+                f"b_bytes={packed(n, k)} {spans}{context}"
+            )
     for key, (m, k) in GEMVS.items():
         records.append(f"gemv {key} M={m} K={k} w_words={packed(m, k) // 4} insts=kernels/stream.bin")
     records += ["tokcase - ", "tokcase 6869 1,2", "ref one prompt=6869 thinking=0", "anything else=1"]
@@ -173,15 +184,18 @@ def test_info_tells_what_it_is(published: Path) -> None:
     assert any("compiled kernels" in line for line in lines(facts))
 
 
-@pytest.mark.parametrize(("file", "old", "new"), [
-    ("manifest.txt", "param v.weights w8\n", ""),
-    ("manifest.txt", "param mrope_section 11,11,10\n", ""),
-    ("manifest.txt", f"N={2 * MLP} lda={D} c_stride={MLP}", f"N={MLP} lda={D} c_stride={MLP}"),
-    ("manifest.txt", f"c_stride={MLP} b_bytes", f"c_stride={MLP}  b_bytes"),
-    ("manifest.txt", "w_words=", "w_words=9"),
-    ("manifest.txt", "\n", "\r\n"),
-    ("tensors.txt", "vis.b0.proj.f ", "vis.b0.proj.factors "),
-])
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("manifest.txt", "param v.weights w8\n", ""),
+        ("manifest.txt", "param mrope_section 11,11,10\n", ""),
+        ("manifest.txt", f"N={2 * MLP} lda={D} c_stride={MLP}", f"N={MLP} lda={D} c_stride={MLP}"),
+        ("manifest.txt", f"c_stride={MLP} b_bytes", f"c_stride={MLP}  b_bytes"),
+        ("manifest.txt", "w_words=", "w_words=9"),
+        ("manifest.txt", "\n", "\r\n"),
+        ("tensors.txt", "vis.b0.proj.f ", "vis.b0.proj.factors "),
+    ],
+)
 def test_it_opens_with_what_a_compiler_may_do_otherwise(
     published: Path, file: str, old: str, new: str
 ) -> None:

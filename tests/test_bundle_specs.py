@@ -108,7 +108,10 @@ def test_tokcases(tmp_path: Path) -> None:
     text = "tokcase - \ntokcase - 5\ntokcase 68c3a9 1,22,333\ntokcase 61 7\n"
     cases = read_tokcases(read(tmp_path, text))
     assert [(case.text, case.ids) for case in cases] == [
-        ("", ()), ("", (5,)), ("h\u00e9", (1, 22, 333)), ("a", (7,)),
+        ("", ()),
+        ("", (5,)),
+        ("h\u00e9", (1, 22, 333)),
+        ("a", (7,)),
     ]
     assert cases[2].line == 7
 
@@ -160,5 +163,6 @@ def test_sums(tmp_path: Path) -> None:
     text = f"sum tensors.bin {digest} bytes=77\nsum k/a {digest}\nsum of parts\nsum x {digest.upper()}\nsum\n"
     sums = read_sums(read(tmp_path, text))
     assert {name: (entry.sha256, entry.nbytes) for name, entry in sums.items()} == {
-        "tensors.bin": (digest, 77), "k/a": (digest, None),
+        "tensors.bin": (digest, 77),
+        "k/a": (digest, None),
     }

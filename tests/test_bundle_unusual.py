@@ -49,17 +49,26 @@ def again(start: str) -> Edit:
 UNUSUAL = {
     "a stride of down that is not gu's": ("manifest", swap("gemm down", "lda=6144", "lda=2048"), "lda=2048"),
     "down's stride less than K": ("manifest", swap("gemm down", "lda=6144", "lda=1024"), "less than K=2048"),
-    "gu's stride in columns of B": ("manifest", swap("gemm gu", "c_stride=6144", "c_stride=12288"),
-                                    "differs from gu's c_stride=12288"),
-    "the tower's fc2": ("manifest", swap("gemm v_fc2", "lda=4096", "lda=1024"),
-                        "lda=1024 differs from fc1's"),
+    "gu's stride in columns of B": (
+        "manifest",
+        swap("gemm gu", "c_stride=6144", "c_stride=12288"),
+        "differs from gu's c_stride=12288",
+    ),
+    "the tower's fc2": (
+        "manifest",
+        swap("gemm v_fc2", "lda=4096", "lda=1024"),
+        "lda=1024 differs from fc1's",
+    ),
     "fewer columns than the model": ("manifest", swap("gemm att", "N=5120", "N=5056"), "N=5056"),
     "a gemv said twice": ("manifest", again("gemv o "), "'o' is repeated"),
     "a number with a sign": ("manifest", swap("gemv o ", "M=2048", "M=+2048"), "'+2048' has a sign"),
     "a param with a sign": ("manifest", swap("param heads", "8", "+8"), "param heads: '+8' has a sign"),
     "an index with signs": ("index", swap("l0.h.ln1", "f32 2048", "f32 +2048"), "a number has a sign"),
     "a stream shorter than its gemm says": (
-        "manifest", swap("gemm o ", "b_bytes=4718592", "b_bytes=4718656"), "takes 4,718,656"),
+        "manifest",
+        swap("gemm o ", "b_bytes=4718592", "b_bytes=4718656"),
+        "takes 4,718,656",
+    ),
     "test cases that cannot be read": ("manifest", swap("tokcase 6869", "1,2", "1,x"), "is not a list of"),
     "a reference said twice": ("manifest", again("ref one"), "'one' is repeated"),
 }
@@ -100,19 +109,25 @@ def test_files_elsewhere(published: Path, tmp_path_factory: pytest.TempPathFacto
         Bundle.open(published)
 
 
-@pytest.mark.parametrize(("where", "edit", "words"), [
-    ("manifest", swap("gemm lin", "lda=2048", "lda=1024"), "lda=1024 is less than"),
-    ("manifest", swap("gemm o ", "c_stride=2048", "c_stride=1024"), "c_stride=1024"),
-    ("manifest", swap("gemm lin", "M=256", "M=128"), "a chunk has 256 rows"),
-    ("manifest", swap("gemv gu", "M=12288", "M=6144"), "the model has 12288"),
-    ("manifest", swap("gemm v_qkv", "N=3072", "N=1024"), "the model has 3072"),
-    ("manifest", swap("param max_prompt", "2048", "4096"), ""),
-    ("index", lambda text: re.sub(r"head0 u8 \d+ (\d+) \d+", r"head0 u8 80 \1 80", text), "bfp16 takes"),
-    ("manifest", again("param D"), "repeated"),
-    ("manifest", again("xclbin gemm"), "repeated"),
-])
+@pytest.mark.parametrize(
+    ("where", "edit", "words"),
+    [
+        ("manifest", swap("gemm lin", "lda=2048", "lda=1024"), "lda=1024 is less than"),
+        ("manifest", swap("gemm o ", "c_stride=2048", "c_stride=1024"), "c_stride=1024"),
+        ("manifest", swap("gemm lin", "M=256", "M=128"), "a chunk has 256 rows"),
+        ("manifest", swap("gemv gu", "M=12288", "M=6144"), "the model has 12288"),
+        ("manifest", swap("gemm v_qkv", "N=3072", "N=1024"), "the model has 3072"),
+        ("manifest", swap("param max_prompt", "2048", "4096"), ""),
+        ("index", lambda text: re.sub(r"head0 u8 \d+ (\d+) \d+", r"head0 u8 80 \1 80", text), "bfp16 takes"),
+        ("manifest", again("param D"), "repeated"),
+        ("manifest", again("xclbin gemm"), "repeated"),
+    ],
+)
 def test_what_the_runtime_relies_on_is_refused(
-    published: Path, where: str, edit: Edit, words: str  # noqa: F811
+    published: Path,  # noqa: F811
+    where: str,
+    edit: Edit,
+    words: str,
 ) -> None:
     file = published / ("manifest.txt" if where == "manifest" else "tensors.txt")
     text = edit(file.read_text())
@@ -131,7 +146,8 @@ def test_a_head_that_ends_with_the_vocabulary(published: Path) -> None:  # noqa:
     held = (49664 - 320) * 2048 // 8 * 9
     for size in (held, held - 72 * 256):
         (published / "tensors.txt").write_text(
-            re.sub(r"head4 u8 \d+ (\d+) \d+", rf"head4 u8 {size} \1 {size}", index))
+            re.sub(r"head4 u8 \d+ (\d+) \d+", rf"head4 u8 {size} \1 {size}", index)
+        )
         if size == held:
             assert any("head4" in str(warning) for warning in Bundle.open(published).warnings)
         else:
@@ -139,12 +155,15 @@ def test_a_head_that_ends_with_the_vocabulary(published: Path) -> None:  # noqa:
                 Bundle.open(published)
 
 
-@pytest.mark.parametrize("edit", [
-    swap("gemm down", "lda=192", "lda=64"),
-    swap("gemm gu", "c_stride=192", "c_stride=320"),
-    swap("gemm o ", "b_bytes=", "b_bytes=1"),
-    swap("gemv o ", "K=", "K=+"),
-])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        swap("gemm down", "lda=192", "lda=64"),
+        swap("gemm gu", "c_stride=192", "c_stride=320"),
+        swap("gemm o ", "b_bytes=", "b_bytes=1"),
+        swap("gemv o ", "K=", "K=+"),
+    ],
+)
 def test_it_runs_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: Edit) -> None:
     """Where records differ and kernels do not, answers are the same: the kernels hold the true strides."""
     import shutil
@@ -153,8 +172,10 @@ def test_it_runs_as_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: 
     ids = tokens("tied", 40)
 
     def rows() -> np.ndarray:
-        with Device.open("emu:threads=1,quiet") as device, \
-                TextModel(Bundle.open(folder), device, 128) as text:
+        with (
+            Device.open("emu:threads=1,quiet") as device,
+            TextModel(Bundle.open(folder), device, 128) as text,
+        ):
             return run(text, ids, 36)
 
     want = rows()
@@ -171,8 +192,11 @@ def test_check_tells_warnings() -> None:
 
     warning = BundleError("m", 3, "gemv o: 'o' is repeated")
     odd: Any = SimpleNamespace(
-        unusual_lines=[str(warning), "m: records of an unknown kind are not read: x"], sums={}, tokcases=(),
-        references=())
+        unusual_lines=[str(warning), "m: records of an unknown kind are not read: x"],
+        sums={},
+        tokcases=(),
+        references=(),
+    )
     found = [finding.line for finding in checks(None, odd)]  # type: ignore[arg-type]
     assert any("bundle: unusual: m: records of an unknown kind" in line for line in found)
     assert any("bundle: unusual: gemv o: 'o' is repeated (m:3)" in line for line in found)

@@ -31,7 +31,7 @@ def replace(path: Path, old: str, new: str) -> int:
     lines = path.read_text().splitlines()
     found = [i for i, line in enumerate(lines) if line.startswith(old)]
     assert len(found) == 1, (old, found)
-    lines[found[0]:found[0] + 1] = [new] if new else []
+    lines[found[0] : found[0] + 1] = [new] if new else []
     path.write_text("\n".join(lines) + "\n")
     return found[0] + 1
 
@@ -122,8 +122,28 @@ def test_rows_of_the_merger_that_would_overlap(bundles: dict[str, Path], tmp_pat
 
 @pytest.mark.parametrize(
     "name",
-    ["D", "I", "layer_types", "vocab", "eps", "heads", "kv_heads", "hd", "rope_dim", "rope_theta", "lin_hk",
-     "lin_hv", "lin_heads", "conv_k", "chunk", "max_prompt", "n_down", "head_rows", "n_head", "stop"],
+    [
+        "D",
+        "I",
+        "layer_types",
+        "vocab",
+        "eps",
+        "heads",
+        "kv_heads",
+        "hd",
+        "rope_dim",
+        "rope_theta",
+        "lin_hk",
+        "lin_hv",
+        "lin_heads",
+        "conv_k",
+        "chunk",
+        "max_prompt",
+        "n_down",
+        "head_rows",
+        "n_head",
+        "stop",
+    ],
 )
 def test_every_param_is_needed(copy: Path, name: str) -> None:
     replace(copy / "manifest.txt", f"param {name} ", "")
@@ -137,9 +157,26 @@ def test_mrope_section_is_optional(copy: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["l0.g.in", "l3.g.in", "l2.g.o", "l1.g.gu", "l1.g.down0", "l3.g.down2", "l0.h.ln1", "l3.h.ln2",
-     "l0.h.ba", "l1.h.conv", "l2.h.A", "l0.h.dt_bias", "l0.h.norm", "l3.h.q_norm", "l3.h.k_norm",
-     "ln_f", "head0", "head2"],
+    [
+        "l0.g.in",
+        "l3.g.in",
+        "l2.g.o",
+        "l1.g.gu",
+        "l1.g.down0",
+        "l3.g.down2",
+        "l0.h.ln1",
+        "l3.h.ln2",
+        "l0.h.ba",
+        "l1.h.conv",
+        "l2.h.A",
+        "l0.h.dt_bias",
+        "l0.h.norm",
+        "l3.h.q_norm",
+        "l3.h.k_norm",
+        "ln_f",
+        "head0",
+        "head2",
+    ],
 )
 def test_every_tensor_is_needed(copy: Path, name: str) -> None:
     replace(copy / "tensors.txt", name + " ", "")
@@ -220,12 +257,15 @@ def test_a_compiled_bundle_may_hold_longer_streams_and_shorter_ones_are_told(cop
     assert "23,032 bytes, b_bytes of gemm gu takes 23,040" in str(warning)
 
 
-@pytest.mark.parametrize(("record", "old", "new"), [
-    ("gemm gu ", "N=320", "N=160"),  # the columns of C instead of B's
-    ("gemv o ", "w_words=", "w_words=9"),  # a unit of the compiler's own
-    ("gemm lin ", "a_elems=1024", "a_elems=1"),
-    ("gemm_chunks lin 2", "c_elems=16384", "c_elems=1"),
-])
+@pytest.mark.parametrize(
+    ("record", "old", "new"),
+    [
+        ("gemm gu ", "N=320", "N=160"),  # the columns of C instead of B's
+        ("gemv o ", "w_words=", "w_words=9"),  # a unit of the compiler's own
+        ("gemm lin ", "a_elems=1024", "a_elems=1"),
+        ("gemm_chunks lin 2", "c_elems=16384", "c_elems=1"),
+    ],
+)
 def test_what_a_compiled_bundle_may_count_in_its_own_way(copy: Path, record: str, old: str, new: str) -> None:
     for file in copy.glob("kernels/*.bin"):
         file.write_bytes(b"\x01\0\0\0" + file.read_bytes())
@@ -254,8 +294,13 @@ def test_check_can_be_left_out(copy: Path) -> None:
 
 @pytest.mark.parametrize(
     ("rows", "k", "weights", "size"),
-    [(8, 8, "bfp16", 72), (49664, 2048, "bfp16", 49664 * 2048 // 8 * 9), (16, 64, "bfp16", 1152),
-     (8, 128, "bfp6s", 832), (49664, 2048, "bfp6s", 49664 // 8 * 16 * 832)],
+    [
+        (8, 8, "bfp16", 72),
+        (49664, 2048, "bfp16", 49664 * 2048 // 8 * 9),
+        (16, 64, "bfp16", 1152),
+        (8, 128, "bfp6s", 832),
+        (49664, 2048, "bfp6s", 49664 // 8 * 16 * 832),
+    ],
 )
 def test_stream_bytes(rows: int, k: int, weights: str, size: int) -> None:
     assert stream_bytes(rows, k, weights) == size

@@ -32,11 +32,18 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bundle = folder / "bundle"
     options = Options(chunk=32, max_prompt=128, vision_chunk=32, vision="bfp16x2")
     export_checkpoint(Checkpoint(folder / "hf"), bundle, options, quiet=True)
-    attach(bundle, record(folder / "hf", [
-        Request("text", "What is a penguin?", max_new=12),
-        Request("think", "Why?", thinking=True, max_new=6),
-        Request("picture", "What is this?", picture=picture, max_new=6),
-    ]), {})
+    attach(
+        bundle,
+        record(
+            folder / "hf",
+            [
+                Request("text", "What is a penguin?", max_new=12),
+                Request("think", "Why?", thinking=True, max_new=6),
+                Request("picture", "What is this?", picture=picture, max_new=6),
+            ],
+        ),
+        {},
+    )
     return bundle
 
 
@@ -57,8 +64,15 @@ def test_a_good_bundle_passes(good: Path, capsys: pytest.CaptureFixture[str]) ->
     status, found, out = run(good, capsys)
     assert status == 0, out
     assert found["checksums"] is None and "checksums" in found
-    for name in ("text prompt", "text steps", "text free run", "think steps", "picture picture",
-                 "picture tower", "picture steps"):
+    for name in (
+        "text prompt",
+        "text steps",
+        "text free run",
+        "think steps",
+        "picture picture",
+        "picture tower",
+        "picture steps",
+    ):
         assert found[name] is True, out
 
 
@@ -75,8 +89,9 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if name.endswith("model.norm.weight"):  # which is added to 1
                 tensors[name] = ((tensor.float() + 1) * 64 - 1).to(tensor.dtype)
             if name.endswith("embed_tokens.weight"):
-                noise = np.random.default_rng(3).normal(0, 0.01 * float(tensor.float().std()),
-                                                        tensor[1::2].shape)
+                noise = np.random.default_rng(3).normal(
+                    0, 0.01 * float(tensor.float().std()), tensor[1::2].shape
+                )
                 tensor[1::2] = tensor[:-1:2] + tensor.new_tensor(noise)
         safetensors.save_file(tensors, str(file), metadata={"format": "pt"})
     bundle = folder / "bundle"
@@ -144,11 +159,14 @@ def test_flipped_weight_exponents(bundle: Path, capsys: pytest.CaptureFixture[st
     assert found["text steps"] is False
 
 
-@pytest.mark.parametrize(("tensor", "flip", "shown"), [
-    ("l0.g.in", 0xFF, "text steps"),  # a block's exponent: its 8 weights 32 times as large
-    ("l1.g.down0", 0x80, "think steps"),  # 2^128 times
-    ("vis.b0.qkv", 0xFF, "picture tower"),
-])
+@pytest.mark.parametrize(
+    ("tensor", "flip", "shown"),
+    [
+        ("l0.g.in", 0xFF, "text steps"),  # a block's exponent: its 8 weights 32 times as large
+        ("l1.g.down0", 0x80, "think steps"),  # 2^128 times
+        ("vis.b0.qkv", 0xFF, "picture tower"),
+    ],
+)
 def test_one_flipped_exponent(
     bundle: Path, capsys: pytest.CaptureFixture[str], tensor: str, flip: int, shown: str
 ) -> None:
@@ -232,15 +250,16 @@ def test_broken_tower(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["picture tower"] is False
 
 
-@pytest.mark.parametrize(("name", "start", "value", "message"), [
-    ("top_ids", 4, 1 << 30, "an id is outside the vocabulary of"),
-    ("top_ids", 4, -1, "an id is outside the vocabulary of"),
-])
-def test_reference_ids_that_cannot_be(
-    bundle: Path, name: str, start: int, value: int, message: str
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "start", "value", "message"),
+    [
+        ("top_ids", 4, 1 << 30, "an id is outside the vocabulary of"),
+        ("top_ids", 4, -1, "an id is outside the vocabulary of"),
+    ],
+)
+def test_reference_ids_that_cannot_be(bundle: Path, name: str, start: int, value: int, message: str) -> None:
     def change(data: np.ndarray) -> None:
-        data[start:start + 4] = np.frombuffer(np.int32(value).tobytes(), np.uint8)
+        data[start : start + 4] = np.frombuffer(np.int32(value).tobytes(), np.uint8)
 
     patch_tensor(bundle, f"ref.text.{name}", change)
     with pytest.raises(BundleError, match=message):
@@ -257,12 +276,16 @@ def test_a_spread_that_is_none(bundle: Path, value: float) -> None:
         check_main([str(bundle), "--device", "emu", "--quiet", "--max-ctx", "512"])
 
 
-@pytest.mark.parametrize(("name", "entry"), [("top_ids", "i32 1,16 0 64"), ("top_logits", "f32 1,16 0 64"),
-                                             ("tokens", "i32 0 0 0")])
+@pytest.mark.parametrize(
+    ("name", "entry"),
+    [("top_ids", "i32 1,16 0 64"), ("top_logits", "f32 1,16 0 64"), ("tokens", "i32 0 0 0")],
+)
 def test_references_of_the_wrong_size(bundle: Path, name: str, entry: str) -> None:
     index = bundle / "tensors.txt"
-    lines = [f"ref.text.{name} {entry}" if line.startswith(f"ref.text.{name} ") else line
-             for line in index.read_text().splitlines()]
+    lines = [
+        f"ref.text.{name} {entry}" if line.startswith(f"ref.text.{name} ") else line
+        for line in index.read_text().splitlines()
+    ]
     index.write_text("\n".join(lines) + "\n")
     with pytest.raises(BundleError, match=r"ref\.text\.top_ids: .* ids and .* logits for .* steps"):
         check_main([str(bundle), "--device", "emu", "--quiet", "--max-ctx", "512"])

@@ -347,12 +347,24 @@ def test_a_closed_stderr_is_no_failure() -> None:
 
 def test_commands_are_offered_without_their_source(tmp_path: Path) -> None:
     """Images hold compiled modules alone."""
-    shutil.copytree(Path(qwen35.__file__).parent, tmp_path / "qwen35",
-                    ignore=shutil.ignore_patterns("data", "train", "csrc", "__pycache__"))
+    shutil.copytree(
+        Path(qwen35.__file__).parent,
+        tmp_path / "qwen35",
+        ignore=shutil.ignore_patterns("data", "train", "csrc", "__pycache__"),
+    )
     assert compileall.compile_dir(tmp_path, quiet=1, legacy=True)
     for source in tmp_path.rglob("*.py"):
         source.unlink()
-    done = subprocess.run([sys.executable, "-c", "from qwen35.cli.args import available_commands, COMMANDS\n"
-                           "assert set(available_commands()) == set(COMMANDS)"],
-                          cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from qwen35.cli.args import available_commands, COMMANDS\n"
+            "assert set(available_commands()) == set(COMMANDS)",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr

@@ -55,26 +55,37 @@ def _groups() -> Iterator[object]:
             if slow and address == "iova":
                 continue
             label = f"{address}{'-' + text if text else ''}{'-slow' if slow else ''}"
-            yield pytest.param(names, f"address={address},{text}", id=label,
-                               marks=[pytest.mark.slow] if slow or not text else [])
+            yield pytest.param(
+                names,
+                f"address={address},{text}",
+                id=label,
+                marks=[pytest.mark.slow] if slow or not text else [],
+            )
 
 
 @pytest.mark.parametrize(("names", "options"), list(_groups()))
 def test_conformance(names: list[str], options: str) -> None:
     """Every case in a program that opens the node as a kernel's, in several processes where it has them."""
     if os.geteuid() != 0:
-        names = [name for name in names if name not in ("errnos.unprivileged", "queries.power_needs_root",
-                                                        "queries.permissions")]
+        names = [
+            name
+            for name in names
+            if name not in ("errnos.unprivileged", "queries.power_needs_root", "queries.permissions")
+        ]
     ended = emulate(sys.executable, "-m", "tests.emulated_side", *names, options=options, seconds=400)
     answers = [json.loads(line) for line in ended.stdout.splitlines()]
     assert [answer["name"] for answer in answers] == names, ended.stderr
-    wrong = {answer["name"]: answer.get("error") or answer.get("skip") for answer in answers
-             if answer["result"] != "ok"}
+    wrong = {
+        answer["name"]: answer.get("error") or answer.get("skip")
+        for answer in answers
+        if answer["result"] != "ok"
+    }
     assert not wrong, "\n".join(f"{name}: {text}" for name, text in wrong.items()) + ended.stderr
     assert ended.returncode == 0
 
 
 # -- a C program that knows only the uAPI
+
 
 @pytest.mark.parametrize("options", ["address=pasid", "address=iova", "slots=5", "minor=1"])
 def test_c_program(tmp_path: Path, options: str) -> None:
@@ -102,21 +113,34 @@ def _unprivileged(folder: Path) -> None:
     program.chmod(0o755)
     blob, code = device_programs(folder)
     words = ["emulate", "-O", "threads=1,quiet", "--", str(program), NODE, str(blob), str(code)]
-    ended = subprocess.run([sys.executable, "-c", f"""
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"""
 import os, sys
 from amdxdna.cli import main
 assert main({words!r}) == 0  # imports all there is: an interpreter may lie where nobody else may read
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 assert open('/proc/self/status').read().split('CapEff:')[1].split()[0] == '0' * 16
 sys.exit(main({words!r}))
-"""], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+""",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.count("ok: ") == 2 * 13
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-@pytest.mark.parametrize(("mode", "words"), [
-    (0o4755, "user 0's rights (setuid)"), (0o2755, "group 0's rights (setgid)"), (0o755, "")])
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [(0o4755, "user 0's rights (setuid)"), (0o2755, "group 0's rights (setgid)"), (0o755, "")],
+)
 @pytest.mark.parametrize("command", ["emulate", "trace"])
 def test_rights_that_are_not_gained_are_told(command: str, mode: int, words: str) -> None:
     """Once for each program, however it is started; a set-uid program of the user's own loses nothing."""
@@ -132,9 +156,15 @@ def test_rights_that_are_not_gained_are_told(command: str, mode: int, words: str
         if os.statvfs(program).f_flag & os.ST_NOSUID:
             pytest.skip("set-uid programs gain nothing here anyway")
         more = {"emulate": ["-O", "quiet"], "trace": ["-q", "-o", "/dev/null"]}[command]
-        words_of = [[command, *more, "--", str(program)],
-                    [command, *more, "--", "sh", "-c", f"{program}; cd {folder}; {program}; {own}; echo"]]
-        ended = subprocess.run([sys.executable, "-c", f"""
+        words_of = [
+            [command, *more, "--", str(program)],
+            [command, *more, "--", "sh", "-c", f"{program}; cd {folder}; {program}; {own}; echo"],
+        ]
+        ended = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                f"""
 import ctypes, os, sys
 from amdxdna.cli import main
 assert main({[command, *more, "--", "true"]!r}) == 0  # imports all there is
@@ -142,7 +172,14 @@ os.setgroups([]); os.setgid(65534); os.setuid(65534)
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # dumpable, as after an exec by that user
 for words in {words_of!r}:
     assert main(words) == 0
-"""], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+""",
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert ended.returncode == 0, ended.stderr
         assert [line for line in ended.stderr.splitlines() if line] == [
             f"amdxdna: {command}: {program} runs without {words}: no program gains any under {command}"
@@ -150,6 +187,7 @@ for words in {words_of!r}:
 
 
 # -- how a program finds it
+
 
 def test_our_own_discovery_finds_it() -> None:
     ended = emulate_python("""
@@ -168,8 +206,18 @@ def test_main_job(tmp_path: Path) -> None:
 
     bundle = tmp_path / "tiny"
     assert qwen35(["export", "--random", "tiny", "--out", str(bundle), "--quiet"]) == 0
-    command = [sys.executable, "-m", "qwen35", str(bundle), "--prompt", "hi", "--greedy", "--max-new", "4",
-               "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "qwen35",
+        str(bundle),
+        "--prompt",
+        "hi",
+        "--greedy",
+        "--max-new",
+        "4",
+        "--quiet",
+    ]
     there = emulate(*command, "--device", NODE)
     here = run("emulate", "-O", "threads=1", "--", *command, "--device", "emu:threads=1")
     assert there.returncode == here.returncode == 0, there.stderr + here.stderr
@@ -259,8 +307,12 @@ assert os.write(fd, b"x") == 1
 print("fine")
 """)
     assert ended.stdout == "fine\n", ended.stderr
-    other = emulate("sh", "-c", "ls /dev | grep -c '^my-npu$'; ls /dev | grep -c '^accel$'",
-                    more=("--device-path", "/dev/my-npu"))
+    other = emulate(
+        "sh",
+        "-c",
+        "ls /dev | grep -c '^my-npu$'; ls /dev | grep -c '^accel$'",
+        more=("--device-path", "/dev/my-npu"),
+    )
     assert other.stdout == f"1\n{int(os.path.exists('/dev/accel'))}\n", other.stderr
 
 
@@ -274,8 +326,10 @@ def test_file_operations(options: str) -> None:
 
 # -- options
 
+
 def test_options_reach_the_device() -> None:
-    ended = emulate_python("""
+    ended = emulate_python(
+        """
 from amdxdna.node import KernelNode
 from tests.conformance.kit import Client
 from amdxdna._native import lib
@@ -291,7 +345,9 @@ from amdxdna._native import ffi
 args = ffi.new("struct drm_version *")
 client.ioctl(lib.DRM_IOCTL_VERSION, args)
 print(args.version_minor, client.info(client.create_bo(1, 4096)).xdna_addr == lib.AMDXDNA_INVALID_ADDR)
-""", more=("--slots", "3", "--minor", "4", "--address", "iova"))
+""",
+        more=("--slots", "3", "--minor", "4", "--address", "iova"),
+    )
     assert ended.stdout.splitlines() == ["3 22", "4 False"], ended.stderr
 
 
@@ -314,20 +370,24 @@ except OSError as failed:
 ready = kit.Ready(KernelNode("/dev/accel/accel0"))
 print([ready.copy() for _ in range(3)])
 """
-    ended = emulate_python(code, more=("--fault", "open=1:EACCES", "--fault", "refuse=1", "--fault",
-                                       "fail=2:0x3000002"))
+    ended = emulate_python(
+        code, more=("--fault", "open=1:EACCES", "--fault", "refuse=1", "--fault", "fail=2:0x3000002")
+    )
     assert ended.stdout.splitlines() == ["open 13", "context 22", "[4, 5, 4]"], ended.stderr
 
 
 def test_slow_commands() -> None:
-    ended = emulate_python("""
+    ended = emulate_python(
+        """
 import time
 from tests.conformance import kit
 from amdxdna.node import KernelNode
 ready = kit.Ready(KernelNode("/dev/accel/accel0"))
 began = time.monotonic()
 print(ready.copy(), time.monotonic() - began > 0.2)
-""", more=("--slow", "200000"))
+""",
+        more=("--slow", "200000"),
+    )
     assert ended.stdout == "4 True\n", ended.stderr
 
 
@@ -343,17 +403,21 @@ def test_everything_after_the_dashes_is_the_programs() -> None:
     assert ended.stdout == "--slots -- --json -O\n"
 
 
-@pytest.mark.parametrize(("words", "status", "said"), [
-    ([], 2, "emulate: no command"),
-    (["--"], 2, "emulate: no command"),
-    (["--slots", "many", "--", "true"], 1, "'many' is not a number"),
-    (["--fault", "explode=1", "--", "true"], 1, "explode=1"),
-    (["--device-path", "accel0", "--", "true"], 2, "not a plain absolute path"),
-    (["--device-path", "/dev/../x", "--", "true"], 2, "not a plain absolute path"),
-    (["--nonsense", "--", "true"], 2, "--nonsense"),
-])
-def test_bad_usage_is_one_line(words: list[str], status: int, said: str,
-                               capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ([], 2, "emulate: no command"),
+        (["--"], 2, "emulate: no command"),
+        (["--slots", "many", "--", "true"], 1, "'many' is not a number"),
+        (["--fault", "explode=1", "--", "true"], 1, "explode=1"),
+        (["--device-path", "accel0", "--", "true"], 2, "not a plain absolute path"),
+        (["--device-path", "/dev/../x", "--", "true"], 2, "not a plain absolute path"),
+        (["--nonsense", "--", "true"], 2, "--nonsense"),
+    ],
+)
+def test_bad_usage_is_one_line(
+    words: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["emulate", *words]) == status
     err = capsys.readouterr().err
     assert said in err
@@ -362,20 +426,31 @@ def test_bad_usage_is_one_line(words: list[str], status: int, said: str,
 
 # -- the end of a program
 
-@pytest.mark.parametrize(("command", "status"), [
-    (["true"], 0), (["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -9 $$"], 137),
-    (["sh", "-c", "sh -c 'exit 5'; exit $?"], 5)])
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (["true"], 0),
+        (["sh", "-c", "exit 7"], 7),
+        (["sh", "-c", "kill -9 $$"], 137),
+        (["sh", "-c", "sh -c 'exit 5'; exit $?"], 5),
+    ],
+)
 def test_exit_status_is_the_programs(command: list[str], status: int) -> None:
     ended = run("emulate", "--", *command)
     assert ended.returncode == status
     assert ("killed by SIGKILL" in ended.stderr) == (status == 137)
 
 
-@pytest.mark.parametrize(("command", "status", "said"), [
-    ("/no/such/program", 127, "/no/such/program cannot be started: No such file"),
-    ("no-such-program", 127, "no-such-program cannot be started: No such file"),
-    (f"{ROOT / 'README.md'}/program", 127, "cannot be started: No"),
-    (str(ROOT / "README.md"), 126, "cannot be started: Permission denied")])
+@pytest.mark.parametrize(
+    ("command", "status", "said"),
+    [
+        ("/no/such/program", 127, "/no/such/program cannot be started: No such file"),
+        ("no-such-program", 127, "no-such-program cannot be started: No such file"),
+        (f"{ROOT / 'README.md'}/program", 127, "cannot be started: No"),
+        (str(ROOT / "README.md"), 126, "cannot be started: Permission denied"),
+    ],
+)
 def test_program_that_cannot_start(command: str, status: int, said: str) -> None:
     """The exit status is a shell's: 127 for no such program, 126 for one that cannot be run."""
     ended = run("emulate", "--json", "--", command)
@@ -391,8 +466,9 @@ def test_emulate_in_emulate_is_refused() -> None:
 
 
 def test_json() -> None:
-    ended = emulate_python("import os; os.close(os.open('/dev/accel/accel0', os.O_RDWR))", options="slots=9",
-                           more=("--json",))
+    ended = emulate_python(
+        "import os; os.close(os.open('/dev/accel/accel0', os.O_RDWR))", options="slots=9", more=("--json",)
+    )
     said = json.loads(ended.stderr.splitlines()[-1])
     assert (said["schema"], said["version"]) == ("amdxdna.emulate", 1)
     assert (said["status"], said["signal"]) == (0, None)
@@ -416,11 +492,23 @@ print(kit.Ready(KernelNode("/dev/accel/accel0")).copy(), flush=True)
 
 def test_signals_are_passed_on() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "amdxdna", "emulate", "--", sys.executable, "-c",
-         "import signal, sys, time\n"
-         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(23))\n"
-         "print('ready', flush=True)\n"
-         "time.sleep(60)"], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        [
+            sys.executable,
+            "-m",
+            "amdxdna",
+            "emulate",
+            "--",
+            sys.executable,
+            "-c",
+            "import signal, sys, time\n"
+            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(23))\n"
+            "print('ready', flush=True)\n"
+            "time.sleep(60)",
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     process.send_signal(signal.SIGTERM)
@@ -435,6 +523,7 @@ def test_no_temporary_files_are_left(tmp_path: Path) -> None:
 
 # -- the command itself
 
+
 def test_vfio_user_prints_its_arguments(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["emulate", "--vfio-user", str(tmp_path / "npu.sock"), "--print-qemu-args"]) == 0
     out = capsys.readouterr().out
@@ -444,10 +533,19 @@ def test_vfio_user_prints_its_arguments(capsys: pytest.CaptureFixture[str], tmp_
 
 def test_import_stays_light() -> None:
     """Neither the package nor the command line imports numpy before something needs it."""
-    ended = subprocess.run([sys.executable, "-c", "import sys, amdxdna, amdxdna.cli, amdxdna.__main__, "
-                            "amdxdna.cli.emulate, amdxdna.cli.trace, amdxdna.cli.insts, amdxdna.cli.xclbin\n"
-                            "print([name for name in ('numpy', 'tokenizers') if name in sys.modules])"],
-                           cwd=ROOT, capture_output=True, text=True, check=True)
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys, amdxdna, amdxdna.cli, amdxdna.__main__, "
+            "amdxdna.cli.emulate, amdxdna.cli.trace, amdxdna.cli.insts, amdxdna.cli.xclbin\n"
+            "print([name for name in ('numpy', 'tokenizers') if name in sys.modules])",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert ended.stdout == "[]\n"
 
 

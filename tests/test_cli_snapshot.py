@@ -173,9 +173,14 @@ def test_scrubbing(text, expected):
 def test_without_names_nothing_but_patterns_goes():
     assert Scrubber({}).text("jane in /home/jane") == "jane in ~"
     for text, wanted in [
-        ("/tmp/b/home/jane/x", "/tmp/b/home/<user>/x"), ("/mnt/old/home/jane", "/mnt/old/home/<user>"),
-        ("path=/home/jane/x", "path=~/x"), ("'/Users/jane/x'", "'~/x'"), ("file:///home/jane/x", "file://~/x"),
-        ("/root/x", "~/x"), ("/srv/root/x", "/srv/root/x"), ("/var/home/jane/x", "~/x"),
+        ("/tmp/b/home/jane/x", "/tmp/b/home/<user>/x"),
+        ("/mnt/old/home/jane", "/mnt/old/home/<user>"),
+        ("path=/home/jane/x", "path=~/x"),
+        ("'/Users/jane/x'", "'~/x'"),
+        ("file:///home/jane/x", "file://~/x"),
+        ("/root/x", "~/x"),
+        ("/srv/root/x", "/srv/root/x"),
+        ("/var/home/jane/x", "~/x"),
     ]:
         assert Scrubber({}).text(text) == wanted
 
@@ -194,8 +199,9 @@ def test_words_of_the_command_line():
 
 
 @pytest.mark.parametrize("words", [["doctor"], ["snapshot", "-"]])
-def test_a_root_that_is_no_folder(words: list[str], tmp_path: Path,
-                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_root_that_is_no_folder(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for root in (tmp_path / "none", Path(__file__)):
         assert main([*words, "--device", "emu:quiet", "--root", str(root)]) == 2
         out, err = capsys.readouterr()

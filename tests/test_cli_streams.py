@@ -15,14 +15,23 @@ from tests.emulation import ROOT
 
 EMULATED = ["--device", "emu:threads=1,quiet"]
 WORDS = {
-    "doctor": EMULATED, "info": EMULATED, "contexts": EMULATED, "power": EMULATED, "sensors": EMULATED,
-    "telemetry": EMULATED, "errors": EMULATED,
+    "doctor": EMULATED,
+    "info": EMULATED,
+    "contexts": EMULATED,
+    "power": EMULATED,
+    "sensors": EMULATED,
+    "telemetry": EMULATED,
+    "errors": EMULATED,
     "snapshot": ["--output", "{folder}/snapshot.zip", *EMULATED],
-    "xclbin": ["{folder}/example/{xclbin}"], "insts": ["{folder}/code"], "example": ["{folder}/new"],
+    "xclbin": ["{folder}/example/{xclbin}"],
+    "insts": ["{folder}/code"],
+    "example": ["{folder}/new"],
     "run": ["{folder}/example/{xclbin}", "{folder}/code", "--in", "4096", "--out", "4096", *EMULATED],
-    "selftest": EMULATED, "bench": EMULATED,
+    "selftest": EMULATED,
+    "bench": EMULATED,
     # These write their document to stderr and leave stdout to the program: only faults of theirs go there.
-    "trace": ["--nonsense", "--", "true"], "emulate": ["--nonsense", "--", "true"],
+    "trace": ["--nonsense", "--", "true"],
+    "emulate": ["--nonsense", "--", "true"],
     "pyxrt": ["--nonsense", "--", "true.py"],
 }
 
@@ -48,7 +57,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", [*WORDS, *(f"qwen35 {name}" for name in QWEN35)])
 @pytest.mark.parametrize("sink", ["full", "closed"])
 def test_stdout_that_takes_nothing(files: Path, name: str, sink: str) -> None:
-    xclbin, = (path.name for path in (files / "example").glob("*.xclbin"))
+    (xclbin,) = (path.name for path in (files / "example").glob("*.xclbin"))
     package, _, name = name.rpartition(" ")
     given = QWEN35[name] if package else WORDS[name]
     words = [word.format(folder=files, xclbin=xclbin) for word in given]
@@ -61,8 +70,16 @@ def test_stdout_that_takes_nothing(files: Path, name: str, sink: str) -> None:
         os.close(reader)
     try:
         command = [sys.executable, "-m", package or "amdxdna", name, "--json", *words]
-        ended = subprocess.run(command, cwd=ROOT, stdout=out, stdin=subprocess.DEVNULL, text=True,
-                               stderr=subprocess.PIPE, timeout=300, check=False)
+        ended = subprocess.run(
+            command,
+            cwd=ROOT,
+            stdout=out,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            stderr=subprocess.PIPE,
+            timeout=300,
+            check=False,
+        )
     finally:
         os.close(out)
     lines = ended.stderr.splitlines()

@@ -19,9 +19,17 @@ def file(tmp_path: Path) -> Path:
     """Two PDIs, one compiled (unknown) and one of the emulator, three kernels, four columns."""
     path = tmp_path / "two.xclbin"
     pdis = [PdiSpec(b"compiled code" * 10, (0x101,)), PdiSpec(pdi(Family.COPY), (0x102, 0x103))]
-    path.write_bytes(build(pdis,
-                           [KernelSpec("FIRST", 0x101), KernelSpec("SECOND", 0x102),
-                            KernelSpec("SECOND", 0x103, "TWICE", functional=1)], columns=4))
+    path.write_bytes(
+        build(
+            pdis,
+            [
+                KernelSpec("FIRST", 0x101),
+                KernelSpec("SECOND", 0x102),
+                KernelSpec("SECOND", 0x103, "TWICE", functional=1),
+            ],
+            columns=4,
+        )
+    )
     return path
 
 

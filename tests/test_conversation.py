@@ -208,8 +208,12 @@ def test_a_half_read_answer_is_not_cut_by_what_comes_next(model: Qwen35, tmp_pat
     before = list(talk.messages)
     first = talk.ask("first")
     uses: list[Callable[[], Any]] = [
-        lambda: talk.ask("second"), lambda: talk.answer_tools(["4"]), talk.undo, talk.clear,
-        lambda: talk.load(tmp_path / "saved"), lambda: setattr(talk, "system", "other"),
+        lambda: talk.ask("second"),
+        lambda: talk.answer_tools(["4"]),
+        talk.undo,
+        talk.clear,
+        lambda: talk.load(tmp_path / "saved"),
+        lambda: setattr(talk, "system", "other"),
     ]
     for _ in range(2):  # unread, and half read
         for use in uses:
@@ -355,8 +359,10 @@ def test_what_could_not_be_loaded_is_not_saved(model: Qwen35, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "text",
     [
-        '{"role": "user", "content": "\\ud800"}', '{"role": "user", "content": [{"text": NaN}]}',
-        '{"role": ["user"], "content": ""}', '{"role": "user", "content": ' + "[" * 5000 + "]" * 5000 + "}",
+        '{"role": "user", "content": "\\ud800"}',
+        '{"role": "user", "content": [{"text": NaN}]}',
+        '{"role": ["user"], "content": ""}',
+        '{"role": "user", "content": ' + "[" * 5000 + "]" * 5000 + "}",
         '{"role": "user", "content": "", "tool_calls": 3}',
     ],
 )
@@ -385,7 +391,11 @@ def test_images_are_saved_as_paths(model: Qwen35, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        "", "[]", "{}", '{"format": "other"}', '{"format": "qwen35-conversation", "version": 2}',
+        "",
+        "[]",
+        "{}",
+        '{"format": "other"}',
+        '{"format": "qwen35-conversation", "version": 2}',
         '{"format": "qwen35-conversation", "version": 1, "messages": [{"role": "robot", "content": ""}]}',
         '{"format": "qwen35-conversation", "version": 1, "messages": [], "tools": 3}',
         "[" * 100_000,

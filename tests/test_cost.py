@@ -19,7 +19,8 @@ SHAPE = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "
 REPOSITORIES = {
     "some/tiny": {"config.json": json.dumps({"text_config": SHAPE}).encode(), "weights": bytes(1000)},
     "some/other": {"config.json": json.dumps({"text_config": {**SHAPE, "hidden_size": 8}}).encode()},
-    "some/list": {"config.json": b"[]"}, "some/empty": {},
+    "some/list": {"config.json": b"[]"},
+    "some/empty": {},
 }
 
 
@@ -79,8 +80,10 @@ def test_what_does_not_fit_is_said(short_of: str, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("model", "text"),
     [
-        ("some/none", "no such repository"), ("some/other", "its shape is none of Qwen3.5's published ones"),
-        ("some/list", "is no object"), ("some/empty", r"its config.json cannot be read: it is not there"),
+        ("some/none", "no such repository"),
+        ("some/other", "its shape is none of Qwen3.5's published ones"),
+        ("some/list", "is no object"),
+        ("some/empty", r"its config.json cannot be read: it is not there"),
         ("some/tiny@x", "no revision 'x'"),
     ],
 )

@@ -29,8 +29,13 @@ def test_open_and_close(open_emu):
     assert "emu" in repr(opened)
     opened.close()
     opened.close()
-    for use in (opened.info, lambda: opened.alloc(1), lambda: opened.pool, lambda: opened.node,
-                lambda: opened.heap):
+    for use in (
+        opened.info,
+        lambda: opened.alloc(1),
+        lambda: opened.pool,
+        lambda: opened.node,
+        lambda: opened.heap,
+    ):
         with pytest.raises(errors.Closed):
             use()
 
@@ -179,8 +184,12 @@ def test_sensors(open_emu):
 
 
 GATES = [
-    (query.sensors, 7), (query.resource_info, 4), (query.preemption, 6), (query.telemetry, 5),
-    (query.last_async_error, 2), (query.bo_usage, 8),
+    (query.sensors, 7),
+    (query.resource_info, 4),
+    (query.preemption, 6),
+    (query.telemetry, 5),
+    (query.last_async_error, 2),
+    (query.bo_usage, 8),
 ]
 
 
@@ -241,6 +250,7 @@ def entry(pid: int, size: int) -> bytes:
 @pytest.mark.parametrize("size", [64, 144, 160, 256])
 def test_context_entries_of_any_size(size):
     """The element size travels both ways: what the driver has is what it writes, one behind the other."""
+
     def answer(request, address):
         if request == lib.DRM_IOCTL_AMDXDNA_GET_ARRAY:
             array = ffi.cast("struct amdxdna_drm_get_array *", address)
@@ -299,8 +309,7 @@ def test_telemetry_of_a_driver_that_answers_nonsense():
                 return 0
         return None
 
-    with Device.open(ProxyNode(open_node("emu:quiet"), answer)) as opened, \
-            pytest.raises(errors.Unsupported):
+    with Device.open(ProxyNode(open_node("emu:quiet"), answer)) as opened, pytest.raises(errors.Unsupported):
         opened.telemetry()
 
 
@@ -313,8 +322,10 @@ def test_an_unknown_power_mode_is_said_so():
                 return 0
         return None
 
-    with Device.open(ProxyNode(open_node("emu:quiet"), answer)) as opened, \
-            pytest.raises(errors.Unsupported, match="9"):
+    with (
+        Device.open(ProxyNode(open_node("emu:quiet"), answer)) as opened,
+        pytest.raises(errors.Unsupported, match="9"),
+    ):
         _ = opened.power_mode
 
 
@@ -323,7 +334,9 @@ def test_a_query_the_driver_refuses_otherwise():
         if request == lib.DRM_IOCTL_AMDXDNA_GET_INFO:
             raise OSError(errno.EIO, "broken")
 
-    with Device.open(ProxyNode(open_node("emu:quiet"), answer)) as opened, \
-            pytest.raises(errors.DeviceLost) as caught:
+    with (
+        Device.open(ProxyNode(open_node("emu:quiet"), answer)) as opened,
+        pytest.raises(errors.DeviceLost) as caught,
+    ):
         opened.metadata()
     assert caught.value.call == "GET_INFO QUERY_AIE_METADATA"

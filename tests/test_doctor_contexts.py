@@ -25,6 +25,7 @@ def fake(tmp_path):
 
 def promising(limit: int, slots: int) -> ProxyNode:
     """A driver that says `limit` contexts of a device that holds `slots`."""
+
     def promise(request, address):
         if request != lib.DRM_IOCTL_AMDXDNA_GET_INFO:
             return None
@@ -39,13 +40,17 @@ def promising(limit: int, slots: int) -> ProxyNode:
     return node
 
 
-@pytest.mark.parametrize(("taken", "status", "says"), [
-    (8, Status.OK, "8 of 16 in use"), (13, Status.WARN, "few are left: 13 of 16"),
-    (16, Status.OK, "16 of 16 in use"),
-    (20, Status.OK, "20, more than the 16 that the driver counts on, in use"),
-    (31, Status.OK, "the device gives another"),
-    (32, Status.FAIL, "all hardware contexts are taken: 32, more"),
-])
+@pytest.mark.parametrize(
+    ("taken", "status", "says"),
+    [
+        (8, Status.OK, "8 of 16 in use"),
+        (13, Status.WARN, "few are left: 13 of 16"),
+        (16, Status.OK, "16 of 16 in use"),
+        (20, Status.OK, "20, more than the 16 that the driver counts on, in use"),
+        (31, Status.OK, "the device gives another"),
+        (32, Status.FAIL, "all hardware contexts are taken: 32, more"),
+    ],
+)
 def test_a_device_that_holds_more_than_the_driver_says(fake, taken, status, says):
     node = promising(16, 32)
     with Device.open(node) as device:
@@ -71,10 +76,16 @@ def entry(pid: int) -> query.ContextInfo:
     return query.ContextInfo(1, pid, 0, 8, 0, 0, 0, 0, 0)
 
 
-@pytest.mark.parametrize(("pids", "advice"), [
-    ((0, 0, 4711), "`kill 4711`"), ((4711, 4712, 0, -1), "`kill 4711 4712`"), ((0, 0), None), ((-1,), None),
-    ((os.getpid(), os.getpid()), None),
-])
+@pytest.mark.parametrize(
+    ("pids", "advice"),
+    [
+        ((0, 0, 4711), "`kill 4711`"),
+        ((4711, 4712, 0, -1), "`kill 4711 4712`"),
+        ((0, 0), None),
+        ((-1,), None),
+        ((os.getpid(), os.getpid()), None),
+    ],
+)
 def test_whom_it_advises_to_end(fake, monkeypatch, pids, advice):
     """Process id 0 is the kernel's word for nobody; `kill 0` would end the reader's own session."""
     fake.emu = "threads=1,quiet,slots=2,held_slots=2"
@@ -109,11 +120,16 @@ def two(fake):
     return fake.link("sys/class/accel/accel0/device", folder)
 
 
-@pytest.mark.parametrize(("spec", "address", "product", "node"), [
-    ("auto", SECOND, "Strix Halo", "accel0"), ("0", SECOND, "Strix Halo", "accel0"),
-    ("1", PCI, "Strix Point", "accel1"), ("PATH0", SECOND, "Strix Halo", "accel0"),
-    ("PATH1", PCI, "Strix Point", "accel1"),
-])
+@pytest.mark.parametrize(
+    ("spec", "address", "product", "node"),
+    [
+        ("auto", SECOND, "Strix Halo", "accel0"),
+        ("0", SECOND, "Strix Halo", "accel0"),
+        ("1", PCI, "Strix Point", "accel1"),
+        ("PATH0", SECOND, "Strix Halo", "accel0"),
+        ("PATH1", PCI, "Strix Point", "accel1"),
+    ],
+)
 def test_which_of_two_npus(two, spec, address, product, node):
     spec = node_path(two.root, f"accel{spec[-1]}") if spec.startswith("PATH") else spec
     report = examine(spec, two.machine())
@@ -129,14 +145,17 @@ def test_the_log_of_the_other_npu_is_not_held_against_this_one(two):
     two.log(ready, failed)
     good, bad = (examine(spec, two.machine()) for spec in ("1", "0"))
     from amdxdna.doctor.case import Case
+
     assert not Case(two.machine(), "1").diagnosis.troubles and Case(two.machine(), "0").diagnosis.troubles
     assert good.ok, [(f.check, f.meaning) for f in good.findings if f.status is Status.FAIL]
     assert bad["npu"].facts["address"] == SECOND
 
 
 def test_the_faults_of_the_other_npu_are_not_this_ones(two):
-    two.log(*[f"amdxdna {SECOND}: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x001a address=0x8000 "
-              "flags=0x0050]"] * 9)
+    two.log(
+        *[f"amdxdna {SECOND}: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x001a address=0x8000 flags=0x0050]"]
+        * 9
+    )
     assert [examine(spec, two.machine())["log"].status for spec in "10"] == [Status.OK, Status.FAIL]
 
 

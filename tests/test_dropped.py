@@ -181,8 +181,10 @@ def test_an_error_keeps_nothing(no_cycles, how):
     def use() -> None:
         device = Device.open(node)
         pair = device.alloc(64), device.alloc(64)
-        kernel = {"fails": lambda: device.pool.kernel(copy_xclbin(), stream.program([Fail(0x3000002)])),
-                  "hangs": lambda: hanging(device)}.get(how, lambda: adder(device, 64, 1))()
+        kernel = {
+            "fails": lambda: device.pool.kernel(copy_xclbin(), stream.program([Fail(0x3000002)])),
+            "hangs": lambda: hanging(device),
+        }.get(how, lambda: adder(device, 64, 1))()
         with pytest.raises(errors.XdnaError):
             if how == "rejected":
                 device.context(copy_xclbin()).run(bytes(64)).wait()
@@ -301,8 +303,14 @@ def test_buffers_of_every_kind(open_emu, no_cycles):
     pages = mmap.mmap(-1, 8192)
     share = device.alloc(8192)
     fd = share.export_fd()
-    things = [share, device.alloc(4096, "dev"), device.alloc(4096, "cmd"), device.wrap(pages),
-              device.import_fd(fd), share.sub(4096)]
+    things = [
+        share,
+        device.alloc(4096, "dev"),
+        device.alloc(4096, "cmd"),
+        device.wrap(pages),
+        device.import_fd(fd),
+        share.sub(4096),
+    ]
     assert device.bo_usage().total > before.total
     del things, share
     reap()
@@ -388,8 +396,9 @@ heaps: list[int] = []
 
 def large(number: int, nbytes: int) -> Xclbin:
     """A copy xclbin whose PDI takes `nbytes`."""
-    return Xclbin.read(writer.build([writer.PdiSpec(COPY + bytes(nbytes - len(COPY)))],
-                                    [writer.KernelSpec(f"COPY{number}")]))
+    return Xclbin.read(
+        writer.build([writer.PdiSpec(COPY + bytes(nbytes - len(COPY)))], [writer.KernelSpec(f"COPY{number}")])
+    )
 
 
 def test_pdis_of_idle_xclbins_do_not_hold_the_heap():

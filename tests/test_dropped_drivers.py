@@ -22,8 +22,9 @@ def test_dropped(open_emu, driver):
         context = device.context(copy_xclbin(number))
         run, *_ = begin(device, context, 1000, number)
         del context, run
-    kernels = [device.pool.kernel(distinct(number, 1 << 20), stream.copy(4096, number))
-               for number in range(70)]
+    kernels = [
+        device.pool.kernel(distinct(number, 1 << 20), stream.copy(4096, number)) for number in range(70)
+    ]
     for number, kernel in enumerate(kernels):
         kernel.run(source, target, outputs=[target])
         np.testing.assert_array_equal(target.view("u4"), np.arange(1024) + number)

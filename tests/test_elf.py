@@ -19,8 +19,10 @@ PDIS = {1: bytes(64), 2: b"\2" * 64}
 
 def preemptible(full: bool = False, **more: Any) -> control_code.Stream:
     made = control_code.carrier(PROGRAM, full=full, preempt=True, save=b"\1" * 32, restore=b"\2" * 48, **more)
-    made.places += [("scratch-pad-mem", ".preempt_save", 8, control_code.SHIM, 0x40000, 4 << 20),
-                    ("scratch-pad-mem", ".preempt_restore", 16, control_code.SHIM, 0, 4 << 20)]
+    made.places += [
+        ("scratch-pad-mem", ".preempt_save", 8, control_code.SHIM, 0x40000, 4 << 20),
+        ("scratch-pad-mem", ".preempt_restore", 16, control_code.SHIM, 0, 4 << 20),
+    ]
     return made
 
 
@@ -33,10 +35,10 @@ def test_a_file_that_goes_with_an_xclbin(wide: bool, abi_version: int) -> None:
     assert elf.preemptible and not elf.has_pdis and elf.uid == bytes(range(16))
     code = elf.code()
     assert code.parts == made.parts()
-    second, = code.places(".ctrltext", "bo1", 4)
+    (second,) = code.places(".ctrltext", "bo1", 4)
     assert (second.kind, second.addend, second.at) == (Kind.SHIM_DMA, 64, made.places[1][2] + 4)
     assert second.original == struct.pack("<II", control_code.BITS, 0x7FF0000)
-    saved, = code.places(".preempt_save", "scratch-pad-mem")
+    (saved,) = code.places(".preempt_save", "scratch-pad-mem")
     assert (saved.addend, saved.at) == (0x40000, 12)
     assert code.places(".ctrltext", "bo1", 7) == () == code.places(".ctrldata", "bo1", 4)
 
@@ -45,17 +47,20 @@ def test_a_file_that_goes_with_an_xclbin(wide: bool, abi_version: int) -> None:
 def test_a_full_file(wide: bool) -> None:
     one = control_code.carrier(PROGRAM, full=True, pdi=1)
     two = preemptible(full=True, pdi=2, scratchpad=256)
-    data = control_code.full({"main": (3, {"seq": one, "other": two}), "more": (2, {"seq": one})}, PDIS, 4,
-                             wide=wide)
+    data = control_code.full(
+        {"main": (3, {"seq": one, "other": two}), "more": (2, {"seq": one})}, PDIS, 4, wide=wide
+    )
     elf = ControlElf(data)
     assert elf.columns == 4 and elf.scratchpad == 256 and elf.has_pdis and elf.preemptible
-    assert elf.kernels == {"main": ElfKernel("main", 3, ("seq", "other")),
-                           "more": ElfKernel("more", 2, ("seq",))}
+    assert elf.kernels == {
+        "main": ElfKernel("main", 3, ("seq", "other")),
+        "more": ElfKernel("more", 2, ("seq",)),
+    }
     assert elf.names == ("main:seq", "main:other", "more:seq")
     assert elf.code("main:seq").parts == one.parts() and elf.code("main:other").parts == two.parts()
     assert elf.code("main:seq").pdis == {".pdi.1": PDIS[1]}
     assert elf.code("main:other").pdis == {".pdi.2": PDIS[2]}
-    place, = elf.code("main:other").places(".ctrltext", ".pdi.2")
+    (place,) = elf.code("main:other").places(".ctrltext", ".pdi.2")
     assert (place.kind, place.at) == (Kind.ADDRESS, 24)
     with pytest.raises(KeyError):
         elf.code("main")
@@ -66,7 +71,7 @@ def test_each_kernel_has_the_pdi_in_front_of_its_code() -> None:
     one = control_code.carrier(PROGRAM, full=True, pdi=1)
     data = control_code.full({"main": (2, {"seq": one}), "more": (2, {"seq": one})}, {1: b"A" * 64})
     at = data.rindex(b"A" * 64)
-    elf = ControlElf(data[:at] + b"B" * 64 + data[at + 64:])
+    elf = ControlElf(data[:at] + b"B" * 64 + data[at + 64 :])
     assert elf.code("main:seq").pdis == {".pdi.1": b"A" * 64}
     assert elf.code("more:seq").pdis == {".pdi.1": b"B" * 64}
 
@@ -85,13 +90,21 @@ def test_how_each_kind_is_written() -> None:
     """The numbers are XRT's (elf_patcher.cpp)."""
     # A base of 0x1_0000_0010, + the value, the addend and the array's aperture, rounded down to a word.
     assert written(Kind.SHIM_DMA, words(7, 0x13, 0xABCD0001, 9), 0x4008000, 0x20) == (
-        4, words(0x84008030, 0xABCD0001))
+        4,
+        words(0x84008030, 0xABCD0001),
+    )
     assert written(Kind.SHIM_DMA, words(7, 0, 0xABCD0000), 0x7F00_9000_0000) == (
-        4, words(0x1000_0000, 0xABCD7F01))
+        4,
+        words(0x1000_0000, 0xABCD7F01),
+    )
     assert written(Kind.SHIM_DMA, words(7, 0, 0xABCD0000), 0xFFFF_FFFF_E000) == (
-        4, words(0x7FFF_E000, 0xABCD0000))
+        4,
+        words(0x7FFF_E000, 0xABCD0000),
+    )
     assert written(Kind.CONTROL_PACKET, words(1, 2, 0x100, 0xABCDF002), 0x4008000) == (
-        8, words(0x84008100, 0xABCD0002))
+        8,
+        words(0x84008100, 0xABCD0002),
+    )
     assert written(Kind.ADDRESS, words(5, 6), 0x123456789ABC, 77) == (0, words(0x56789ABC, 0x1234))
     assert written(Kind.SCALAR, words(0xBB11AAAA), 0x550000, mask=0xFF0000) == (0, words(0xBB55AAAA))
     assert written(Kind.SCALAR, words(0), -1, mask=0xFF) == (0, words(0xFF))

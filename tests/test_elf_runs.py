@@ -82,8 +82,10 @@ def test_a_file_for_an_xclbins_kernel(bench: Bench) -> None:
 
 def test_save_and_restore_get_the_contexts_scratchpad(bench: Bench) -> None:
     made = control_code.carrier(stream.copy(BYTES, 5), preempt=True, save=bytes(32), restore=bytes(48))
-    made.places += [("scratch-pad-mem", ".preempt_save", 8, control_code.SHIM, 0x40000, 0),
-                    ("scratch-pad-mem", ".preempt_restore", 16, control_code.SHIM, 0, 0)]
+    made.places += [
+        ("scratch-pad-mem", ".preempt_save", 8, control_code.SHIM, 0x40000, 0),
+        ("scratch-pad-mem", ".preempt_restore", 16, control_code.SHIM, 0, 0),
+    ]
     elf = ControlElf(control_code.partial(made))
     with bench.device.context(Xclbin.read(xclbin_bytes("copy"))) as context:
         kernel = ControlKernel(context, elf, cu=0)
@@ -110,7 +112,7 @@ def test_control_packets_and_the_scratchpad(bench: Bench) -> None:
         assert ((high << 32 | low) - 0x80000000) % (1 << 48) == bench.result.address + 4
         pad = code.scratchpad
         assert pad is not None and pad.kind == "dev" and pad.read() == bytes(256)
-        place, = elf.code("main:seq").places(".ctrltext", "scratch-pad-ctrl")
+        (place,) = elf.code("main:seq").places(".ctrltext", "scratch-pad-ctrl")
         assert struct.unpack_from("<Q", code.part(".ctrltext"), place.at) == (pad.address,)
 
 
@@ -130,14 +132,16 @@ def test_several_kernels_in_one_stream_and_chains(bench: Bench) -> None:
         assert struct.unpack("<4I", buffers[3].read(0, 16)) == (3, 4, 5, 6)
 
 
-@pytest.mark.parametrize(("program", "pdis", "why"), [
-    (stream.fail(0x3000002), PDIS, "FAIL with status"),
-    (stream.copy(BYTES, 1), {1: pdi(Family.GEMM)}, "does not run in a gemm PDI"),
-    (stream.copy(BYTES, 1), {1: b"x" * 64}, "not made for the emulated NPU"),
-    (b"no stream!!!", PDIS, "not modelled"),
-])
-def test_what_fails_fails_the_command(program: bytes, pdis: dict[int, bytes], why: str,
-                                      capfd: Any) -> None:
+@pytest.mark.parametrize(
+    ("program", "pdis", "why"),
+    [
+        (stream.fail(0x3000002), PDIS, "FAIL with status"),
+        (stream.copy(BYTES, 1), {1: pdi(Family.GEMM)}, "does not run in a gemm PDI"),
+        (stream.copy(BYTES, 1), {1: b"x" * 64}, "not made for the emulated NPU"),
+        (b"no stream!!!", PDIS, "not modelled"),
+    ],
+)
+def test_what_fails_fails_the_command(program: bytes, pdis: dict[int, bytes], why: str, capfd: Any) -> None:
     made = control_code.carrier(program, full=True, pdi=1)
     elf = ControlElf(control_code.full({"main": (2, {"seq": made})}, pdis))
     with Device.open("emu:threads=1") as device, device.context(None, columns=8) as context:
@@ -162,12 +166,15 @@ def test_a_hang_tells_the_op_that_waits(open_emu: Any) -> None:
 def test_files_and_contexts_that_do_not_fit(bench: Bench) -> None:
     part = ControlElf(control_code.partial(control_code.carrier(stream.copy(BYTES))))
     whole = ControlElf(full(stream.copy(BYTES)))
-    bare = ControlElf(control_code.full(
-        {"main": (2, {"seq": control_code.carrier(stream.copy(BYTES), full=True)})}, {}))
+    bare = ControlElf(
+        control_code.full({"main": (2, {"seq": control_code.carrier(stream.copy(BYTES), full=True)})}, {})
+    )
     with bench.device.context(None, columns=8) as context:
         for elf, name, cu, why in (
-                (part, "", None, "goes with a kernel"), (whole, "main:seq", 0, "no xclbin"),
-                (bare, "main:seq", None, "has no PDI")):
+            (part, "", None, "goes with a kernel"),
+            (whole, "main:seq", 0, "no xclbin"),
+            (bare, "main:seq", None, "has no PDI"),
+        ):
             with pytest.raises(BadArgument, match=why):
                 ControlKernel(context, elf, name, cu)
 

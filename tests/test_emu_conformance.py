@@ -53,8 +53,9 @@ def test_other_drivers_differ_as_their_columns_say(driver: str) -> None:
     for name, case in kit.CASES.items():
         if KERNEL_OPTIONS & set(case.options) or name.partition(".")[0] in SLOW:
             continue
-        options = EmuOptions(**{"driver": driver, "threads": 1, "quiet": True, "privileged": True,
-                                **case.options})
+        options = EmuOptions(
+            **{"driver": driver, "threads": 1, "quiet": True, "privileged": True, **case.options}
+        )
         target = kit.Target(functools.partial(EmuNode, options), kernel=False)
         try:
             kit.run_case(name, target)

@@ -63,6 +63,7 @@ def driver(client: kit.Client) -> Any:
 
 # -- versions
 
+
 def text_lengths(client: kit.Client, rooms: dict[str, int]) -> tuple[Any, dict[str, bytes]]:
     texts = {name: ffi.new("char[]", b"#" * 63) for name in rooms}
     args = ffi.new("struct drm_version *")
@@ -100,8 +101,9 @@ LADDER = [
 
 
 @pytest.mark.parametrize(("minor", "name", "call", "older"), LADDER, ids=[line[1] for line in LADDER])
-def test_ladder(bare: Callable[..., kit.Client], minor: int, name: str, call: Callable[[kit.Client], object],
-                older: int) -> None:
+def test_ladder(
+    bare: Callable[..., kit.Client], minor: int, name: str, call: Callable[[kit.Client], object], older: int
+) -> None:
     call(bare(minor=minor, sensors=True))
     with fails(older if minor > 1 or "ARRAY contexts" in name else errno.EINVAL):
         call(bare(minor=minor - 1, sensors=True))
@@ -120,8 +122,14 @@ def test_debug_buffers(ready: Open) -> None:
     buffer = client.dev(PAGE)
 
     def attach(param: int, handle: int) -> None:
-        errnos.call(client, "AMDXDNA_CONFIG_HWCTX", "amdxdna_drm_config_hwctx", handle=client.hwctx,
-                    param_type=param, param_val=handle)
+        errnos.call(
+            client,
+            "AMDXDNA_CONFIG_HWCTX",
+            "amdxdna_drm_config_hwctx",
+            handle=client.hwctx,
+            param_type=param,
+            param_val=handle,
+        )
 
     with fails(errno.EINVAL):
         attach(lib.DRM_AMDXDNA_HWCTX_REMOVE_DBG_BUF, buffer.handle)
@@ -136,14 +144,25 @@ def test_debug_buffers(ready: Open) -> None:
 
 # -- structs of other sizes
 
+
 def test_the_shorter_timeline_wait(ready: Open) -> None:
     """The struct of older headers, without deadline_nsec."""
     client = ready()
     seq = client.start(stream.copy(PAGE, 1), client.source.device, client.destination.device)
     handles, points = ffi.new("uint32_t[]", [client.syncobj]), ffi.new("uint64_t[]", [seq])
     deadline = time.monotonic_ns() + 10**10
-    data = bytearray(struct.pack("<QQqIIII", int(ffi.cast("uintptr_t", handles)),
-                                 int(ffi.cast("uintptr_t", points)), deadline, 1, 0, 7, 0))
+    data = bytearray(
+        struct.pack(
+            "<QQqIIII",
+            int(ffi.cast("uintptr_t", handles)),
+            int(ffi.cast("uintptr_t", points)),
+            deadline,
+            1,
+            0,
+            7,
+            0,
+        )
+    )
     guard = bytearray(b"\xaa" * 8)
     block = ffi.from_buffer(data + guard)
     client.node.ioctl(lib.DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT_V1, int(ffi.cast("uintptr_t", block)))
@@ -154,8 +173,14 @@ def test_the_shorter_timeline_wait(ready: Open) -> None:
 def test_answers_are_cut_to_the_buffer(bare: Callable[..., kit.Client]) -> None:
     client = bare()
     buffer = ffi.new("uint8_t[]", b"\xee" * 16)
-    args = errnos.call(client, "AMDXDNA_GET_INFO", "amdxdna_drm_get_info", param=1, buffer_size=6,
-                       buffer=int(ffi.cast("uintptr_t", buffer)))
+    args = errnos.call(
+        client,
+        "AMDXDNA_GET_INFO",
+        "amdxdna_drm_get_info",
+        param=1,
+        buffer_size=6,
+        buffer=int(ffi.cast("uintptr_t", buffer)),
+    )
     assert bytes(ffi.buffer(buffer)[:7]) == struct.pack("<IH", 0x2000, 8) + b"\xee"
     assert args.buffer_size == 6
 
@@ -164,8 +189,14 @@ def test_sensors(bare: Callable[..., kit.Client]) -> None:
     size = ffi.sizeof("struct amdxdna_drm_query_sensor")
     client = bare(sensors=True, columns=4)
     buffer = ffi.new("struct amdxdna_drm_query_sensor[8]")
-    args = errnos.call(client, "AMDXDNA_GET_INFO", "amdxdna_drm_get_info", param=4, buffer_size=8 * size,
-                       buffer=int(ffi.cast("uintptr_t", buffer)))
+    args = errnos.call(
+        client,
+        "AMDXDNA_GET_INFO",
+        "amdxdna_drm_get_info",
+        param=4,
+        buffer_size=8 * size,
+        buffer=int(ffi.cast("uintptr_t", buffer)),
+    )
     assert args.buffer_size == 5 * size
     labels = [ffi.string(ffi.cast("char *", sensor.label)) for sensor in buffer]
     assert labels[:6] == [b"Total Power", *(b"Column %d Utilization" % column for column in range(4)), b""]
@@ -176,8 +207,14 @@ def test_the_context_list_says_what_is_left_of_the_buffer(ready: Open) -> None:
     client = ready()
     client.new_context()
     buffer = ffi.new("struct amdxdna_drm_query_hwctx[3]")
-    args = errnos.call(client, "AMDXDNA_GET_INFO", "amdxdna_drm_get_info", param=5, buffer_size=3 * 64 + 10,
-                       buffer=int(ffi.cast("uintptr_t", buffer)))
+    args = errnos.call(
+        client,
+        "AMDXDNA_GET_INFO",
+        "amdxdna_drm_get_info",
+        param=5,
+        buffer_size=3 * 64 + 10,
+        buffer=int(ffi.cast("uintptr_t", buffer)),
+    )
     assert args.buffer_size == 64 + 10
     assert [entry.context_id for entry in buffer] == [1, 2, 0]
 
@@ -186,23 +223,41 @@ def test_array_elements_of_another_size(ready: Open) -> None:
     client = ready()
     client.new_context()
     data = ffi.new("uint8_t[]", 400)
-    args = errnos.call(client, "AMDXDNA_GET_ARRAY", "amdxdna_drm_get_array", param=0, element_size=200,
-                       num_element=2, buffer=int(ffi.cast("uintptr_t", data)))
+    args = errnos.call(
+        client,
+        "AMDXDNA_GET_ARRAY",
+        "amdxdna_drm_get_array",
+        param=0,
+        element_size=200,
+        num_element=2,
+        buffer=int(ffi.cast("uintptr_t", data)),
+    )
     assert (args.element_size, args.num_element) == (144, 2)
     assert struct.unpack_from("<I", bytes(data), 144) == (2,)
-    args = errnos.call(client, "AMDXDNA_GET_ARRAY", "amdxdna_drm_get_array", param=0, element_size=64,
-                       num_element=1, buffer=int(ffi.cast("uintptr_t", data)))
+    args = errnos.call(
+        client,
+        "AMDXDNA_GET_ARRAY",
+        "amdxdna_drm_get_array",
+        param=0,
+        element_size=64,
+        num_element=1,
+        buffer=int(ffi.cast("uintptr_t", data)),
+    )
     assert (args.element_size, args.num_element) == (64, 1)
 
 
 # -- limits
+
 
 def test_held_slots_are_another_process(ready: Open) -> None:
     client = ready(slots=3, held_slots=2)
     with fails(errno.EINVAL):
         client.context()
     assert [(entry.pid, entry.context_id) for entry in client.contexts()] == [
-        (HOLDER_PID, 1), (HOLDER_PID, 2), (os.getpid(), 1)]
+        (HOLDER_PID, 1),
+        (HOLDER_PID, 2),
+        (os.getpid(), 1),
+    ]
     info = client.get_info(lib.DRM_AMDXDNA_QUERY_RESOURCE_INFO, "amdxdna_drm_get_resource_info")
     assert (info.npu_task_max, info.npu_task_curr) == (3, 3)
     assert client.copy() == COMPLETED
@@ -274,8 +329,12 @@ def test_clock_level_follows_the_power_mode(ready: Open) -> None:
     for mode in (lib.POWER_MODE_LOW, lib.POWER_MODE_MEDIUM, lib.POWER_MODE_HIGH, lib.POWER_MODE_DEFAULT):
         errnos.set_state(0, bytes([mode]) + bytes(7))(client)
         shown[mode] = clocks()
-    assert shown == {lib.POWER_MODE_LOW: (396, 792), lib.POWER_MODE_MEDIUM: (975, 1267),
-                     lib.POWER_MODE_HIGH: (1267, 1800), lib.POWER_MODE_DEFAULT: before}
+    assert shown == {
+        lib.POWER_MODE_LOW: (396, 792),
+        lib.POWER_MODE_MEDIUM: (975, 1267),
+        lib.POWER_MODE_HIGH: (1267, 1800),
+        lib.POWER_MODE_DEFAULT: before,
+    }
     errnos.set_state(0, bytes([lib.POWER_MODE_MEDIUM]) + bytes(7))(client)
     client.context()  # asks for no rate: the default level rises, the mode's stays
     assert clocks() == (975, 1267)
@@ -284,6 +343,7 @@ def test_clock_level_follows_the_power_mode(ready: Open) -> None:
 
 
 # -- injected faults
+
 
 def test_what_is_logged_of_an_injected_hang(ready: Open) -> None:
     """The hang and its reset: nothing of memory that the command lost with its context."""
@@ -330,6 +390,7 @@ def test_refused_configuration_shows_only_in_the_commands(ready: Open) -> None:
 
 
 # -- timeouts, by a clock that the tests set
+
 
 class Clock:
     """The watchdog's time: it stands unless it is set forward."""
@@ -405,14 +466,15 @@ def test_queue_behind_a_hang(ready: Open) -> None:
     clock.forward(2.1)
     client.wait(client.syncobj, seq)
     assert [kit.state(command) for command in commands] == [TIMEOUT, ABORT, ABORT, ABORT]
-    entry, = client.contexts()
+    (entry,) = client.contexts()
     assert (entry.command_submissions, entry.command_completions) == (4, 4)
 
 
 def test_health_of_a_hung_context_is_in_the_queries(ready: Open) -> None:
     client = ready(tdr=0)
-    client.start(stream.program([stream.Copy(PAGE, 1), stream.Hang()]), client.source.device,
-                 client.destination.device)
+    client.start(
+        stream.program([stream.Copy(PAGE, 1), stream.Hang()]), client.source.device, client.destination.device
+    )
 
     def stalled() -> bool:
         return int(client.contexts()[0].txn_op_idx) == 1
@@ -427,8 +489,12 @@ def test_health_came_with_minor_nine(ready: Open, minor: int) -> None:
     client = ready(minor=minor)
     clock = Clock(client)
     command = client.bo(PAGE, lib.AMDXDNA_BO_CMD)
-    seq = client.start(stream.program([stream.Copy(PAGE, 1), stream.Hang()]), client.source.device,
-                       client.destination.device, command=command)
+    seq = client.start(
+        stream.program([stream.Copy(PAGE, 1), stream.Hang()]),
+        client.source.device,
+        client.destination.device,
+        command=command,
+    )
     clock.until_waiting()
     entry = client.contexts()[0]
     at = client.instructions.device + 24
@@ -517,6 +583,7 @@ def test_tdr_off(ready: Open) -> None:
 
 # -- packets
 
+
 def test_chain_error_index_out_of_range_reads_zero(ready: Open) -> None:
     """The error index is checked against the count that the packet has then."""
     client = ready()
@@ -566,6 +633,7 @@ def test_extra_cu_masks(ready: Open) -> None:
 
 
 # -- address ranges
+
 
 def test_allocator_fits_best_and_merges() -> None:
     space = RangeAllocator(0, 100)

@@ -38,10 +38,46 @@ def client(request: pytest.FixtureRequest) -> Iterator[kit.Ready]:
 
 def value(rng: random.Random, pointers: list[int]) -> int:
     """A number that some check may trip over."""
-    return rng.choice([
-        0, 0, 0, 1, 1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 100, 144, 255, 256, PAGE, PAGE - 1, 1 << 16, 1 << 20,
-        64 << 20, 128 << 20, 1 << 30, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 40, 1 << 47, 1 << 62,
-        (1 << 63) - 1, (1 << 64) - 1, *(rng.getrandbits(bits) for bits in (8, 32, 64)), *pointers])
+    return rng.choice(
+        [
+            0,
+            0,
+            0,
+            1,
+            1,
+            2,
+            3,
+            4,
+            5,
+            6,
+            7,
+            8,
+            16,
+            32,
+            64,
+            100,
+            144,
+            255,
+            256,
+            PAGE,
+            PAGE - 1,
+            1 << 16,
+            1 << 20,
+            64 << 20,
+            128 << 20,
+            1 << 30,
+            1 << 31,
+            (1 << 32) - 1,
+            1 << 32,
+            1 << 40,
+            1 << 47,
+            1 << 62,
+            (1 << 63) - 1,
+            (1 << 64) - 1,
+            *(rng.getrandbits(bits) for bits in (8, 32, 64)),
+            *pointers,
+        ]
+    )
 
 
 def issue(node: Any, request: int, address: int) -> int:
@@ -105,27 +141,44 @@ def requests(client: kit.Ready, inside: int) -> list[tuple[int, str, dict[str, i
     hwctx = client.hwctx
     text = {"name_len": 30, "name": inside, "date_len": 30, "date": inside, "desc_len": 30, "desc": inside}
     return [
-        (0x00, "drm_version", text), (0x09, "drm_gem_close", {"handle": 20}),
+        (0x00, "drm_version", text),
+        (0x09, "drm_gem_close", {"handle": 20}),
         (0x2D, "drm_prime_handle", {"handle": source, "flags": 0o2000000}),
-        (0x2E, "drm_prime_handle", {"fd": 5}), (0xC0, "drm_syncobj_destroy", {"handle": 3}),
+        (0x2E, "drm_prime_handle", {"fd": 5}),
+        (0xC0, "drm_syncobj_destroy", {"handle": 3}),
         (0x40, "amdxdna_drm_create_hwctx", {"qos_p": inside, "num_tiles": 32}),
         (0x41, "amdxdna_drm_destroy_hwctx", {"handle": 2}),
         (0x42, "amdxdna_drm_config_hwctx", {"handle": 2, "param_val": inside, "param_val_size": 16}),
         (0x42, "amdxdna_drm_config_hwctx", {"handle": hwctx, "param_type": 1, "param_val": pdi}),
-        *[(0x43, "amdxdna_drm_create_bo", {"type": kind, "size": size}) for kind, size in (
-            (1, PAGE), (2, 64 << 20), (3, PAGE), (4, PAGE), (1, 9 << 20), (3, 9 << 20))],
+        *[
+            (0x43, "amdxdna_drm_create_bo", {"type": kind, "size": size})
+            for kind, size in ((1, PAGE), (2, 64 << 20), (3, PAGE), (4, PAGE), (1, 9 << 20), (3, 9 << 20))
+        ],
         (0x43, "amdxdna_drm_create_bo", {"type": 1, "size": PAGE, "vaddr": inside}),
         (0x44, "amdxdna_drm_get_bo_info", {"handle": source}),
         (0x45, "amdxdna_drm_sync_bo", {"handle": source, "size": PAGE}),
-        (0x46, "amdxdna_drm_exec_cmd", {"hwctx": hwctx, "cmd_handles": command, "args": inside,
-                                        "cmd_count": 1, "arg_count": 1}),
-        *[(0x47, "amdxdna_drm_get_info", {"param": param, "buffer_size": 1 << 16, "buffer": inside})
-          for param in (0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13)],
-        *[(0x48, "amdxdna_drm_set_state", {"param": param, "buffer_size": 8, "buffer": inside})
-          for param in (0, 3, 4)],
+        (
+            0x46,
+            "amdxdna_drm_exec_cmd",
+            {"hwctx": hwctx, "cmd_handles": command, "args": inside, "cmd_count": 1, "arg_count": 1},
+        ),
+        *[
+            (0x47, "amdxdna_drm_get_info", {"param": param, "buffer_size": 1 << 16, "buffer": inside})
+            for param in (0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13)
+        ],
+        *[
+            (0x48, "amdxdna_drm_set_state", {"param": param, "buffer_size": 8, "buffer": inside})
+            for param in (0, 3, 4)
+        ],
         (0x49, "amdxdna_drm_wait_cmd", {"hwctx": hwctx}),
-        *[(0x4A, "amdxdna_drm_get_array", {"param": param, "element_size": 144, "num_element": 20,
-                                           "buffer": inside}) for param in (0, 2, 6)],
+        *[
+            (
+                0x4A,
+                "amdxdna_drm_get_array",
+                {"param": param, "element_size": 144, "num_element": 20, "buffer": inside},
+            )
+            for param in (0, 2, 6)
+        ],
     ]
 
 
@@ -148,8 +201,8 @@ def test_changed_requests(client: kit.Ready, seed: int) -> None:
         block = bytearray(ffi.buffer(ffi.new(f"struct {layout} *", fields)))
         for _ in range(rng.choice([0, 0, 1, 1, 2])):
             at = rng.randrange(0, len(block), 4)
-            new = struct.pack("<Q", value(rng, pointers))[:rng.choice([4, 8])]
-            block[at:at + len(new)] = new[:len(block) - at]
+            new = struct.pack("<Q", value(rng, pointers))[: rng.choice([4, 8])]
+            block[at : at + len(new)] = new[: len(block) - at]
         if number == 0x09 and int.from_bytes(block[:4], "little") in keep:
             continue
         if number == 0x46:
@@ -195,11 +248,16 @@ def test_waits(client: kit.Ready, seed: int) -> None:
             client.start(stream.copy(PAGE, 1), client.source.device, client.destination.device)
         for i in range(64):
             scratch[i] = rng.choice([0, 1, 2, client.syncobj, rng.getrandbits(64)])
-        args = ffi.new("struct drm_syncobj_timeline_wait *", {
-            "handles": rng.choice([8, inside, inside]), "points": rng.choice([8, inside + 256, inside]),
-            "timeout_nsec": rng.choice([0, -1, 1, time.monotonic_ns() + rng.randrange(2_000_000)]),
-            "count_handles": rng.choice([0, 1, 1, 2, 3, 16, 1 << 20, (1 << 32) - 1]),
-            "flags": rng.choice([0, 1, 2, 3, 2, 3, 4, 6, 8, 1 << 31])})
+        args = ffi.new(
+            "struct drm_syncobj_timeline_wait *",
+            {
+                "handles": rng.choice([8, inside, inside]),
+                "points": rng.choice([8, inside + 256, inside]),
+                "timeout_nsec": rng.choice([0, -1, 1, time.monotonic_ns() + rng.randrange(2_000_000)]),
+                "count_handles": rng.choice([0, 1, 1, 2, 3, 16, 1 << 20, (1 << 32) - 1]),
+                "flags": rng.choice([0, 1, 2, 3, 2, 3, 4, 6, 8, 1 << 31]),
+            },
+        )
         issue(client.node, lib.DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT, int(ffi.cast("uintptr_t", args)))
     still_works(client)
 
@@ -218,11 +276,25 @@ def test_packets_and_streams(client: kit.Ready, seed: int) -> None:
     """Mutated packets, chains and instruction streams; hangs are mutated into being too."""
     rng = random.Random(seed)
     member = client.bo(PAGE, lib.AMDXDNA_BO_CMD)
-    pool = [client.source.device & 0xFFFFFFFF, client.destination.device & 0xFFFFFFFF, member.handle,
-            client.instructions.device, 0x4000000, 0x3FFFFFF, 0x8000000]
-    streams = [list(struct.unpack(f"<{len(s) // 4}I", s)) for s in (
-        stream.copy(PAGE, 1), stream.fail(5), stream.delay(10), stream.hang(),
-        stream.program([stream.Copy(64, 1)] * 20))]
+    pool = [
+        client.source.device & 0xFFFFFFFF,
+        client.destination.device & 0xFFFFFFFF,
+        member.handle,
+        client.instructions.device,
+        0x4000000,
+        0x3FFFFFF,
+        0x8000000,
+    ]
+    streams = [
+        list(struct.unpack(f"<{len(s) // 4}I", s))
+        for s in (
+            stream.copy(PAGE, 1),
+            stream.fail(5),
+            stream.delay(10),
+            stream.hang(),
+            stream.program([stream.Copy(64, 1)] * 20),
+        )
+    ]
     for _ in range(250):
         program = rng.choice(streams)
         if rng.random() < 0.5:

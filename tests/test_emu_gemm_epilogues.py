@@ -27,8 +27,19 @@ def run(
     bits = (np.ascontiguousarray(a).view(np.uint32) >> 16).astype(np.uint16)
     c = np.full((rows, n + 2), 0x1234, np.uint16)
     status = _kernels.lib.emu_gemm(
-        bits.ctypes.data, weights.ctypes.data, c.ctypes.data, rows, k, n, k, n + 2, flags, 0, threads,
-        isa + 1, _kernels.ffi.NULL,
+        bits.ctypes.data,
+        weights.ctypes.data,
+        c.ctypes.data,
+        rows,
+        k,
+        n,
+        k,
+        n + 2,
+        flags,
+        0,
+        threads,
+        isa + 1,
+        _kernels.ffi.NULL,
     )
     assert status == 0
     assert (c[:, n:] == 0x1234).all()

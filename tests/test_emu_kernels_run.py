@@ -86,14 +86,17 @@ def test_too_few_arguments_and_odd_addresses() -> None:
     assert not c.any()
 
 
-@pytest.mark.parametrize(("family", "data", "why"), [
-    (Family.GEMV, stream.program([GEMM]), "GEMM does not run in a gemv PDI"),
-    (Family.GEMM, stream.gemv(8, 8), "GEMV does not run in a gemm PDI"),
-    (Family.COPY, stream.gemv(8, 8), "does not run in a copy PDI"),
-    (9, stream.hang(), "family 9"),
-    (Family.GEMM, b"\0" * 64, "compiled AIE code"),
-    (Family.GEMM, stream.program([GEMM])[:-4], "remain"),
-])
+@pytest.mark.parametrize(
+    ("family", "data", "why"),
+    [
+        (Family.GEMV, stream.program([GEMM]), "GEMM does not run in a gemv PDI"),
+        (Family.GEMM, stream.gemv(8, 8), "GEMV does not run in a gemm PDI"),
+        (Family.COPY, stream.gemv(8, 8), "does not run in a copy PDI"),
+        (9, stream.hang(), "family 9"),
+        (Family.GEMM, b"\0" * 64, "compiled AIE code"),
+        (Family.GEMM, stream.program([GEMM])[:-4], "remain"),
+    ],
+)
 def test_streams_that_do_not_run(family: int, data: bytes, why: str) -> None:
     def never(nbytes: int) -> int:
         raise AssertionError("resolved an operand of a stream that cannot run")
@@ -231,8 +234,13 @@ def test_many_threads_at_once() -> None:
 @pytest.mark.parametrize("name", [*ISAS, ""])
 def test_environment_chooses_the_variant(name: str) -> None:
     code = "from amdxdna.emu.kernels import isa; print(isa.variants()[isa.chosen() - 1])"
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, isa.VARIABLE: name}, text=True,
-                          capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, isa.VARIABLE: name},
+        text=True,
+        capture_output=True,
+        check=True,
+    )
     assert done.stdout.strip() == (name or ISAS[-1])
 
 
@@ -268,13 +276,16 @@ def test_pdi_and_xclbin_name_their_family(family: Family) -> None:
     assert read.partition.column_width == 8
 
 
-@pytest.mark.parametrize(("blob", "why"), [
-    (b"", "compiled AIE code is not interpreted"),
-    (b"\xdd\0\0\0" * 32, "compiled AIE code is not interpreted"),
-    (kernels.pdi(Family.GEMM)[:40], "40 of 64 bytes"),
-    (kernels.pdi(Family.GEMM)[:16] + b"\2" + kernels.pdi(Family.GEMM)[17:], "version 2"),
-    (kernels.pdi(Family.GEMM)[:20] + b"\x63" + kernels.pdi(Family.GEMM)[21:], "family 99"),
-])
+@pytest.mark.parametrize(
+    ("blob", "why"),
+    [
+        (b"", "compiled AIE code is not interpreted"),
+        (b"\xdd\0\0\0" * 32, "compiled AIE code is not interpreted"),
+        (kernels.pdi(Family.GEMM)[:40], "40 of 64 bytes"),
+        (kernels.pdi(Family.GEMM)[:16] + b"\2" + kernels.pdi(Family.GEMM)[17:], "version 2"),
+        (kernels.pdi(Family.GEMM)[:20] + b"\x63" + kernels.pdi(Family.GEMM)[21:], "family 99"),
+    ],
+)
 def test_pdis_that_are_not_ours(blob: bytes, why: str) -> None:
     with pytest.raises(kernels.UnknownPdi, match=why):
         kernels.family_of(blob)

@@ -40,6 +40,7 @@ def ready(request: pytest.FixtureRequest) -> Iterator[Open]:
 
 # -- mappings
 
+
 def test_the_first_whole_mapping_is_the_models_own(ready: Open) -> None:
     client = ready()
     bo = client.bo(4 * PAGE)
@@ -122,8 +123,9 @@ def test_mapping_over_another_mapping(ready: Open) -> None:
 def test_munmap_waits_for_commands_that_list_the_bo_with_pasid() -> None:
     client = kit.Ready(EmuNode(EmuOptions(threads=1, quiet=True)))
     program = stream.program([stream.Delay(150_000), stream.Copy(PAGE, 1)])
-    seq = client.start(program, client.source.device, client.destination.device,
-                       arguments=(client.destination.handle,))
+    seq = client.start(
+        program, client.source.device, client.destination.device, arguments=(client.destination.handle,)
+    )
     client.munmap(client.destination.host, PAGE)
     assert kit.state(client.command) == kit.COMPLETED
     client.wait(client.syncobj, seq, 0)
@@ -133,7 +135,7 @@ def test_munmap_waits_for_commands_that_list_the_bo_with_pasid() -> None:
 def test_exported_memory_moves_with_its_mappings(ready: Open) -> None:
     client = ready()
     bo = client.bo(3 * PAGE)
-    bo.view()[2 * PAGE:2 * PAGE + 4] = b"kept"
+    bo.view()[2 * PAGE : 2 * PAGE + 4] = b"kept"
     second = client.map(bo.offset, PAGE)
     fd = client.export(bo.handle)
     try:
@@ -150,8 +152,9 @@ def test_exported_memory_moves_with_its_mappings(ready: Open) -> None:
     assert bytes(client.destination.view()[:3]) == b"new"
 
 
-def test_a_bo_closed_during_its_export_stays_until_that_is_over(ready: Open,
-                                                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bo_closed_during_its_export_stays_until_that_is_over(
+    ready: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = ready()
     node = client.node
     assert isinstance(node, EmuNode)
@@ -206,6 +209,7 @@ def test_freed_memory_goes_back(ready: Open) -> None:
 
 
 # -- memory of the program's own
+
 
 def user_bo(client: kit.Client, *ranges: tuple[int, int]) -> int:
     entries = b"".join(struct.pack("<QQ", *each) for each in ranges)
@@ -291,6 +295,7 @@ def test_pinned_memory_adds_up(ready: Open) -> None:
 
 # -- threads and signals
 
+
 def test_contexts_of_several_threads(ready: Open) -> None:
     client = ready()
     errors: list[BaseException] = []
@@ -300,8 +305,14 @@ def test_contexts_of_several_threads(ready: Open) -> None:
             context, syncobj = client.new_context()
             command, code, target = client.bo(PAGE, lib.AMDXDNA_BO_CMD), client.dev(PAGE), client.bo(PAGE)
             for turn in range(30):
-                seq = client.start(stream.copy(PAGE, number), client.source.device, target.device,
-                                   command=command, code=code, hwctx=context)
+                seq = client.start(
+                    stream.copy(PAGE, number),
+                    client.source.device,
+                    target.device,
+                    command=command,
+                    code=code,
+                    hwctx=context,
+                )
                 client.wait(syncobj, seq)
                 assert seq == turn
                 assert kit.state(command) == kit.COMPLETED
@@ -392,6 +403,7 @@ def test_destroying_a_context_frees_a_blocked_submit(ready: Open) -> None:
 
 
 # -- one device for a process
+
 
 def test_equal_options_are_one_device() -> None:
     first, second, other = (EmuNode(EmuOptions(slots=slots, quiet=True)) for slots in (3, 3, 4))

@@ -71,8 +71,9 @@ class Rig:
         return self.replies[-1]
 
 
-def copy_slot(rig: Rig, nbytes: int = 64, addend: int = 0, source: int = BUFFERS,
-              target: int = BUFFERS + 4096) -> Slot:
+def copy_slot(
+    rig: Rig, nbytes: int = 64, addend: int = 0, source: int = BUFFERS, target: int = BUFFERS + 4096
+) -> Slot:
     return rig.slot(stream.copy(nbytes, addend), (source, target))
 
 
@@ -121,16 +122,19 @@ def test_a_chain_stops_at_its_first_failure() -> None:
     assert bytes(ffi.buffer(rig.memory.buffers + 8192, 64)) == bytes(64)
 
 
-@pytest.mark.parametrize(("change", "status"), [
-    ({"cu": 1}, Status.INVALID_PARAM),
-    ({"type": 9}, Status.INVALID_COMMAND),
-    ({"args": (3,) * 1011}, Status.INVALID_COMMAND),
-    ({"args": (1, 0, DEVICE_HEAP + 0x1000, 0, 24)}, Status.INVALID_INSTRUCTION),
-    ({"args": (3, 0, DEVICE_HEAP + 0x1000, 0, 0)}, Status.INVALID_INSTRUCTION),
-    ({"args": (3, 0, DEVICE_HEAP + 0x1000, 0, 25)}, Status.INVALID_INSTRUCTION),
-    ({"args": (3, 0, DEVICE_HEAP + HEAP_CHUNK, 0, 24)}, Status.INVALID_BUFFER),
-    ({"args": (3, 0, DEVICE_HEAP - 4096, 0, 24)}, Status.INVALID_BUFFER),
-])
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"cu": 1}, Status.INVALID_PARAM),
+        ({"type": 9}, Status.INVALID_COMMAND),
+        ({"args": (3,) * 1011}, Status.INVALID_COMMAND),
+        ({"args": (1, 0, DEVICE_HEAP + 0x1000, 0, 24)}, Status.INVALID_INSTRUCTION),
+        ({"args": (3, 0, DEVICE_HEAP + 0x1000, 0, 0)}, Status.INVALID_INSTRUCTION),
+        ({"args": (3, 0, DEVICE_HEAP + 0x1000, 0, 25)}, Status.INVALID_INSTRUCTION),
+        ({"args": (3, 0, DEVICE_HEAP + HEAP_CHUNK, 0, 24)}, Status.INVALID_BUFFER),
+        ({"args": (3, 0, DEVICE_HEAP - 4096, 0, 24)}, Status.INVALID_BUFFER),
+    ],
+)
 def test_bad_slots(change: dict[str, object], status: int) -> None:
     rig = Rig()
     slot = copy_slot(rig)
@@ -158,8 +162,7 @@ def test_compiled_aie_code_is_refused_with_a_line_that_says_so() -> None:
 
 def test_slots_and_ids() -> None:
     npu = Npu(FlatMemory(), slots=2)
-    assert [npu.create_context() for _ in range(3)] == [
-        (0, 0), (0, 1), (Status.NO_CONTEXT_FREE, 0xFFFFFFFF)]
+    assert [npu.create_context() for _ in range(3)] == [(0, 0), (0, 1), (Status.NO_CONTEXT_FREE, 0xFFFFFFFF)]
     assert npu.destroy_context(0) == 0
     assert npu.contexts == 1
     assert npu.create_context() == (0, 0)
@@ -167,9 +170,16 @@ def test_slots_and_ids() -> None:
     assert npu.create_context(columns=9) == (Status.INVALID_PARAM, 0xFFFFFFFF)
 
 
-@pytest.mark.parametrize(("address", "size", "add"), [
-    (HOST + 4096, HEAP_CHUNK, False), (HOST, 1 << 20, False), (HOST, 0, False), (HOST, HEAP_CHUNK, True),
-    (HOST, 9 * HEAP_CHUNK, False)])
+@pytest.mark.parametrize(
+    ("address", "size", "add"),
+    [
+        (HOST + 4096, HEAP_CHUNK, False),
+        (HOST, 1 << 20, False),
+        (HOST, 0, False),
+        (HOST, HEAP_CHUNK, True),
+        (HOST, 9 * HEAP_CHUNK, False),
+    ],
+)
 def test_heap_rules(address: int, size: int, add: bool) -> None:
     npu = Npu(FlatMemory())
     _, context = npu.create_context()

@@ -23,26 +23,39 @@ def test_defaults() -> None:
 
 
 def test_every_kind_of_value() -> None:
-    options = parse(" slots=1, address=iova,instant,quiet=0,tdr=0.5,minor=0x8,threads=2,memlock=65536,"
-                    "privileged=0")
-    assert options == EmuOptions(slots=1, address="iova", instant=True, quiet=False, tdr=0.5, minor=8,
-                                 threads=2, memlock=65536, privileged=False)
+    options = parse(
+        " slots=1, address=iova,instant,quiet=0,tdr=0.5,minor=0x8,threads=2,memlock=65536,privileged=0"
+    )
+    assert options == EmuOptions(
+        slots=1,
+        address="iova",
+        instant=True,
+        quiet=False,
+        tdr=0.5,
+        minor=8,
+        threads=2,
+        memlock=65536,
+        privileged=False,
+    )
 
 
-@pytest.mark.parametrize(("text", "fault"), [
-    ("hang=3", Fault("hang", 3, 3)),
-    ("hang=2-4", Fault("hang", 2, 4)),
-    ("hang=2-", Fault("hang", 2, None)),
-    ("hang=*", Fault("hang", 1, None)),
-    ("fail=5:0x3000002", Fault("fail", 5, 5, 0x3000002)),
-    ("slow=*:1500", Fault("slow", 1, None, 1500)),
-    ("skip=600-", Fault("skip", 600, None)),
-    ("refuse=2", Fault("refuse", 2, 2)),
-    ("refuse_config=1", Fault("refuse_config", 1, 1)),
-    ("open=1:ENOENT", Fault("open", 1, 1, errno.ENOENT)),
-    ("open=1:13", Fault("open", 1, 1, 13)),
-    ("lose=2", Fault("lose", 2, 2)),
-])
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("hang=3", Fault("hang", 3, 3)),
+        ("hang=2-4", Fault("hang", 2, 4)),
+        ("hang=2-", Fault("hang", 2, None)),
+        ("hang=*", Fault("hang", 1, None)),
+        ("fail=5:0x3000002", Fault("fail", 5, 5, 0x3000002)),
+        ("slow=*:1500", Fault("slow", 1, None, 1500)),
+        ("skip=600-", Fault("skip", 600, None)),
+        ("refuse=2", Fault("refuse", 2, 2)),
+        ("refuse_config=1", Fault("refuse_config", 1, 1)),
+        ("open=1:ENOENT", Fault("open", 1, 1, errno.ENOENT)),
+        ("open=1:13", Fault("open", 1, 1, 13)),
+        ("lose=2", Fault("lose", 2, 2)),
+    ],
+)
 def test_faults(text: str, fault: Fault) -> None:
     assert parse(text).faults == (fault,)
 
@@ -57,29 +70,32 @@ def test_the_environment_gives_defaults() -> None:
     assert options.faults == (Fault("hang", 1, 1), Fault("hang", 2, 2))
 
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("colour=red", "unknown; there are address,"),
-    ("slots=many", "'many' is not a number"),
-    ("slots=-1", "it must be 0 to 1024"),
-    ("slots=4,held_slots=5", "there are 4 slots"),
-    ("columns=9", "it must be 1 to 8"),
-    ("minor=17", "it must be 0 to 16"),
-    ("address=physical", "it is pasid or iova"),
-    ("tdr=-1", "it is 0 (off) to 3600 seconds"),
-    ("tdr=nan", "it is 0 (off) to 3600 seconds"),
-    ("instant=yes", "its value is 0 or 1"),
-    ("memlock=-2", "it is a number of bytes"),
-    ("hang=0", "names no event"),
-    ("hang=5-2", "names no event"),
-    ("hang", "is not N, N-M, N- or *"),
-    ("hang=1:5", "a hang takes no value"),
-    ("skip=1:5", "a skip takes no value"),
-    ("lose=1:5", "a lose takes no value"),
-    ("fail=1:xyz", "'xyz' is not a number"),
-    ("fail=1:0x100000000", "out of range"),
-    ("slow=1", "slow=N:US"),
-    ("=1", "unknown"),
-])
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("colour=red", "unknown; there are address,"),
+        ("slots=many", "'many' is not a number"),
+        ("slots=-1", "it must be 0 to 1024"),
+        ("slots=4,held_slots=5", "there are 4 slots"),
+        ("columns=9", "it must be 1 to 8"),
+        ("minor=17", "it must be 0 to 16"),
+        ("address=physical", "it is pasid or iova"),
+        ("tdr=-1", "it is 0 (off) to 3600 seconds"),
+        ("tdr=nan", "it is 0 (off) to 3600 seconds"),
+        ("instant=yes", "its value is 0 or 1"),
+        ("memlock=-2", "it is a number of bytes"),
+        ("hang=0", "names no event"),
+        ("hang=5-2", "names no event"),
+        ("hang", "is not N, N-M, N- or *"),
+        ("hang=1:5", "a hang takes no value"),
+        ("skip=1:5", "a skip takes no value"),
+        ("lose=1:5", "a lose takes no value"),
+        ("fail=1:xyz", "'xyz' is not a number"),
+        ("fail=1:0x100000000", "out of range"),
+        ("slow=1", "slow=N:US"),
+        ("=1", "unknown"),
+    ],
+)
 def test_mistakes_name_the_option(text: str, says: str) -> None:
     with pytest.raises(BadArgument) as caught:
         parse(text)

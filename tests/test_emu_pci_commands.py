@@ -15,8 +15,9 @@ ARGS = (3, 0, 0x4008000, 0, 40, 0xF7FFC000, 0xFFFF)
 
 def npu_slot(kind: int, args: tuple[int, ...] = ARGS) -> bytes:
     """A protocol 7 slot with a different number in every field."""
-    return struct.pack("<IQQQIIIIII", kind, 0x4010000, 0x5000000, 0x6000000, 64, 65, 66, 7, 2,
-                       len(args)) + struct.pack(f"<{len(args)}I", *args)
+    return struct.pack(
+        "<IQQQIIIIII", kind, 0x4010000, 0x5000000, 0x6000000, 64, 65, 66, 7, 2, len(args)
+    ) + struct.pack(f"<{len(args)}I", *args)
 
 
 def test_protocol_7_slots() -> None:
@@ -29,18 +30,21 @@ def test_protocol_7_slots() -> None:
 
 def test_older_slots() -> None:
     dpu = struct.pack("<QIIII", 0x4010000, 64, 1, 3, 2) + struct.pack("<2I", 8, 9)
-    slot, = decode_list(commands.CHAIN_DPU, dpu, 1)
+    (slot,) = decode_list(commands.CHAIN_DPU, dpu, 1)
     assert slot == Slot(SlotType.START_NPU, 3, (8, 9), 0x4010000, 64, properties=1)
     plain = struct.pack("<II7I", 5, 7, *ARGS) * 2
     assert decode_list(commands.CHAIN_BUFFER, plain, 2) == [Slot(SlotType.START_CU, 5, ARGS)] * 2
 
 
-@pytest.mark.parametrize(("data", "count", "index"), [
-    (npu_slot(1)[:-1], 1, 0),
-    (npu_slot(1) + npu_slot(1)[:30], 2, 1),
-    (npu_slot(1) + b"\0\0\0\0", 1, 0),
-    (b"", 1, 0),
-])
+@pytest.mark.parametrize(
+    ("data", "count", "index"),
+    [
+        (npu_slot(1)[:-1], 1, 0),
+        (npu_slot(1) + npu_slot(1)[:30], 2, 1),
+        (npu_slot(1) + b"\0\0\0\0", 1, 0),
+        (b"", 1, 0),
+    ],
+)
 def test_lists_that_end_elsewhere(data: bytes, count: int, index: int) -> None:
     with pytest.raises(BadCommand) as caught:
         decode_list(commands.CHAIN_NPU, data, count)
@@ -58,10 +62,15 @@ def test_location() -> None:
         list_location(commands.CHAIN_NPU, new[:16])
 
 
-@pytest.mark.parametrize("body", [
-    bytes(23), struct.pack("<IIQII", 0, 0, 0x4010000, 0, 1), struct.pack("<IIQII", 0, 0, 0x4010000, 76, 0),
-    struct.pack("<IIQII", 0, 0, 0x4010000, 0x1001, 1),
-])
+@pytest.mark.parametrize(
+    "body",
+    [
+        bytes(23),
+        struct.pack("<IIQII", 0, 0, 0x4010000, 0, 1),
+        struct.pack("<IIQII", 0, 0, 0x4010000, 76, 0),
+        struct.pack("<IIQII", 0, 0, 0x4010000, 0x1001, 1),
+    ],
+)
 def test_locations_that_are_none(body: bytes) -> None:
     with pytest.raises(BadCommand):
         list_location(commands.CHAIN_NPU, body)

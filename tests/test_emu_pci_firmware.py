@@ -57,11 +57,12 @@ class Channel:
     def receive(self) -> tuple[int, int, bytes] | None:
         """(opcode, id, body) of the next reply that is there."""
         while True:
-            tail, = struct.unpack("<I", self.function.read(reg.REGISTERS_BAR, self.i2x_tail, 4))
+            (tail,) = struct.unpack("<I", self.function.read(reg.REGISTERS_BAR, self.i2x_tail, 4))
             if self.head == tail:
                 return None
             size, _, identifier, opcode = struct.unpack(
-                "<IIII", self.function.read(reg.SRAM_BAR, self.i2x + self.head, 16))
+                "<IIII", self.function.read(reg.SRAM_BAR, self.i2x + self.head, 16)
+            )
             if size == 0xDEADFACE:
                 self.head = 0
                 continue
@@ -95,8 +96,13 @@ class Probe:
     def smu(self, command: int, argument: int = 0) -> int:
         """A power command; the response."""
         write = self.function.write
-        for offset, value in ((reg.SMU_RESPONSE, 0), (reg.SMU_ARGUMENT, argument), (reg.SMU_COMMAND, command),
-                              (reg.SMU_INTERRUPT, 0), (reg.SMU_INTERRUPT, 1)):
+        for offset, value in (
+            (reg.SMU_RESPONSE, 0),
+            (reg.SMU_ARGUMENT, argument),
+            (reg.SMU_COMMAND, command),
+            (reg.SMU_INTERRUPT, 0),
+            (reg.SMU_INTERRUPT, 1),
+        ):
             write(reg.SMU_BAR, offset, struct.pack("<I", value))
         return struct.unpack("<I", self.function.read(reg.SMU_BAR, reg.SMU_RESPONSE, 4))[0]
 
@@ -106,7 +112,7 @@ class Probe:
             self.function.write(reg.REGISTERS_BAR, offset, struct.pack("<I", value))
         for offset, value in ((reg.PSP_COMMAND, command), (reg.PSP_INTERRUPT, 0), (reg.PSP_INTERRUPT, 1)):
             self.function.write(reg.PSP_BAR, offset, struct.pack("<I", value))
-        ready, = struct.unpack("<I", self.function.read(reg.PSP_BAR, reg.PSP_COMMAND, 4))
+        (ready,) = struct.unpack("<I", self.function.read(reg.PSP_BAR, reg.PSP_COMMAND, 4))
         assert ready & reg.PSP_READY
         return struct.unpack("<I", self.function.read(reg.REGISTERS_BAR, reg.PSP_RESPONSE, 4))[0]
 
@@ -115,7 +121,7 @@ class Probe:
         assert self.smu(smu.POWER_OFF) == self.smu(smu.POWER_ON) == 1
         assert self.psp(psp.VALIDATE, 0x1000, 0, 0x10000) == 0
         assert self.psp(psp.START) == 0
-        alive, = struct.unpack("<I", self.function.read(reg.SRAM_BAR, reg.FIRMWARE_ALIVE, 4))
+        (alive,) = struct.unpack("<I", self.function.read(reg.SRAM_BAR, reg.FIRMWARE_ALIVE, 4))
         words = struct.unpack("<16I", self.function.read(reg.SRAM_BAR, alive - reg.SRAM_BASE, 64))
         assert words[8:12] == (firmware.MAILBOX_MAGIC, 0, *self.function.firmware.options.protocol)
         return Channel(self.function, words[:8], head_first=False)
@@ -216,7 +222,7 @@ def test_older_protocols(protocol: tuple[int, int]) -> None:
     configure(channel, DEVICE_HEAP + PDI)
     os.pwrite(probe.ram, struct.pack("<4I", 1, 2, 3, 4), HEAP_BYTES)
     message = load(probe, stream.copy(16, 7))
-    result, = struct.unpack_from("<I", channel.ask(commands.CHAIN_NPU, message))
+    (result,) = struct.unpack_from("<I", channel.ask(commands.CHAIN_NPU, message))
     assert result == (Status.INVALID_COMMAND if protocol < (6, 15) else Status.OK)
     probe.close()
 
@@ -230,12 +236,16 @@ def test_older_chains(padding: int) -> None:
     program = stream.copy(16, 7)
     load(probe, program)
     configure(channel, DEVICE_HEAP + PDI)
-    buffers = [word for address in (DATA_IOVA, DATA_IOVA + 0x1000)
-               for word in (address & 0xFFFFFFFF, address >> 32)]
+    buffers = [
+        word for address in (DATA_IOVA, DATA_IOVA + 0x1000) for word in (address & 0xFFFFFFFF, address >> 32)
+    ]
     plain = [3, 0, DEVICE_HEAP + CODE, 0, len(program), *buffers]
-    lists = {commands.CHAIN_BUFFER: struct.pack(f"<II{len(plain)}I", 0, len(plain), *plain),
-             commands.CHAIN_DPU: struct.pack("<QIIII9I", DEVICE_HEAP + CODE, len(program), 0, 0, 9,
-                                             3, 0, 0, 0, 0, *buffers)}
+    lists = {
+        commands.CHAIN_BUFFER: struct.pack(f"<II{len(plain)}I", 0, len(plain), *plain),
+        commands.CHAIN_DPU: struct.pack(
+            "<QIIII9I", DEVICE_HEAP + CODE, len(program), 0, 0, 9, 3, 0, 0, 0, 0, *buffers
+        ),
+    }
     for opcode, data in lists.items():
         os.pwrite(probe.ram, struct.pack("<4I", 1, 2, 3, 4) + bytes(0xFF0) + bytes(16), HEAP_BYTES)
         os.pwrite(probe.ram, data, LIST)
@@ -250,8 +260,12 @@ def test_smu_starts_on_its_command(rings: bool, probe: Probe) -> None:
     """Once for each write of the command register, whether the driver also rings or not."""
     write = probe.function.write
     for command, level in ((smu.POWER_ON, 0), (smu.SET_HARD_LEVEL, 5)):
-        for offset, value in ((reg.SMU_RESPONSE, 0), (reg.SMU_ARGUMENT, level), (reg.SMU_COMMAND, command),
-                              *(((reg.SMU_INTERRUPT, 0), (reg.SMU_INTERRUPT, 1)) if rings else ())):
+        for offset, value in (
+            (reg.SMU_RESPONSE, 0),
+            (reg.SMU_ARGUMENT, level),
+            (reg.SMU_COMMAND, command),
+            *(((reg.SMU_INTERRUPT, 0), (reg.SMU_INTERRUPT, 1)) if rings else ()),
+        ):
             write(reg.SMU_BAR, offset, struct.pack("<I", value))
         assert probe.function.read(reg.SMU_BAR, reg.SMU_RESPONSE, 4) == struct.pack("<I", 1)
     assert probe.function.smu.log == [(smu.POWER_ON, 0), (smu.SET_HARD_LEVEL, 5)]
@@ -294,7 +308,11 @@ def test_a_command_runs(probe: Probe) -> None:
 
 def test_closing_under_a_running_command_waits_for_it() -> None:
     """Its memory must not go away under it: that would end the process."""
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent("""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent("""
         import struct
         from amdxdna.emu.kernels import stream
         from tests.test_emu_pci_firmware import *
@@ -315,7 +333,12 @@ def test_closing_under_a_running_command_waits_for_it() -> None:
             pass
         probe.close()
         print("closed")
-    """)], capture_output=True, text=True, timeout=60)
+    """),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
 
 
@@ -329,7 +352,10 @@ def test_strictness(probe: Probe) -> None:
         assert reply == struct.pack("<I", Status.INVALID_PARAM)
     message = load(probe, stream.copy(16, 7))
     assert struct.unpack("<III", channel.ask(commands.CHAIN_NPU, message)) == (
-        Status.INVALID_PARAM, 0, Status.INVALID_PARAM)
+        Status.INVALID_PARAM,
+        0,
+        Status.INVALID_PARAM,
+    )
     assert configure(channel, DEVICE_HEAP + PDI) == Status.OK
     assert configure(channel, DEVICE_HEAP + PDI) == Status.INVALID_PARAM
     beyond = struct.pack("<IIQII", 0, 0, DEVICE_HEAP + HEAP_BYTES, 88, 1)
@@ -350,7 +376,8 @@ def test_slots(slots: int) -> None:
     assert management.ask(firmware.DESTROY_CONTEXT, struct.pack("<I", 0)) == bytes(4)
     assert probe.context(management)[0] == Status.OK
     assert management.ask(firmware.DESTROY_CONTEXT, struct.pack("<I", 77)) == struct.pack(
-        "<I", Status.INVALID_PARAM)
+        "<I", Status.INVALID_PARAM
+    )
     probe.close()
 
 
@@ -371,7 +398,8 @@ def test_a_hang_and_its_report(probe: Probe) -> None:
     assert report[:4] == (1, 0, 560, 0)
     assert report[4] == DEVICE_HEAP + CODE + 12
     assert management.ask(firmware.GET_APP_HEALTH, struct.pack("<IIQ", 0, 0x2000, 0))[:4] == struct.pack(
-        "<I", Status.INVALID_BUFFER)
+        "<I", Status.INVALID_BUFFER
+    )
     management.ask(firmware.DESTROY_CONTEXT, struct.pack("<I", 0))
     threading.Event().wait(0.05)
     assert channel.receive() is None

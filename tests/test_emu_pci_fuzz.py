@@ -36,9 +36,38 @@ LONGEST = 2.0  # seconds a message may take on a machine that has time; ten time
 
 def value(rng: random.Random) -> int:
     """A number that some check may trip over."""
-    return rng.choice([0, 1, 2, 3, 4, 8, 31, 32, 33, 64, 255, 256, PAGE - 1, PAGE, 2 * PAGE, 1 << 20, 2 << 20,
-                       1 << 31, (1 << 32) - 1, 1 << 40, (1 << 48) - PAGE, 1 << 48, 1 << 63, (1 << 64) - PAGE,
-                       (1 << 64) - 1, rng.getrandbits(16), rng.getrandbits(48) & -PAGE, rng.getrandbits(64)])
+    return rng.choice(
+        [
+            0,
+            1,
+            2,
+            3,
+            4,
+            8,
+            31,
+            32,
+            33,
+            64,
+            255,
+            256,
+            PAGE - 1,
+            PAGE,
+            2 * PAGE,
+            1 << 20,
+            2 << 20,
+            1 << 31,
+            (1 << 32) - 1,
+            1 << 40,
+            (1 << 48) - PAGE,
+            1 << 48,
+            1 << 63,
+            (1 << 64) - PAGE,
+            (1 << 64) - 1,
+            rng.getrandbits(16),
+            rng.getrandbits(48) & -PAGE,
+            rng.getrandbits(64),
+        ]
+    )
 
 
 def memory() -> int:
@@ -73,14 +102,21 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
 
 def body(rng: random.Random, command: int) -> bytes:
     """A body that is often nearly right."""
+
     def u32(*limits: int) -> int:
         return rng.choice([*limits, value(rng) & 0xFFFFFFFF])
 
     region, place = u32(0, 1, 2, 4, 5, CONFIG_REGION), rng.choice([value(rng), rng.randrange(1 << 20)])
     if command in (vfio_user.DMA_MAP, vfio_user.DMA_UNMAP):
         offset = [rng.choice([0, PAGE, value(rng)])] if command == vfio_user.DMA_MAP else []
-        data = struct.pack(f"<II{2 + len(offset)}Q", 32, u32(0, 1, 2, 3), *offset,
-                           rng.choice([0, PAGE, value(rng)]), rng.choice([PAGE, 4 * PAGE, value(rng)]))
+        data = struct.pack(
+            f"<II{2 + len(offset)}Q",
+            32,
+            u32(0, 1, 2, 3),
+            *offset,
+            rng.choice([0, PAGE, value(rng)]),
+            rng.choice([PAGE, 4 * PAGE, value(rng)]),
+        )
     elif command == vfio_user.SET_IRQS:
         data = struct.pack("<IIIII", 20, u32(0x21, 0x24), u32(2), u32(0, 3, 33), u32(0, 1, 34))
     elif command in (vfio_user.REGION_READ, vfio_user.REGION_WRITE):
@@ -89,10 +125,11 @@ def body(rng: random.Random, command: int) -> bytes:
     elif command == vfio_user.REGION_WRITE_MULTI:
         data = struct.pack("<Q", rng.choice([0, 1, 3, value(rng)])) + b"".join(
             struct.pack("<QIIQ", rng.randrange(1 << 20), region, u32(1, 4, 8), value(rng))
-            for _ in range(rng.randrange(4)))
+            for _ in range(rng.randrange(4))
+        )
     else:
         data = struct.pack("<IIIIQQ", 32, value(rng) & 0xFFFFFFFF, region, 0, place, value(rng))
-    return data[:rng.randrange(len(data) + 1)] if rng.random() < 0.1 else data
+    return data[: rng.randrange(len(data) + 1)] if rng.random() < 0.1 else data
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -106,9 +143,16 @@ def test_vfio_user(seed: int, watched: Watched) -> None:
             for _ in range(60):
                 command = rng.choice([*range(18), vfio_user.DMA_MAP, vfio_user.SET_IRQS, rng.getrandbits(16)])
                 data = body(rng, command)
-                fds = [rng.choice([lambda: sealed(4 * PAGE), lambda: os.eventfd(0),
-                                   lambda: os.open("/dev/null", os.O_RDONLY)])()
-                       for _ in range(rng.choice([0, 0, 0, 1, 2, 16]))]
+                fds = [
+                    rng.choice(
+                        [
+                            lambda: sealed(4 * PAGE),
+                            lambda: os.eventfd(0),
+                            lambda: os.open("/dev/null", os.O_RDONLY),
+                        ]
+                    )()
+                    for _ in range(rng.choice([0, 0, 0, 1, 2, 16]))
+                ]
                 message, broken = client.message(command, data), rng.random() < 0.01
                 if broken:
                     size, flags = value(rng) & 0xFFFFFFFF, value(rng) & 0xFFFFFFFF
@@ -136,8 +180,17 @@ def test_vfio_user(seed: int, watched: Watched) -> None:
 
 def request(rng: random.Random) -> tuple[int, bytes]:
     """An opcode and a body that is often of the right size."""
-    opcode = rng.choice([*messages.MANAGEMENT, *commands.CHAINS, *commands.SINGLES, messages.CONFIGURE_CUS,
-                         messages.SYNC_BO, messages.CONFIGURE_DEBUG_BO, rng.getrandbits(12)])
+    opcode = rng.choice(
+        [
+            *messages.MANAGEMENT,
+            *commands.CHAINS,
+            *commands.SINGLES,
+            messages.CONFIGURE_CUS,
+            messages.SYNC_BO,
+            messages.CONFIGURE_DEBUG_BO,
+            rng.getrandbits(12),
+        ]
+    )
     layout = messages.MANAGEMENT.get(opcode)
     size = layout.request if layout else rng.choice([0, 4, 16, 24, 76, 132, 160, 184])
     if rng.random() < 0.1:
@@ -191,14 +244,22 @@ def test_registers(seed: int) -> None:
         management = probe.start()
         probe.context(management)
         for _ in range(400):
-            place = rng.choice([
-                lambda: (reg.REGISTERS_BAR, reg.MAILBOX_REGISTERS + 4 * rng.randrange(3 * 8)),
-                lambda: (reg.SRAM_BAR, reg.RINGS + 4 * rng.randrange(2 * reg.RING_SIZE)),
-                lambda: (reg.SMU_BAR, rng.choice([reg.SMU_COMMAND, reg.SMU_ARGUMENT, reg.SMU_INTERRUPT])),
-                lambda: (reg.PSP_BAR, rng.choice([reg.PSP_COMMAND, reg.PSP_INTERRUPT])),
-                lambda: (rng.choice([0, 1, 2, 3, 4, 5, 6, 7, 8, 255]), value(rng))])()
-            data = rng.choice([struct.pack("<I", value(rng) & 0xFFFFFFFF), rng.randbytes(rng.randrange(9)),
-                               struct.pack("<I", rng.choice([1, psp.START, psp.RELEASE, smu.POWER_ON]))])
+            place = rng.choice(
+                [
+                    lambda: (reg.REGISTERS_BAR, reg.MAILBOX_REGISTERS + 4 * rng.randrange(3 * 8)),
+                    lambda: (reg.SRAM_BAR, reg.RINGS + 4 * rng.randrange(2 * reg.RING_SIZE)),
+                    lambda: (reg.SMU_BAR, rng.choice([reg.SMU_COMMAND, reg.SMU_ARGUMENT, reg.SMU_INTERRUPT])),
+                    lambda: (reg.PSP_BAR, rng.choice([reg.PSP_COMMAND, reg.PSP_INTERRUPT])),
+                    lambda: (rng.choice([0, 1, 2, 3, 4, 5, 6, 7, 8, 255]), value(rng)),
+                ]
+            )()
+            data = rng.choice(
+                [
+                    struct.pack("<I", value(rng) & 0xFFFFFFFF),
+                    rng.randbytes(rng.randrange(9)),
+                    struct.pack("<I", rng.choice([1, psp.START, psp.RELEASE, smu.POWER_ON])),
+                ]
+            )
             began = time.monotonic()
             probe.function.write(*place, data)
             probe.function.read(*place, rng.choice([0, 1, 4, 8]))

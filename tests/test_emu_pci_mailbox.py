@@ -44,7 +44,8 @@ class Driver:
         """Reads one reply."""
         while self.head != self.bars.load(reg.REGISTERS_BAR, self.i2x_tail):
             size, total, identifier, opcode = struct.unpack(
-                "<IIII", self.bars.read(reg.SRAM_BAR, self.i2x + self.head, 16))
+                "<IIII", self.bars.read(reg.SRAM_BAR, self.i2x + self.head, 16)
+            )
             if size == TOMBSTONE:
                 self.head = 0
                 continue

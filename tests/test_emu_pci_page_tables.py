@@ -42,7 +42,7 @@ class Process:
             if shift == level:
                 os.pwrite(self.ram, struct.pack("<Q", frame * PAGE | flags), at)
                 return
-            entry, = struct.unpack("<Q", os.pread(self.ram, 8, at))
+            (entry,) = struct.unpack("<Q", os.pread(self.ram, 8, at))
             if not entry:
                 entry = self._new() | middle
                 os.pwrite(self.ram, struct.pack("<Q", entry), at)
@@ -110,7 +110,7 @@ def test_pages_that_move(tables: PageTables, process: Process, ram: int) -> None
     process.map(base, 600)
     process.map(base + PAGE, 700)
     small = [look(0), look(1)]
-    inner, = struct.unpack("<Q", os.pread(ram, 8, _entry(ram, process, base)))
+    (inner,) = struct.unpack("<Q", os.pread(ram, 8, _entry(ram, process, base)))
     os.pwrite(ram, struct.pack("<Q", 1024 * PAGE | ALL | HUGE), _entry(ram, process, base))
     large = [look(0), look(1)]
     os.pwrite(ram, struct.pack("<Q", inner), _entry(ram, process, base))
@@ -126,9 +126,16 @@ def _entry(ram: int, process: Process, address: int) -> int:
     return table + 8 * (address >> 21 & 511)
 
 
-@pytest.mark.parametrize(("flags", "middle", "frame"), [
-    (WRITE | USER, ALL, 5), (PRESENT | WRITE, ALL, 5), (ALL, PRESENT | WRITE, 5), (ALL, ALL, RAM // PAGE),
-    (ALL, ALL, 1 << 39)])
+@pytest.mark.parametrize(
+    ("flags", "middle", "frame"),
+    [
+        (WRITE | USER, ALL, 5),
+        (PRESENT | WRITE, ALL, 5),
+        (ALL, PRESENT | WRITE, 5),
+        (ALL, ALL, RAM // PAGE),
+        (ALL, ALL, 1 << 39),
+    ],
+)
 def test_out_of_reach(flags: int, middle: int, frame: int, tables: PageTables, process: Process) -> None:
     """Not present, the kernel's (in the page's entry, or above it), and memory that is not RAM."""
     process.map(ADDRESS, frame, flags, middle=middle)
@@ -140,8 +147,13 @@ def test_no_such_process(tables: PageTables, process: Process) -> None:
     """A PASID without tables, an address beyond a process's, a hole within a range."""
     process.map(ADDRESS, 5)
     for pasid, address, size in (
-            (6, ADDRESS, 4), (7, ADDRESS, PAGE + 1), (7, ADDRESS - 1, 2), (7, 1 << 47, 4),
-            (7, (1 << 64) - 4, 4), (7, ADDRESS, 1 << 62)):
+        (6, ADDRESS, 4),
+        (7, ADDRESS, PAGE + 1),
+        (7, ADDRESS - 1, 2),
+        (7, 1 << 47, 4),
+        (7, (1 << 64) - 4, 4),
+        (7, ADDRESS, 1 << 62),
+    ):
         with pytest.raises(BadAddress):
             tables.pointer(0, pasid, address, size)
 
@@ -156,8 +168,9 @@ def test_large_page_that_ends_outside(tables: PageTables, process: Process) -> N
         tables.pointer(0, 7, base, LARGE + 1)
 
 
-def test_processes_are_given_up(tables: PageTables, process: Process, ram: int,
-                                roots: dict[int, int]) -> None:
+def test_processes_are_given_up(
+    tables: PageTables, process: Process, ram: int, roots: dict[int, int]
+) -> None:
     """A process's windows stay while a context of it exists or computes; each process has its own memory."""
     other = Process(ram, 64)
     roots[8] = other.root

@@ -169,7 +169,7 @@ def test_descriptors_stay_with_their_message(served: Served, client: Client) -> 
 def test_a_message_in_pieces(client: Client) -> None:
     message = client.message(vfio_user.REGION_READ, struct.pack("<QII", 0, vfio_user.CONFIG_REGION, 2))
     for i in range(len(message)):
-        client.socket.sendall(message[i:i + 1])
+        client.socket.sendall(message[i : i + 1])
     assert client.reply()[2][16:] == struct.pack("<H", 0x1022)
 
 
@@ -208,15 +208,18 @@ def test_interrupts_into_anything(served: Served, client: Client) -> None:
     os.close(null)
 
 
-@pytest.mark.parametrize(("command", "body", "expected"), [
-    (vfio_user.DMA_READ, bytes(16), errno.EOPNOTSUPP),
-    (99, b"", errno.EOPNOTSUPP),
-    (vfio_user.REGION_READ, bytes(7), errno.EINVAL),
-    (vfio_user.REGION_READ, struct.pack("<QII", 0, 0, 1 << 30), errno.EINVAL),
-    (vfio_user.SET_IRQS, b"", errno.EINVAL),
-    (vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 2, 0, 0xFFFFFFFF), errno.EINVAL),
-    (vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 2, reg.VECTORS, 1), errno.EINVAL),
-])
+@pytest.mark.parametrize(
+    ("command", "body", "expected"),
+    [
+        (vfio_user.DMA_READ, bytes(16), errno.EOPNOTSUPP),
+        (99, b"", errno.EOPNOTSUPP),
+        (vfio_user.REGION_READ, bytes(7), errno.EINVAL),
+        (vfio_user.REGION_READ, struct.pack("<QII", 0, 0, 1 << 30), errno.EINVAL),
+        (vfio_user.SET_IRQS, b"", errno.EINVAL),
+        (vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 2, 0, 0xFFFFFFFF), errno.EINVAL),
+        (vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 2, reg.VECTORS, 1), errno.EINVAL),
+    ],
+)
 def test_bad_messages(client: Client, command: int, body: bytes, expected: int) -> None:
     """Answered with an errno; the connection goes on."""
     client.send(client.message(command, body))
@@ -232,11 +235,24 @@ def test_a_file_that_is_no_memory(served: Served, client: Client) -> None:
     os.close(writer)
 
 
-@pytest.mark.parametrize(("address", "size", "offset"), [
-    (0, 2 * PAGE, 0), (0, PAGE, PAGE), (0, PAGE, (1 << 64) - PAGE), (0, (1 << 64) - PAGE, 0), (0, 0, 0),
-    (1, PAGE, 0), (0, 1, 0), (0, PAGE, 1), ((1 << 48) - PAGE, 2 * PAGE, 0), ((1 << 64) - PAGE, PAGE, 0)])
-def test_a_mapping_of_what_is_not_there(address: int, size: int, offset: int, served: Served,
-                                        client: Client) -> None:
+@pytest.mark.parametrize(
+    ("address", "size", "offset"),
+    [
+        (0, 2 * PAGE, 0),
+        (0, PAGE, PAGE),
+        (0, PAGE, (1 << 64) - PAGE),
+        (0, (1 << 64) - PAGE, 0),
+        (0, 0, 0),
+        (1, PAGE, 0),
+        (0, 1, 0),
+        (0, PAGE, 1),
+        ((1 << 48) - PAGE, 2 * PAGE, 0),
+        ((1 << 64) - PAGE, PAGE, 0),
+    ],
+)
+def test_a_mapping_of_what_is_not_there(
+    address: int, size: int, offset: int, served: Served, client: Client
+) -> None:
     """Beyond the file, beyond the address space, not of whole pages: refused, and nothing is reserved."""
     fd = sealed(PAGE)
     client.send(client.message(vfio_user.DMA_MAP, struct.pack("<IIQQQ", 32, 3, offset, address, size)), [fd])
@@ -327,8 +343,9 @@ def test_descriptors_that_nothing_takes_are_closed(served: Served, client: Clien
         os.close(fd)
 
 
-def test_a_fault_of_the_model_is_an_error(served: Served, client: Client, capsys: pytest.CaptureFixture[str],
-                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_of_the_model_is_an_error(
+    served: Served, client: Client, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It must not look like a hang, nor end the server."""
     monkeypatch.setattr(served.function, "write", lambda *_: 1 // 0)
     client.send(client.message(vfio_user.REGION_WRITE, struct.pack("<QII", 0, 0, 4) + bytes(4)))
@@ -388,9 +405,16 @@ def test_only_the_owner_may_connect(mask: int, tmp_path: Path) -> None:
 
 # -- the command
 
-@pytest.mark.parametrize(("number", "connected"), [
-    (signal.SIGTERM, False), (signal.SIGHUP, False), (signal.SIGINT, False), (signal.SIGTERM, True),
-])
+
+@pytest.mark.parametrize(
+    ("number", "connected"),
+    [
+        (signal.SIGTERM, False),
+        (signal.SIGHUP, False),
+        (signal.SIGINT, False),
+        (signal.SIGTERM, True),
+    ],
+)
 def test_the_socket_goes_with_the_server(tmp_path: Path, number: signal.Signals, connected: bool) -> None:
     """Whatever asks the server to end, also as soon as it listens."""
     path = tmp_path / "npu.sock"
@@ -420,12 +444,18 @@ def test_printed_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert not (tmp_path / "npu.sock").exists()
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["--slots", "0"], "--slots 0"), (["--slots", "32"], "--slots 32"), (["--threads", "-1"], "--threads -1"),
-    (["--vfio-user", "/" + "x" * 120], "longer than"),
-])
-def test_bad_arguments(tmp_path: Path, arguments: list[str], message: str,
-                       capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--slots", "0"], "--slots 0"),
+        (["--slots", "32"], "--slots 32"),
+        (["--threads", "-1"], "--threads -1"),
+        (["--vfio-user", "/" + "x" * 120], "longer than"),
+    ],
+)
+def test_bad_arguments(
+    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert serve.main(["--vfio-user", str(tmp_path / "s"), *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error

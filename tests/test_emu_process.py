@@ -32,7 +32,6 @@ def run_python(code: str, *, timeout: float = 60) -> subprocess.CompletedProcess
     return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=timeout)
 
 
-
 @pytest.mark.parametrize("address", ["pasid", "iova"])
 def test_a_forked_child_may_not_use_the_parents_node(address: str) -> None:
     client = kit.Ready(EmuNode(EmuOptions(address=address, threads=1, quiet=True)))
@@ -102,12 +101,15 @@ def test_a_child_that_exits_normally_leaves_the_parent_alone() -> None:
 
 @pytest.mark.parametrize("program", ["stream.hang()", "stream.delay(30_000_000)", "stream.copy(4096, 1)"])
 def test_the_interpreter_ends_with_work_in_flight(program: str) -> None:
-    done = run_python(f"""
+    done = run_python(
+        f"""
         for _ in range(2):
             ready.start({program}, ready.source.device, ready.destination.device,
                         command=ready.bo(4096, lib.AMDXDNA_BO_CMD), code=ready.dev(4096))
         print("bye")
-    """, timeout=20)
+    """,
+        timeout=20,
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "bye\n", "")
 
 

@@ -24,17 +24,20 @@ from tests.binding import adder
 from tests.test_emu_npu import BUFFERS, Rig, copy_slot
 
 
-@pytest.mark.parametrize(("program", "family", "expected"), [
-    (stream.copy(4096), Family.COPY, 1024),
-    (stream.gemv(16, 64), Family.GEMV, 16 * 64),
-    (stream.gemm(4, 64, 16, chunks=3), Family.GEMM, 12 * 64 * 16),
-    (stream.program([stream.Copy(8, 0), stream.Copy(16, 0)]), Family.COPY, 6),
-    (stream.delay(1), Family.COPY, float("inf")),
-    (stream.hang(), Family.COPY, float("inf")),
-    (stream.fail(5), Family.COPY, float("inf")),
-    (stream.gemv(16, 64), Family.COPY, float("inf")),
-    (b"nonsense", Family.COPY, float("inf")),
-])
+@pytest.mark.parametrize(
+    ("program", "family", "expected"),
+    [
+        (stream.copy(4096), Family.COPY, 1024),
+        (stream.gemv(16, 64), Family.GEMV, 16 * 64),
+        (stream.gemm(4, 64, 16, chunks=3), Family.GEMM, 12 * 64 * 16),
+        (stream.program([stream.Copy(8, 0), stream.Copy(16, 0)]), Family.COPY, 6),
+        (stream.delay(1), Family.COPY, float("inf")),
+        (stream.hang(), Family.COPY, float("inf")),
+        (stream.fail(5), Family.COPY, float("inf")),
+        (stream.gemv(16, 64), Family.COPY, float("inf")),
+        (b"nonsense", Family.COPY, float("inf")),
+    ],
+)
 def test_work_counts_multiply_adds(program: bytes, family: Family, expected: float) -> None:
     assert work(program, family) == expected
 
@@ -64,7 +67,7 @@ class Lent:
     def by_caller(self) -> Reply:
         """The reply, which the calling thread has made."""
         assert self.taken
-        (reply, thread), = self.replies
+        ((reply, thread),) = self.replies
         assert thread == threading.get_ident()
         return reply
 
@@ -72,7 +75,7 @@ class Lent:
         """The reply, which comes from the worker."""
         assert not self.taken
         assert self._arrived.wait(10)
-        (reply, thread), = self.replies
+        ((reply, thread),) = self.replies
         assert thread != threading.get_ident()
         return reply
 
@@ -111,13 +114,16 @@ def test_the_worker_sleeps_again_and_wakes_again(monkeypatch: pytest.MonkeyPatch
     assert rig.run(copy_slot(rig)) == Reply(Status.OK)
 
 
-@pytest.mark.parametrize(("status", "make"), [
-    (Status.OK, lambda rig: [copy_slot(rig), rig.slot(stream.delay(1), at=0x2000)]),
-    (7, lambda rig: [rig.slot(stream.fail(7), at=0x3000)]),
-    (0x4000003, lambda rig: [rig.slot(b"\0" * 12, at=0x3000)]),
-    (Status.INVALID_BUFFER, lambda rig: [Slot(1, 0, (3, 0, 1 << 30, 0, 64))]),
-    (Status.INVALID_PARAM, lambda rig: [Slot(1, 7, copy_slot(rig).args)]),
-])
+@pytest.mark.parametrize(
+    ("status", "make"),
+    [
+        (Status.OK, lambda rig: [copy_slot(rig), rig.slot(stream.delay(1), at=0x2000)]),
+        (7, lambda rig: [rig.slot(stream.fail(7), at=0x3000)]),
+        (0x4000003, lambda rig: [rig.slot(b"\0" * 12, at=0x3000)]),
+        (Status.INVALID_BUFFER, lambda rig: [Slot(1, 0, (3, 0, 1 << 30, 0, 64))]),
+        (Status.INVALID_PARAM, lambda rig: [Slot(1, 7, copy_slot(rig).args)]),
+    ],
+)
 def test_what_may_wait_or_fail_is_the_workers(status: int, make: Callable[[Rig], list[Slot]]) -> None:
     rig = Rig()
     slots = make(rig)
@@ -146,10 +152,17 @@ def test_a_short_command_fails_as_on_the_worker() -> None:
         assert rig.lines
 
 
-@pytest.mark.parametrize(("words", "seconds", "short"), [
-    ([64], 0.0, True), ([68], 0.0, False), ([32] * 3, 0.0, False), ([68], 1.9, False), ([640], 2.0, True),
-    ([644], 2.0, False),
-])
+@pytest.mark.parametrize(
+    ("words", "seconds", "short"),
+    [
+        ([64], 0.0, True),
+        ([68], 0.0, False),
+        ([32] * 3, 0.0, False),
+        ([68], 1.9, False),
+        ([640], 2.0, True),
+        ([644], 2.0, False),
+    ],
+)
 def test_a_long_command_is_the_workers(
     words: list[int], seconds: float, short: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -238,11 +251,23 @@ def handler() -> Iterator[None]:
     assert signal.signal(signal.SIGUSR1, before) is stop
 
 
-@pytest.mark.parametrize("place", [
-    (lend_module, "lend"), (lend_module, "_run"), (lend_module, "_execute"), (jobs, "answered"),
-    (jobs, "finish"), (objects.Job, "settle"), (jobs, "_start"), (memory.DeviceMemory, "begin"),
-    (memory.DeviceMemory, "end"), (context_module.Context, "enqueue"), (context_module.Context, "end"),
-], ids=lambda place: place[1])
+@pytest.mark.parametrize(
+    "place",
+    [
+        (lend_module, "lend"),
+        (lend_module, "_run"),
+        (lend_module, "_execute"),
+        (jobs, "answered"),
+        (jobs, "finish"),
+        (objects.Job, "settle"),
+        (jobs, "_start"),
+        (memory.DeviceMemory, "begin"),
+        (memory.DeviceMemory, "end"),
+        (context_module.Context, "enqueue"),
+        (context_module.Context, "end"),
+    ],
+    ids=lambda place: place[1],
+)
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_signal_in_the_middle_is_handled_at_the_end(
     place: tuple[Any, str], when: str, handler: None, monkeypatch: pytest.MonkeyPatch

@@ -11,10 +11,14 @@ from amdxdna.cli.emulate import cannot_start
 from amdxdna.emu.seccomp import spawn
 
 
-@pytest.mark.parametrize(("end", "told"), [
-    (lambda: os.kill(os.getpid(), signal.SIGKILL), "was killed by SIGKILL before it began"),
-    (lambda: os._exit(3), "ended with status 3 before it began"),
-], ids=["killed", "exited"])
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (lambda: os.kill(os.getpid(), signal.SIGKILL), "was killed by SIGKILL before it began"),
+        (lambda: os._exit(3), "ended with status 3 before it began"),
+    ],
+    ids=["killed", "exited"],
+)
 def test_a_child_that_ends_early(end: object, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawn, "_exec", lambda *arguments: end())  # type: ignore[operator]
     before = sorted(os.listdir("/proc/self/fd"))

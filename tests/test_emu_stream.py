@@ -22,24 +22,40 @@ def pack(*values: int) -> bytes:
 
 
 def gemm_op(**changes: int) -> Gemm:
-    fields = {"m": 4, "chunks": 2, "k": 16, "n": 64, "lda": 20, "c_stride": 40, "flags": 1, "format": 0,
-              "b_bytes": 64 * 2 * 9}
+    fields = {
+        "m": 4,
+        "chunks": 2,
+        "k": 16,
+        "n": 64,
+        "lda": 20,
+        "c_stride": 40,
+        "flags": 1,
+        "format": 0,
+        "b_bytes": 64 * 2 * 9,
+    }
     fields.update(changes)
     return Gemm(**fields)
 
 
-@pytest.mark.parametrize(("built", "expected"), [
-    (stream.gemm(256, 2048, 12288, chunks=3, swiglu=True, lda=2048, c_stride=6144),
-     [MAGIC, 1, 1, 1 | 10 << 16, 256, 3, 2048, 12288, 2048, 6144, 1, 0, 12288 * 256 * 9]),
-    (stream.gemm(8, 128, 16, bias=True, format=1),
-     [MAGIC, 1, 1, 1 | 10 << 16, 8, 1, 128, 16, 128, 16, 2, 1, 2 * 832 + 64]),
-    (stream.gemv(16, 8), [MAGIC, 1, 1, 2 | 6 << 16, 16, 8, 0, 0, 144]),
-    (stream.gemv(8, 256, format=1, bias=True), [MAGIC, 1, 1, 2 | 6 << 16, 8, 256, 2, 1, 2 * 832 + 32]),
-    (stream.copy(64, 7), [MAGIC, 1, 1, 3 | 3 << 16, 64, 7]),
-    (stream.delay(1500), [MAGIC, 1, 1, 4 | 2 << 16, 1500]),
-    (stream.hang(), [MAGIC, 1, 1, 5 | 1 << 16]),
-    (stream.fail(0x123), [MAGIC, 1, 1, 6 | 2 << 16, 0x123]),
-])
+@pytest.mark.parametrize(
+    ("built", "expected"),
+    [
+        (
+            stream.gemm(256, 2048, 12288, chunks=3, swiglu=True, lda=2048, c_stride=6144),
+            [MAGIC, 1, 1, 1 | 10 << 16, 256, 3, 2048, 12288, 2048, 6144, 1, 0, 12288 * 256 * 9],
+        ),
+        (
+            stream.gemm(8, 128, 16, bias=True, format=1),
+            [MAGIC, 1, 1, 1 | 10 << 16, 8, 1, 128, 16, 128, 16, 2, 1, 2 * 832 + 64],
+        ),
+        (stream.gemv(16, 8), [MAGIC, 1, 1, 2 | 6 << 16, 16, 8, 0, 0, 144]),
+        (stream.gemv(8, 256, format=1, bias=True), [MAGIC, 1, 1, 2 | 6 << 16, 8, 256, 2, 1, 2 * 832 + 32]),
+        (stream.copy(64, 7), [MAGIC, 1, 1, 3 | 3 << 16, 64, 7]),
+        (stream.delay(1500), [MAGIC, 1, 1, 4 | 2 << 16, 1500]),
+        (stream.hang(), [MAGIC, 1, 1, 5 | 1 << 16]),
+        (stream.fail(0x123), [MAGIC, 1, 1, 6 | 2 << 16, 0x123]),
+    ],
+)
 def test_words(built: bytes, expected: list[int]) -> None:
     assert words(built) == expected
 
@@ -60,45 +76,64 @@ def test_spans_are_from_first_to_last_byte() -> None:
     assert Copy(12, 0).spans() == (12, 12)
 
 
-@pytest.mark.parametrize(("n", "k", "format", "flags", "expected"), [
-    (8, 8, 0, 0, 72), (8, 8, 0, 2, 104), (2048, 6144, 0, 0, 2048 * 6144 // 8 * 9), (8, 128, 1, 0, 832),
-    (64, 2048, 1, 2, 8 * 16 * 832 + 256), (8, 8, 0, 8, 144), (8, 8, 0, 10, 176),
-])
+@pytest.mark.parametrize(
+    ("n", "k", "format", "flags", "expected"),
+    [
+        (8, 8, 0, 0, 72),
+        (8, 8, 0, 2, 104),
+        (2048, 6144, 0, 0, 2048 * 6144 // 8 * 9),
+        (8, 128, 1, 0, 832),
+        (64, 2048, 1, 2, 8 * 16 * 832 + 256),
+        (8, 8, 0, 8, 144),
+        (8, 8, 0, 10, 176),
+    ],
+)
 def test_weight_bytes(n: int, k: int, format: int, flags: int, expected: int) -> None:
     assert stream.weight_bytes(n, k, format, flags) == expected
 
 
-@pytest.mark.parametrize(("n", "k", "format"), [
-    (7, 8, 0), (0, 8, 0), (8, 12, 0), (8, 0, 0), (8, 64, 1), (8, 8, 2),
-])
+@pytest.mark.parametrize(
+    ("n", "k", "format"),
+    [
+        (7, 8, 0),
+        (0, 8, 0),
+        (8, 12, 0),
+        (8, 0, 0),
+        (8, 64, 1),
+        (8, 8, 2),
+    ],
+)
 def test_weight_bytes_refuses(n: int, k: int, format: int) -> None:
     with pytest.raises(StreamError):
         stream.weight_bytes(n, k, format)
 
 
-@pytest.mark.parametrize(("op", "why"), [
-    (gemm_op(m=0), "rows"),
-    (gemm_op(chunks=0), "rows"),
-    (gemm_op(m=1 << 20, chunks=1 << 20), "rows"),
-    (gemm_op(k=12, lda=20), "K = 12"),
-    (gemm_op(n=32, b_bytes=32 * 2 * 9), "multiple of 64"),
-    (gemm_op(flags=16), "unknown flags"),
-    (gemm_op(flags=5), "exclude"),
-    (gemm_op(format=7), "format 7"),
-    (gemm_op(format=1, b_bytes=8), "multiple of 128"),
-    (gemm_op(b_bytes=64 * 2 * 9 - 1), "b_bytes"),
-    (gemm_op(flags=3), "b_bytes"),
-    (gemm_op(lda=15), "lda"),
-    (gemm_op(c_stride=31), "c_stride"),
-    (Gemv(12, 8, 0, 0, 108), "multiple of 8"),
-    (Gemv(8, 8, 1, 0, 72), "unknown flags"),
-    (Gemv(8, 8, 0, 0, 73), "w_bytes"),
-    (Copy(0, 0), "multiple of 4"),
-    (Copy(6, 0), "multiple of 4"),
-    (Fail(0), "status 0"),
-    (Delay(1 << 32), "32-bit"),
-    (Delay(-1), "32-bit"),
-])
+@pytest.mark.parametrize(
+    ("op", "why"),
+    [
+        (gemm_op(m=0), "rows"),
+        (gemm_op(chunks=0), "rows"),
+        (gemm_op(m=1 << 20, chunks=1 << 20), "rows"),
+        (gemm_op(k=12, lda=20), "K = 12"),
+        (gemm_op(n=32, b_bytes=32 * 2 * 9), "multiple of 64"),
+        (gemm_op(flags=16), "unknown flags"),
+        (gemm_op(flags=5), "exclude"),
+        (gemm_op(format=7), "format 7"),
+        (gemm_op(format=1, b_bytes=8), "multiple of 128"),
+        (gemm_op(b_bytes=64 * 2 * 9 - 1), "b_bytes"),
+        (gemm_op(flags=3), "b_bytes"),
+        (gemm_op(lda=15), "lda"),
+        (gemm_op(c_stride=31), "c_stride"),
+        (Gemv(12, 8, 0, 0, 108), "multiple of 8"),
+        (Gemv(8, 8, 1, 0, 72), "unknown flags"),
+        (Gemv(8, 8, 0, 0, 73), "w_bytes"),
+        (Copy(0, 0), "multiple of 4"),
+        (Copy(6, 0), "multiple of 4"),
+        (Fail(0), "status 0"),
+        (Delay(1 << 32), "32-bit"),
+        (Delay(-1), "32-bit"),
+    ],
+)
 def test_ops_that_cannot_run(op: stream.Op, why: str) -> None:
     with pytest.raises(StreamError, match=why):
         stream.program([op])
@@ -108,21 +143,24 @@ def test_ops_that_cannot_run(op: stream.Op, why: str) -> None:
             stream.parse(pack(MAGIC, 1, 1, op.opcode | (1 + len(fields)) << 16, *fields))
 
 
-@pytest.mark.parametrize(("data", "why"), [
-    (b"", "at least three"),
-    (pack(MAGIC, 1), "at least three"),
-    (stream.hang() + b"\0", "whole 32-bit"),
-    (pack(0, 1, 1, 5 | 1 << 16), "compiled AIE code"),
-    (pack(MAGIC, 2, 1, 5 | 1 << 16), "version 2"),
-    (pack(MAGIC, 1, 0), "0 ops"),
-    (pack(MAGIC, 1, 0xFFFFFFFF, 5 | 1 << 16), "ops"),
-    (pack(MAGIC, 1, 2, 5 | 1 << 16), "op 1 of 2 starts at word 4"),
-    (pack(MAGIC, 1, 1, 5 | 1 << 16, 0), "follow the last op"),
-    (pack(MAGIC, 1, 1, 7 | 1 << 16), "opcode 7"),
-    (pack(MAGIC, 1, 1, 5), "takes 1 words, says 0"),
-    (pack(MAGIC, 1, 1, 4 | 3 << 16, 1, 2), "takes 2 words, says 3"),
-    (pack(MAGIC, 1, 1, 2 | 6 << 16, 8, 8), "3 remain"),
-])
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "at least three"),
+        (pack(MAGIC, 1), "at least three"),
+        (stream.hang() + b"\0", "whole 32-bit"),
+        (pack(0, 1, 1, 5 | 1 << 16), "compiled AIE code"),
+        (pack(MAGIC, 2, 1, 5 | 1 << 16), "version 2"),
+        (pack(MAGIC, 1, 0), "0 ops"),
+        (pack(MAGIC, 1, 0xFFFFFFFF, 5 | 1 << 16), "ops"),
+        (pack(MAGIC, 1, 2, 5 | 1 << 16), "op 1 of 2 starts at word 4"),
+        (pack(MAGIC, 1, 1, 5 | 1 << 16, 0), "follow the last op"),
+        (pack(MAGIC, 1, 1, 7 | 1 << 16), "opcode 7"),
+        (pack(MAGIC, 1, 1, 5), "takes 1 words, says 0"),
+        (pack(MAGIC, 1, 1, 4 | 3 << 16, 1, 2), "takes 2 words, says 3"),
+        (pack(MAGIC, 1, 1, 2 | 6 << 16, 8, 8), "3 remain"),
+    ],
+)
 def test_malformed_streams(data: bytes, why: str) -> None:
     with pytest.raises(StreamError, match=why):
         stream.parse(data)
@@ -141,7 +179,9 @@ def test_fuzz() -> None:
     rng = np.random.default_rng(11)
     seeds = [
         stream.program([gemm_op(), Gemv(16, 8, 0, 0, 144), Copy(8, 1), Delay(3), Fail(2)]),
-        stream.gemm(256, 2048, 2048, chunks=2), stream.gemv(8, 128, format=1), stream.hang(),
+        stream.gemm(256, 2048, 2048, chunks=2),
+        stream.gemv(8, 128, format=1),
+        stream.hang(),
     ]
     parsed = refused = 0
     for _ in range(6000):
@@ -151,12 +191,12 @@ def test_fuzz() -> None:
             if kind == 0 and data:
                 data[rng.integers(len(data))] = rng.integers(256)
             elif kind == 1:
-                del data[rng.integers(len(data) + 1):]
+                del data[rng.integers(len(data) + 1) :]
             elif kind == 2:
                 data += rng.bytes(4 * rng.integers(3))
             elif len(data) >= 16:
                 at = 4 * rng.integers(len(data) // 4)
-                data[at:at + 4] = pack(int(rng.choice([0, 1, 8, 0x7FFFFFFF, 0xFFFFFFFF])))
+                data[at : at + 4] = pack(int(rng.choice([0, 1, 8, 0x7FFFFFFF, 0xFFFFFFFF])))
         try:
             ops = stream.parse(bytes(data))
         except StreamError:

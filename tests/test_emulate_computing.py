@@ -63,19 +63,40 @@ print(mine.copy(seconds=60))
     assert ended.returncode == 0
 
 
-@pytest.mark.parametrize(("program", "signals", "status"), [
-    (WAITS, 1, 143),
-    (f"parent = os.getpid()\nif os.fork():\n    os._exit(3)\n"
-     f"while os.getppid() == parent:\n    time.sleep(0.01)\n{WAITS}", 1, 3),
-    (f"{DEAF}\n{WAITS}", 2, 137),
-    (f"{DEAF}\nif os.fork():\n    os._exit(3)\n{WAITS}", 2, 3),
-], ids=["the program", "what it started", "deaf", "deaf and started"])
+@pytest.mark.parametrize(
+    ("program", "signals", "status"),
+    [
+        (WAITS, 1, 143),
+        (
+            f"parent = os.getpid()\nif os.fork():\n    os._exit(3)\n"
+            f"while os.getppid() == parent:\n    time.sleep(0.01)\n{WAITS}",
+            1,
+            3,
+        ),
+        (f"{DEAF}\n{WAITS}", 2, 137),
+        (f"{DEAF}\nif os.fork():\n    os._exit(3)\n{WAITS}", 2, 3),
+    ],
+    ids=["the program", "what it started", "deaf", "deaf and started"],
+)
 def test_sigterm_ends_the_emulator_whatever_computes(program: str, signals: int, status: int) -> None:
     code = START + program
     with subprocess.Popen(
-            [sys.executable, "-m", "amdxdna", "emulate", "-O", "threads=1,quiet", "--",
-             sys.executable, "-c", code],
-            cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        [
+            sys.executable,
+            "-m",
+            "amdxdna",
+            "emulate",
+            "-O",
+            "threads=1,quiet",
+            "--",
+            sys.executable,
+            "-c",
+            code,
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "computes\n"
@@ -90,7 +111,11 @@ def test_sigterm_ends_the_emulator_whatever_computes(program: str, signals: int,
 
 @pytest.mark.parametrize("leave", ["ready.close()", "pass"], ids=["close", "exit"])
 def test_a_process_ends_whatever_its_own_device_computes(leave: str) -> None:
-    ended = subprocess.run([sys.executable, "-c", f"""{START}
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"""{START}
 from amdxdna.emu.driver import teardown
 from amdxdna.emu.node import EmuNode
 from amdxdna.emu.options import EmuOptions
@@ -102,7 +127,14 @@ kit.until(lambda: node.driver.npu.computing, 30, "the command to compute")
 if node.driver.npu.contexts == 0:
     kit.until(lambda: not node.driver.npu.computing, 30, "the command to end")
 print("over")
-"""], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+""",
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "computes\nover\n", "")
 
 
@@ -111,13 +143,16 @@ GEMV = Gemv(1 << 15, 1 << 15, 0, BFP16, stream.weight_bytes(1 << 15, 1 << 15))
 
 
 @pytest.mark.parametrize(("op", "threads"), [(GEMM, 1), (GEMM, 2), (GEMV, 1)])
-def test_a_computation_ends_in_the_middle_of_an_op(op: Gemm | Gemv, threads: int,
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_computation_ends_in_the_middle_of_an_op(
+    op: Gemm | Gemv, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The slow variant takes seconds for one of these: it does not reach the end of what it writes."""
     monkeypatch.setattr(isa, "chosen", lambda: isa.variants().index("portable") + 1)
     family = Family.GEMM if isinstance(op, Gemm) else Family.GEMV
-    source, weights, target = (np.full(size // 2, value, np.uint16)
-                               for size, value in zip(op.spans(), (0x3F80, 0x3F80, 0), strict=True))
+    source, weights, target = (
+        np.full(size // 2, value, np.uint16)
+        for size, value in zip(op.spans(), (0x3F80, 0x3F80, 0), strict=True)
+    )
     operands = [at(source), at(weights), at(target)]
     stop, results = kernels.Stop(), []
 

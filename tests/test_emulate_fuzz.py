@@ -25,8 +25,16 @@ def test_nonsense_is_answered(tmp_path: Path, seed: int) -> None:
     """No crash, no exception but the driver's errno, no hang, bounded memory; then the device works."""
     blob, code = device_programs(tmp_path)
     options = f"address={('pasid', 'iova')[seed % 2]},tdr=0.2"
-    ended = emulate(str(c_program(name="fuzz")), NODE, str(blob), str(code), str(seed), str(CALLS),
-                    options=options, seconds=120 + CALLS / 100)
+    ended = emulate(
+        str(c_program(name="fuzz")),
+        NODE,
+        str(blob),
+        str(code),
+        str(seed),
+        str(CALLS),
+        options=options,
+        seconds=120 + CALLS / 100,
+    )
     assert (ended.returncode, ended.stderr) == (0, ""), ended.stdout
     told = re.fullmatch(r"works, (\d+) MiB, slowest ([\d.]+) s\n", ended.stdout)
     assert told, ended.stdout

@@ -47,6 +47,7 @@ def test_c_program(tmp_path: Path, case: str) -> None:
 
 # -- rights
 
+
 @ROOT_ONLY
 def test_a_link_in_the_tree_gives_no_rights(tmp_path: Path) -> None:
     """A program that became nobody reads nothing through the device's folders that it may not read itself."""
@@ -55,7 +56,8 @@ def test_a_link_in_the_tree_gives_no_rights(tmp_path: Path) -> None:
     secret.chmod(0o600)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    ended = emulate_python(f"""
+    ended = emulate_python(
+        f"""
 import os
 names = ["absolute", "relative", "folder", "pipe"]
 assert os.readlink(f"/proc/self/fd/{{os.open('/sys/class/accel', os.O_RDONLY)}}") == "/sys/class/accel"
@@ -79,11 +81,16 @@ for name in ("absolute", "relative", "folder/secret", "pipe"):
 print(os.readlink("/sys/class/accel/absolute") == {str(secret)!r})
 print(open("/sys/class/accel/accel0/device/vendor").read().strip())
 os.close(os.open("{NODE}", os.O_RDWR))
-""", env={"TMPDIR": str(temporary)})
+""",
+        env={"TMPDIR": str(temporary)},
+    )
     refused, none = (f"{name} {name} False {name}" for name in ("PermissionError", "FileNotFoundError"))
     assert ended.stdout.splitlines() == [
-        *(f"{name} {refused}" for name in ("absolute", "relative", "folder/secret")), f"pipe {none}",
-        "True", "0x1022"], ended.stderr
+        *(f"{name} {refused}" for name in ("absolute", "relative", "folder/secret")),
+        f"pipe {none}",
+        "True",
+        "0x1022",
+    ], ended.stderr
     assert ended.stderr == ""
 
 
@@ -165,6 +172,7 @@ print(os.readlink(f"/proc/self/fd/{{fd}}"))
 
 # -- callers that are gone
 
+
 def test_nothing_is_written_once_the_caller_is_gone() -> None:
     """The number of a thread that ended may be another's: neither is it written to, nor believed."""
     notice = ffi.new("struct xdna_notice *", {"pid": os.getpid()})
@@ -187,6 +195,7 @@ def test_nothing_is_written_once_the_caller_is_gone() -> None:
 
 # -- folders
 
+
 def _left(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name.startswith(folders.PREFIX)]
 
@@ -196,9 +205,17 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [sys.executable, "-m", "amdxdna", "emulate", "-O", "threads=1,quiet", "--"]
     sleeper = "import os, time; print(os.path.exists('/dev/accel/accel0'), flush=True); time.sleep(60)"
-    alive, killed = (subprocess.Popen([*command, sys.executable, "-c", sleeper], cwd=ROOT, env=environment,
-                                      stdout=subprocess.PIPE, text=True, start_new_session=True)
-                     for _ in range(2))
+    alive, killed = (
+        subprocess.Popen(
+            [*command, sys.executable, "-c", sleeper],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        for _ in range(2)
+    )
     try:
         for each in (alive, killed):
             assert each.stdout is not None
@@ -265,8 +282,15 @@ def test_folders_that_a_program_closed_are_removed() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        ended = subprocess.run([sys.executable, "-c", _CLOSED, folder], cwd=folder, env=environment,
-                               text=True, capture_output=True, timeout=120, check=False)
+        ended = subprocess.run(
+            [sys.executable, "-c", _CLOSED, folder],
+            cwd=folder,
+            env=environment,
+            text=True,
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
     expected = "['elsewhere'] ['in'] 0o40500"
     assert (ended.stdout, ended.stderr) == (f"removed {expected}\nleft {expected}\n", "")
 

@@ -110,7 +110,8 @@ print(mine.copy())
 
 def test_forgetful_program() -> None:
     """Sixty contexts made and dropped, each with an open of its own, on three slots."""
-    ended = emulate_python("""
+    ended = emulate_python(
+        """
 from tests.conformance import kit
 from amdxdna.node import KernelNode
 done = 0
@@ -119,7 +120,9 @@ for _ in range(60):
     done += ready.copy() == 4
     ready.close()
 print(done)
-""", options="slots=3")
+""",
+        options="slots=3",
+    )
     assert ended.stdout == "60\n", ended.stderr
 
 

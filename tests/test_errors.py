@@ -12,15 +12,18 @@ from amdxdna import errors
 from amdxdna.errors import XdnaError, explain, from_errno
 from amdxdna.ioctl import REQUESTS
 
-TREE = [c for _, c in inspect.getmembers(errors, inspect.isclass)
-        if issubclass(c, XdnaError)]
+TREE = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, XdnaError)]
 
 
 def test_the_tree_is_one():
     assert len(TREE) > 15
     assert all(issubclass(c, OSError) for c in TREE)
-    for builtin, kind in ((ValueError, errors.BadArgument), (TimeoutError, errors.WaitTimeout),
-                          (MemoryError, errors.OutOfMemory), (ValueError, errors.BadXclbin)):
+    for builtin, kind in (
+        (ValueError, errors.BadArgument),
+        (TimeoutError, errors.WaitTimeout),
+        (MemoryError, errors.OutOfMemory),
+        (ValueError, errors.BadXclbin),
+    ):
         assert issubclass(kind, builtin)
 
 
@@ -36,33 +39,49 @@ def test_every_row_says_what_and_what_to_do(row):
     assert name in shown and error.meaning in shown and error.remedy in shown
 
 
-@pytest.mark.parametrize(("call", "code", "kind"), [
-    # What a person meets first.
-    ("open", errno.ENOENT, errors.NoDevice), ("open", errno.EACCES, errors.PermissionDenied),
-    ("open", errno.ENODEV, errors.NoDevice), ("open", errno.EOPNOTSUPP, errors.NoDevice),
-    ("open", errno.EINVAL, errors.NoDevice), ("open", errno.EBUSY, errors.DeviceBusy),
-    ("CREATE_BO DEV", errno.EAGAIN, errors.OutOfHeap), ("CREATE_BO DEV", errno.EINVAL, errors.OutOfHeap),
-    ("CREATE_BO SHARE", errno.ENOSPC, errors.OutOfMemory),
-    ("CREATE_BO DEV_HEAP", errno.ENOSPC, errors.OutOfHeap),
-    ("CREATE_BO userptr", errno.EPERM, errors.OutOfMemory),
-    ("CREATE_BO userptr", errno.EFAULT, errors.BadArgument),
-    ("CREATE_HWCTX", errno.EINVAL, errors.NoFreeContext),
-    ("CREATE_HWCTX", errno.ENODEV, errors.DeviceLost), ("CREATE_HWCTX", errno.ENOSPC, errors.OutOfHeap),
-    ("CREATE_HWCTX", errno.EBUSY, errors.NoFreeContext), ("CREATE_HWCTX", errno.ETIME, errors.DeviceLost),
-    ("CREATE_HWCTX", errno.ENOENT, errors.BadArgument), ("CREATE_HWCTX", errno.EAGAIN, errors.OutOfHeap),
-    ("CONFIG_HWCTX", errno.E2BIG, errors.BadArgument), ("CONFIG_HWCTX", errno.EFAULT, errors.BadArgument),
-    ("EXEC_CMD", errno.EALREADY, errors.BadArgument), ("EXEC_CMD", errno.ENOENT, errors.Closed),
-    ("SYNCOBJ_TIMELINE_WAIT", errno.ETIME, errors.WaitTimeout),
-    ("SYNCOBJ_TIMELINE_WAIT", errno.ENOENT, errors.Closed),
-    ("GET_INFO QUERY_SENSORS", errno.ENODEV, errors.Unsupported),
-    ("GET_INFO QUERY_TELEMETRY", errno.EOPNOTSUPP, errors.Unsupported),
-    ("GET_ARRAY", errno.EOPNOTSUPP, errors.Unsupported), ("WAIT_CMD", errno.EOPNOTSUPP, errors.Unsupported),
-    ("SET_STATE", errno.EACCES, errors.PermissionDenied), ("SET_STATE", errno.EINVAL, errors.BadArgument),
-    ("PRIME_HANDLE_TO_FD", errno.EOPNOTSUPP, errors.Unsupported),
-    ("PRIME_FD_TO_HANDLE", errno.EBADF, errors.BadArgument),
-    ("GEM_CLOSE", errno.EINVAL, errors.BadArgument), ("SYNC_BO", errno.EINVAL, errors.BadArgument),
-    ("mmap", errno.EAGAIN, errors.OutOfMemory), ("EXEC_CMD", errno.ENODEV, errors.DeviceLost),
-])
+@pytest.mark.parametrize(
+    ("call", "code", "kind"),
+    [
+        # What a person meets first.
+        ("open", errno.ENOENT, errors.NoDevice),
+        ("open", errno.EACCES, errors.PermissionDenied),
+        ("open", errno.ENODEV, errors.NoDevice),
+        ("open", errno.EOPNOTSUPP, errors.NoDevice),
+        ("open", errno.EINVAL, errors.NoDevice),
+        ("open", errno.EBUSY, errors.DeviceBusy),
+        ("CREATE_BO DEV", errno.EAGAIN, errors.OutOfHeap),
+        ("CREATE_BO DEV", errno.EINVAL, errors.OutOfHeap),
+        ("CREATE_BO SHARE", errno.ENOSPC, errors.OutOfMemory),
+        ("CREATE_BO DEV_HEAP", errno.ENOSPC, errors.OutOfHeap),
+        ("CREATE_BO userptr", errno.EPERM, errors.OutOfMemory),
+        ("CREATE_BO userptr", errno.EFAULT, errors.BadArgument),
+        ("CREATE_HWCTX", errno.EINVAL, errors.NoFreeContext),
+        ("CREATE_HWCTX", errno.ENODEV, errors.DeviceLost),
+        ("CREATE_HWCTX", errno.ENOSPC, errors.OutOfHeap),
+        ("CREATE_HWCTX", errno.EBUSY, errors.NoFreeContext),
+        ("CREATE_HWCTX", errno.ETIME, errors.DeviceLost),
+        ("CREATE_HWCTX", errno.ENOENT, errors.BadArgument),
+        ("CREATE_HWCTX", errno.EAGAIN, errors.OutOfHeap),
+        ("CONFIG_HWCTX", errno.E2BIG, errors.BadArgument),
+        ("CONFIG_HWCTX", errno.EFAULT, errors.BadArgument),
+        ("EXEC_CMD", errno.EALREADY, errors.BadArgument),
+        ("EXEC_CMD", errno.ENOENT, errors.Closed),
+        ("SYNCOBJ_TIMELINE_WAIT", errno.ETIME, errors.WaitTimeout),
+        ("SYNCOBJ_TIMELINE_WAIT", errno.ENOENT, errors.Closed),
+        ("GET_INFO QUERY_SENSORS", errno.ENODEV, errors.Unsupported),
+        ("GET_INFO QUERY_TELEMETRY", errno.EOPNOTSUPP, errors.Unsupported),
+        ("GET_ARRAY", errno.EOPNOTSUPP, errors.Unsupported),
+        ("WAIT_CMD", errno.EOPNOTSUPP, errors.Unsupported),
+        ("SET_STATE", errno.EACCES, errors.PermissionDenied),
+        ("SET_STATE", errno.EINVAL, errors.BadArgument),
+        ("PRIME_HANDLE_TO_FD", errno.EOPNOTSUPP, errors.Unsupported),
+        ("PRIME_FD_TO_HANDLE", errno.EBADF, errors.BadArgument),
+        ("GEM_CLOSE", errno.EINVAL, errors.BadArgument),
+        ("SYNC_BO", errno.EINVAL, errors.BadArgument),
+        ("mmap", errno.EAGAIN, errors.OutOfMemory),
+        ("EXEC_CMD", errno.ENODEV, errors.DeviceLost),
+    ],
+)
 def test_what_an_errno_becomes(call, code, kind):
     assert type(from_errno(call, code)) is kind
 
@@ -76,9 +95,20 @@ NO_LOSS = {
     ("WAIT_CMD", errno.ETIME): errors.WaitTimeout,
     ("GET_INFO QUERY_SENSORS", errno.ENODEV): errors.Unsupported,  # no amd_pmf module
 }
-CALLS = ["open", "mmap", *REQUESTS, "CREATE_BO SHARE", "CREATE_BO CMD", "CREATE_BO DEV", "CREATE_BO DEV_HEAP",
-         "CREATE_BO userptr", "GET_INFO QUERY_SENSORS", "GET_INFO QUERY_CLOCK_METADATA",
-         "GET_INFO QUERY_TELEMETRY", "GET_INFO QUERY_RESOURCE_INFO"]
+CALLS = [
+    "open",
+    "mmap",
+    *REQUESTS,
+    "CREATE_BO SHARE",
+    "CREATE_BO CMD",
+    "CREATE_BO DEV",
+    "CREATE_BO DEV_HEAP",
+    "CREATE_BO userptr",
+    "GET_INFO QUERY_SENSORS",
+    "GET_INFO QUERY_CLOCK_METADATA",
+    "GET_INFO QUERY_TELEMETRY",
+    "GET_INFO QUERY_RESOURCE_INFO",
+]
 
 
 @pytest.mark.parametrize("code", LOSSES, ids=errno.errorcode.__getitem__)
@@ -91,11 +121,17 @@ def test_what_means_that_the_device_is_lost(call, code):
     assert "bug in the caller" not in str(error) and "other programs" not in str(error)
 
 
-@pytest.mark.parametrize(("call", "code", "words"), [
-    ("CREATE_HWCTX", errno.ENOSPC, "heap"), ("CREATE_HWCTX", errno.EAGAIN, "heap"),
-    ("CREATE_HWCTX", errno.ENODEV, "go on working"), ("CREATE_HWCTX", errno.ETIME, "go on working"),
-    ("CREATE_BO DEV_HEAP", errno.EINVAL, "CMA"), ("EXEC_CMD", errno.ETIME, "Start again"),
-])
+@pytest.mark.parametrize(
+    ("call", "code", "words"),
+    [
+        ("CREATE_HWCTX", errno.ENOSPC, "heap"),
+        ("CREATE_HWCTX", errno.EAGAIN, "heap"),
+        ("CREATE_HWCTX", errno.ENODEV, "go on working"),
+        ("CREATE_HWCTX", errno.ETIME, "go on working"),
+        ("CREATE_BO DEV_HEAP", errno.EINVAL, "CMA"),
+        ("EXEC_CMD", errno.ETIME, "Start again"),
+    ],
+)
 def test_what_a_text_says(call, code, words):
     text = str(from_errno(call, code))
     assert words in text and "bug in the caller" not in text and "no explanation" not in text
@@ -104,8 +140,20 @@ def test_what_a_text_says(call, code, words):
 @pytest.mark.parametrize("call", CALLS)
 def test_every_errno_a_driver_gives_is_explained(call):
     """Those of the driver's ioctl handlers and of DRM's core."""
-    for code in (errno.EINVAL, errno.ENOMEM, errno.EFAULT, errno.EACCES, errno.EBUSY, errno.EOPNOTSUPP,
-                 errno.ENODEV, errno.EIO, errno.ETIME, errno.ETIMEDOUT, errno.EPIPE, errno.EBADF):
+    for code in (
+        errno.EINVAL,
+        errno.ENOMEM,
+        errno.EFAULT,
+        errno.EACCES,
+        errno.EBUSY,
+        errno.EOPNOTSUPP,
+        errno.ENODEV,
+        errno.EIO,
+        errno.ETIME,
+        errno.ETIMEDOUT,
+        errno.EPIPE,
+        errno.EBADF,
+    ):
         assert "no explanation" not in str(from_errno(call, code))
 
 

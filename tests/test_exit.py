@@ -22,16 +22,16 @@ CASES = {
     "dropped": "adder(device, 4096, 1, delay_us=300_000).start(source, target); del device, source, target",
     "hung": "run = hanging(device).start()",
     "chain": "kernels = [adder(device, 4096, n, delay_us=100_000) for n in range(3)]\n"
-             "run = device.pool.chain([(kernel, (source, target)) for kernel in kernels])",
+    "run = device.pool.chain([(kernel, (source, target)) for kernel in kernels])",
     "context": "context = device.context(copy_xclbin())\n"
-               "raw = device.alloc(64, 'dev'); raw.write(stream.hang())\n"
-               "run = context.run(packet.start_cu(0, raw.address, len(stream.hang()), []), [raw])",
+    "raw = device.alloc(64, 'dev'); raw.write(stream.hang())\n"
+    "run = context.run(packet.start_cu(0, raw.address, len(stream.hang()), []), [raw])",
     "cycle": "device.me = [device, adder(device, 4096, 1), source, target]; view.flags.writeable = False",
     "thread": "import threading\nkernel = adder(device, 4096, 1, delay_us=200_000)\n"
-              "threading.Thread(target=kernel.run, args=(source, target), daemon=True).start()",
+    "threading.Thread(target=kernel.run, args=(source, target), daemon=True).start()",
     "module": "import sys, amdxdna.buffer\nsys.keep = adder(device, 4096, 1), source, target, view, device",
     "atexit": "import atexit\nkernel = adder(device, 4096, 1)\n"
-              "atexit.register(lambda: kernel.start(source, target))",
+    "atexit.register(lambda: kernel.start(source, target))",
 }
 
 
@@ -58,6 +58,7 @@ def body():
     return 0
 sys.exit(guarded(body, lambda line: print(line, file=sys.stderr), lambda error: 1))
 """
-    done = subprocess.run([sys.executable, "-c", code.replace("THEN", then)],
-                          capture_output=True, text=True, timeout=50)
+    done = subprocess.run(
+        [sys.executable, "-c", code.replace("THEN", then)], capture_output=True, text=True, timeout=50
+    )
     assert (done.returncode, done.stderr) == (130, "stopped\n")

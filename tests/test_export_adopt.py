@@ -31,9 +31,9 @@ def test_a_fine_tune_runs_on_the_kernels_of_any_habit(tmp_path: Path, name: str,
     shape = SHAPES[name]
     old = Bundle.open(write_bundle(tmp_path / "old", shape, None, HABITS[habit]))
     tensors = write_checkpoint(tmp_path / "hf", shape, seed=9)
-    status = export_main([
-        str(tmp_path / "hf"), "--out", str(tmp_path / "new"), "--kernels", str(tmp_path / "old"), "--quiet"
-    ])
+    status = export_main(
+        [str(tmp_path / "hf"), "--out", str(tmp_path / "new"), "--kernels", str(tmp_path / "old"), "--quiet"]
+    )
     assert status == 0
     new = Bundle.open(tmp_path / "new")
     assert new.config == old.config

@@ -56,8 +56,12 @@ def test_layer_types_follow_from_the_interval(hf: Path) -> None:
 
 @pytest.mark.parametrize(
     ("generation", "config", "stop"),
-    [([322, 320], 320, (320, 322)), (5, 320, (5, 320, 322)), (None, None, (320, 322)),
-     ([], 7, (7, 320, 322))],
+    [
+        ([322, 320], 320, (320, 322)),
+        (5, 320, (5, 320, 322)),
+        (None, None, (320, 322)),
+        ([], 7, (7, 320, 322)),
+    ],
 )
 def test_stop_tokens_are_all_that_any_file_names(
     hf: Path, generation: Any, config: Any, stop: tuple[int, ...]
@@ -146,8 +150,15 @@ def test_shapes_the_kernels_cannot_hold(tmp_path: Path, shape: Any, options: Opt
 
 
 @pytest.mark.parametrize(
-    "options", [Options(chunk=0), Options(chunk=512, max_prompt=256), Options(chunk=48, max_prompt=256),
-                Options(head_rows=12), Options(head_rows=-8), Options(max_prompt=1 << 30)],
+    "options",
+    [
+        Options(chunk=0),
+        Options(chunk=512, max_prompt=256),
+        Options(chunk=48, max_prompt=256),
+        Options(head_rows=12),
+        Options(head_rows=-8),
+        Options(max_prompt=1 << 30),
+    ],
 )
 def test_options_that_cannot_be(hf: Path, options: Options) -> None:
     with pytest.raises(UsageError):
@@ -204,11 +215,18 @@ def test_weights_that_are_no_numbers(hf: Path, value: float) -> None:
 
 
 UNPACKED = [
-    "layers.0.input_layernorm.weight", "layers.0.post_attention_layernorm.weight",
-    "layers.0.linear_attn.conv1d.weight", "layers.0.linear_attn.A_log", "layers.0.linear_attn.dt_bias",
-    "layers.0.linear_attn.norm.weight", "layers.0.linear_attn.in_proj_a.weight",
-    "layers.0.linear_attn.in_proj_b.weight", "layers.3.self_attn.q_norm.weight",
-    "layers.3.self_attn.k_norm.weight", "norm.weight", "embed_tokens.weight",
+    "layers.0.input_layernorm.weight",
+    "layers.0.post_attention_layernorm.weight",
+    "layers.0.linear_attn.conv1d.weight",
+    "layers.0.linear_attn.A_log",
+    "layers.0.linear_attn.dt_bias",
+    "layers.0.linear_attn.norm.weight",
+    "layers.0.linear_attn.in_proj_a.weight",
+    "layers.0.linear_attn.in_proj_b.weight",
+    "layers.3.self_attn.q_norm.weight",
+    "layers.3.self_attn.k_norm.weight",
+    "norm.weight",
+    "embed_tokens.weight",
 ]
 
 

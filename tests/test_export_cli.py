@@ -97,7 +97,8 @@ sys.exit(export_main(sys.argv[1:]))
 def test_a_signal_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", SLOW, "--random", "tiny", "--out", str(tmp_path / "b")],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert child.stdout is not None
     for _ in range(3):

@@ -43,8 +43,10 @@ def test_every_layer_is_reported_as_its_streams_are(
             for part, matrix in exact.items()
         }
         (line,) = (line for line in told if line.startswith(f"export: layer {i}: "))
-        own, other = ratio(list(exact.values()), list(kept.values())), \
-            ratio(list(exact.values()), [bfp16_round(m) for m in exact.values()])
+        own, other = (
+            ratio(list(exact.values()), list(kept.values())),
+            ratio(list(exact.values()), [bfp16_round(m) for m in exact.values()]),
+        )
         numbers = [float(n) for n in re.findall(r"-?\d+\.\d+", line)]
         assert abs(numbers[0] - own) < 0.3, line
         if weights == "bfp6s":

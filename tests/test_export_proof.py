@@ -91,13 +91,16 @@ def test_bfp6s_weights_are_found_again(as_bfp6s: Path) -> None:
     np.testing.assert_array_equal(bfp6s.decode(bfp6s.encode(decoded), *decoded.shape), decoded)
 
 
-@pytest.mark.parametrize(("step", "low", "high", "size"), [
-    (32, 65536, 1 << 20, (256, 288)),
-    (32, 65536, 65536, (256, 256)),  # nothing but this square
-    (16, 3072, 4096, (48, 64)),
-    (16, 4096, 5000, (48, 96)),
-    (8, 1, 64, (8, 8)),
-])
+@pytest.mark.parametrize(
+    ("step", "low", "high", "size"),
+    [
+        (32, 65536, 1 << 20, (256, 288)),
+        (32, 65536, 65536, (256, 256)),  # nothing but this square
+        (16, 3072, 4096, (48, 64)),
+        (16, 4096, 5000, (48, 96)),
+        (8, 1, 64, (8, 8)),
+    ],
+)
 def test_the_standard_picture_needs_no_resizing(
     step: int, low: int, high: int, size: tuple[int, int]
 ) -> None:

@@ -31,7 +31,12 @@ def test_published_shapes(size: str) -> None:
     hidden, mlp, layers, slices, values, tied, v_hidden, v_mlp, blocks = PUBLISHED[size]
     config = plan_random(size.upper(), Options())
     assert (config.D, config.I, config.layers, config.n_down, config.lin_heads, config.tied) == (
-        hidden, mlp, layers, slices, values, tied
+        hidden,
+        mlp,
+        layers,
+        slices,
+        values,
+        tied,
     )
     assert (config.vocab, config.head_rows, config.n_head) == (248320, 49664, 5)
     assert config.stop == (248044, 248046)

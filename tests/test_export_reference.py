@@ -34,10 +34,13 @@ def test_the_built_in_model() -> None:
     reference_rules.load(DEFAULT_BUNDLE)
 
 
-@pytest.mark.parametrize(("file", "old", "new", "message"), [
-    ("manifest.txt", "tokcase - ,", "tokcase -", "2 fields"),
-    ("tokenizer.json", '"vocab": {', '"vocab": {"gap": 99999, ', "vocab id"),
-])
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("manifest.txt", "tokcase - ,", "tokcase -", "2 fields"),
+        ("tokenizer.json", '"vocab": {', '"vocab": {"gap": 99999, ', "vocab id"),
+    ],
+)
 def test_the_reader_is_strict(tmp_path: Path, file: str, old: str, new: str, message: str) -> None:
     assert export_main(["--random", "tiny", "--out", str(tmp_path / "b"), "--quiet"]) == 0
     path = tmp_path / "b" / file

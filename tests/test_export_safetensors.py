@@ -140,7 +140,7 @@ def test_mutated_headers_give_an_error_or_views_inside_the_file(tmp_path: Path, 
             at = rng.randrange(8 + length if rng.random() < 0.9 else 8)
             data[at] = rng.choice(b'0123456789,:[]{}"-ae\xff\0')
         if rng.random() < 0.2:
-            del data[rng.randrange(len(data)):]
+            del data[rng.randrange(len(data)) :]
         (tmp_path / "g").write_bytes(data)
         try:
             file = SafeTensors(tmp_path / "g")

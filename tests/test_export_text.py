@@ -62,10 +62,10 @@ def projections(shape: Shape, t: dict[str, Array], i: int, kind: str) -> dict[st
         gu[r // 32 * 64 + 32 + r % 32] = up[r]
     slices = -(-inner // shape.hidden)
     down = np.zeros((shape.hidden, slices * shape.hidden), np.float32)
-    down[:, :shape.mlp] = t[at + "mlp.down_proj.weight"]
+    down[:, : shape.mlp] = t[at + "mlp.down_proj.weight"]
     found = {"in": np.concatenate(inputs), "o": out, "gu": gu}
     for j in range(slices):
-        found[f"down{j}"] = down[:, j * shape.hidden:(j + 1) * shape.hidden]
+        found[f"down{j}"] = down[:, j * shape.hidden : (j + 1) * shape.hidden]
     return found
 
 
@@ -103,9 +103,9 @@ def check(shape: Shape, t: dict[str, Array], bundle: Bundle) -> None:
     np.testing.assert_array_equal(store.get("ln_f"), t["norm.weight"])
     head_rows, n_head = bundle.config.head_rows, bundle.config.n_head
     head = np.zeros((head_rows * n_head, shape.hidden), np.float32)
-    head[:shape.vocab] = t["embed_tokens.weight" if shape.tied else "lm_head.weight"]
+    head[: shape.vocab] = t["embed_tokens.weight" if shape.tied else "lm_head.weight"]
     for j in range(n_head):
-        same(f"head{j}", head[j * head_rows:(j + 1) * head_rows])
+        same(f"head{j}", head[j * head_rows : (j + 1) * head_rows])
     seen.add("ln_f")
     if not shape.tied:
         seen.add("embed")
@@ -173,7 +173,12 @@ def test_tensors_equal_those_of_a_writer_that_shares_no_code(tmp_path: Path, nam
     for key, gemm in other.gemms.items():
         mine = bundle.gemms[key]
         assert (mine.m, mine.k, mine.n, mine.lda, mine.c_stride, mine.b_bytes) == (
-            gemm.m, gemm.k, gemm.n, gemm.lda, gemm.c_stride, gemm.b_bytes
+            gemm.m,
+            gemm.k,
+            gemm.n,
+            gemm.lda,
+            gemm.c_stride,
+            gemm.b_bytes,
         )
         assert [(s.a_elems, s.c_elems, s.ctx) for s in mine.streams] == [
             (s.a_elems, s.c_elems, s.ctx) for s in gemm.streams
@@ -189,9 +194,16 @@ def test_tensors_equal_those_of_a_writer_that_shares_no_code(tmp_path: Path, nam
 def test_a_shuffled_checkpoint_gives_another_bundle(tmp_path: Path) -> None:
     """The comparison above is one that exchanged names would fail."""
     tensors, bundle = export(tmp_path, SHAPES["tied"])
-    pairs = [("k_proj", "v_proj"), ("gate_proj", "up_proj"), ("in_proj_a", "in_proj_b"), ("q_norm", "k_norm"),
-             ("layers.0.", "layers.1."), ("input_layernorm", "post_attention_layernorm")]
+    pairs = [
+        ("k_proj", "v_proj"),
+        ("gate_proj", "up_proj"),
+        ("in_proj_a", "in_proj_b"),
+        ("q_norm", "k_norm"),
+        ("layers.0.", "layers.1."),
+        ("input_layernorm", "post_attention_layernorm"),
+    ]
     for one, other in pairs:
+
         def swap(name: str, one: str = one, other: str = other) -> str:
             return name.replace(one, "\0").replace(other, one).replace("\0", other)
 
@@ -200,7 +212,8 @@ def test_a_shuffled_checkpoint_gives_another_bundle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("chunk", "prompt", "chunks"), [(256, 2048, 8), (16, 16, 1), (32, 96, 3)],
+    ("chunk", "prompt", "chunks"),
+    [(256, 2048, 8), (16, 16, 1), (32, 96, 3)],
 )
 def test_streams_for_every_number_of_chunks(tmp_path: Path, chunk: int, prompt: int, chunks: int) -> None:
     _, bundle = export(tmp_path, SHAPES["tied"], Options(chunk=chunk, max_prompt=prompt, vision="none"))

@@ -44,7 +44,7 @@ def linears(tower: VisionShape, t: dict[str, Array]) -> dict[str, tuple[str, Arr
     d, p = tower.hidden, tower.patch
     patch = np.zeros((d, d), np.float32)
     kernels = t["patch_embed.proj.weight"]
-    patch[:, :3 * p * p] = (kernels[:, :, 0] + kernels[:, :, 1]).reshape(d, -1)
+    patch[:, : 3 * p * p] = (kernels[:, :, 0] + kernels[:, :, 1]).reshape(d, -1)
     wide = -(-tower.mlp // d) * d
     merge = tower.merge**2
     found = {
@@ -55,9 +55,9 @@ def linears(tower: VisionShape, t: dict[str, Array]) -> dict[str, tuple[str, Arr
     for i in range(tower.depth):
         b = f"blocks.{i}."
         fc1, fc1_bias = np.zeros((wide, d), np.float32), np.zeros(wide, np.float32)
-        fc1[:tower.mlp], fc1_bias[:tower.mlp] = t[b + "mlp.linear_fc1.weight"], t[b + "mlp.linear_fc1.bias"]
+        fc1[: tower.mlp], fc1_bias[: tower.mlp] = t[b + "mlp.linear_fc1.weight"], t[b + "mlp.linear_fc1.bias"]
         fc2 = np.zeros((d, wide), np.float32)
-        fc2[:, :tower.mlp] = t[b + "mlp.linear_fc2.weight"]
+        fc2[:, : tower.mlp] = t[b + "mlp.linear_fc2.weight"]
         found[f"b{i}.qkv"] = ("v_qkv", t[b + "attn.qkv.weight"], t[b + "attn.qkv.bias"], 0)
         found[f"b{i}.proj"] = ("v_proj", t[b + "attn.proj.weight"], t[b + "attn.proj.bias"], 0)
         found[f"b{i}.fc1"] = ("v_fc1", fc1, fc1_bias, 0)
@@ -70,7 +70,7 @@ def parts(name: str, weight: Array, bias: Array, slices: int, d: int) -> list[tu
     if not slices:
         return [(f"vis.{name}", weight, bias)]
     return [
-        (f"vis.{name}.{j}", weight[:, j * d:(j + 1) * d], bias if j == 0 else np.zeros_like(bias))
+        (f"vis.{name}.{j}", weight[:, j * d : (j + 1) * d], bias if j == 0 else np.zeros_like(bias))
         for j in range(slices)
     ]
 
@@ -86,10 +86,10 @@ def test_bfp16x2(tmp_path: Path, name: str) -> None:
             n, k = matrix.shape
             size = n * k // 8 * 9
             assert packed.size == 2 * size + 4 * n == bundle.gemms[key].b_bytes
-            high, low = unpack(packed[:size], n, k), unpack(packed[size:2 * size], n, k)
+            high, low = unpack(packed[:size], n, k), unpack(packed[size : 2 * size], n, k)
             np.testing.assert_array_equal(high, bfp16_round(matrix), tensor)
             np.testing.assert_array_equal(low, bfp16_round(matrix - high), tensor)
-            np.testing.assert_array_equal(packed[2 * size:].view(np.float32), offsets, tensor)
+            np.testing.assert_array_equal(packed[2 * size :].view(np.float32), offsets, tensor)
 
 
 @pytest.mark.parametrize("name", TOWERS)
@@ -117,7 +117,12 @@ def test_host_tensors_params_and_records(tmp_path: Path, name: str, weights: str
     v, d = bundle.config.vision, tower.hidden
     assert v is not None
     assert (v.D, v.I, v.depth, v.heads, v.patch, v.merge) == (
-        d, tower.mlp, tower.depth, tower.heads, tower.patch, tower.merge
+        d,
+        tower.mlp,
+        tower.depth,
+        tower.heads,
+        tower.patch,
+        tower.merge,
     )
     assert (v.out, v.pos_side, v.rope_theta, v.weights) == (64, tower.pos_side, 10000.0, weights)
     assert (v.image_token, v.vision_start, v.vision_end) == (325, 323, 324)
@@ -134,8 +139,13 @@ def test_host_tensors_params_and_records(tmp_path: Path, name: str, weights: str
     wide, merged = -(-tower.mlp // d) * d, 4 * d
     pair = stream.PAIR if weights == "bfp16x2" else 0
     for key, (n, lda, chunks) in {
-        "v_patch": (d, d, 16), "v_qkv": (3 * d, d, 16), "v_proj": (d, d, 16), "v_fc1": (wide, d, 16),
-        "v_fc2": (d, wide, 16), "v_m1": (merged, merged, 4), "v_m2": (64, merged, 4),
+        "v_patch": (d, d, 16),
+        "v_qkv": (3 * d, d, 16),
+        "v_proj": (d, d, 16),
+        "v_fc1": (wide, d, 16),
+        "v_fc2": (d, wide, 16),
+        "v_m1": (merged, merged, 4),
+        "v_m2": (64, merged, 4),
     }.items():
         gemm = bundle.gemms[key]
         assert (gemm.m, gemm.k, gemm.n, gemm.lda, gemm.c_stride) == (16, d, n, lda, n), key
@@ -211,7 +221,8 @@ def renamed(directory: Path, names: dict[str, str]) -> None:
 
 def test_a_tower_under_another_prefix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for directory, names in [
-        ("usual", {}), ("short", {"model.visual.": "visual."}),
+        ("usual", {}),
+        ("short", {"model.visual.": "visual."}),
         ("other", {"model.visual.": "model.language_model.visual."}),
     ]:
         renamed(tmp_path / directory, names)
@@ -250,8 +261,15 @@ def test_two_towers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["pos_embed.weight", "blocks.0.norm1.weight", "blocks.1.norm2.bias", "merger.norm.weight",
-     "patch_embed.proj.weight", "blocks.0.attn.qkv.bias", "merger.linear_fc2.weight"],
+    [
+        "pos_embed.weight",
+        "blocks.0.norm1.weight",
+        "blocks.1.norm2.bias",
+        "merger.norm.weight",
+        "patch_embed.proj.weight",
+        "blocks.0.attn.qkv.bias",
+        "merger.linear_fc2.weight",
+    ],
 )
 def test_tensors_of_the_tower_that_are_no_numbers(tmp_path: Path, name: str) -> None:
     tensors = write_checkpoint(tmp_path / "hf", smaller(SHAPES["vision"], layers=1), shards=1)

@@ -10,9 +10,18 @@ from tokenizers import Tokenizer, pre_tokenizers
 from qwen35.export.vocabulary import byte_alphabet, tokenizer_json
 
 PUBLISHED = {
-    "<|endoftext|>": 248044, "<|im_start|>": 248045, "<|im_end|>": 248046, "<|vision_start|>": 248053,
-    "<|vision_end|>": 248054, "<|image_pad|>": 248056, "<|video_pad|>": 248057, "<tool_call>": 248058,
-    "</tool_call>": 248059, "<tool_response>": 248066, "</tool_response>": 248067, "<think>": 248068,
+    "<|endoftext|>": 248044,
+    "<|im_start|>": 248045,
+    "<|im_end|>": 248046,
+    "<|vision_start|>": 248053,
+    "<|vision_end|>": 248054,
+    "<|image_pad|>": 248056,
+    "<|video_pad|>": 248057,
+    "<tool_call>": 248058,
+    "</tool_call>": 248059,
+    "<tool_response>": 248066,
+    "</tool_response>": 248067,
+    "<think>": 248068,
     "</think>": 248069,
 }
 
@@ -41,8 +50,10 @@ def test_published_ids() -> None:
 def test_round_trip(small: Tokenizer) -> None:
     rng = random.Random(0)
     texts = ["", " ", "a  b\n\n", "na\u00efve \u4f60\u597d \U0001f427", "don't 123"]
-    texts += ["".join(chr(rng.choice((rng.randrange(32, 127), rng.randrange(0xA0, 0x250))))
-                      for _ in range(20)) for _ in range(50)]
+    texts += [
+        "".join(chr(rng.choice((rng.randrange(32, 127), rng.randrange(0xA0, 0x250)))) for _ in range(20))
+        for _ in range(50)
+    ]
     for text in texts:
         ids = small.encode(text).ids
         assert all(number < 256 for number in ids)

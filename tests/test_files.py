@@ -103,8 +103,11 @@ def uses(odd: Path, tmp_path: Path, checkpoint: Path) -> dict[str, Callable[[], 
 
     def exported(name: str) -> Callable[[], Any]:
         return lambda: export_checkpoint(
-            Checkpoint(in_place(checkpoint, tmp_path, name, odd)), tmp_path / "out", Options(chunk=16),
-            quiet=True)
+            Checkpoint(in_place(checkpoint, tmp_path, name, odd)),
+            tmp_path / "out",
+            Options(chunk=16),
+            quiet=True,
+        )
 
     def talk(method: str) -> Callable[[], Any]:
         return lambda: getattr(fake(tmp_path, str).conversation(), method)(odd)
@@ -130,15 +133,32 @@ def uses(odd: Path, tmp_path: Path, checkpoint: Path) -> dict[str, Callable[[], 
         "checkpoint's tokenizer": exported("tokenizer.json"),
         "generation_config.json": exported("generation_config.json"),
         "a random bundle's tokenizer": lambda: export_random(
-            "tiny", tmp_path / "out", Options(chunk=16, vision="none"), tokenizer=odd, quiet=True),
+            "tiny", tmp_path / "out", Options(chunk=16, vision="none"), tokenizer=odd, quiet=True
+        ),
     }
 
 
 NAMES = [
     "array",
-    "xclbin", "program", "insts", "picture", "tokenizer", "schema", "/load", "manifest.txt", "tensors.txt",
-    "tensors.bin", "tokenizer.json", "a bundle's insts", "a bundle's xclbin", "a sum", "config.json",
-    "safetensors", "checkpoint's tokenizer", "generation_config.json", "a random bundle's tokenizer",
+    "xclbin",
+    "program",
+    "insts",
+    "picture",
+    "tokenizer",
+    "schema",
+    "/load",
+    "manifest.txt",
+    "tensors.txt",
+    "tensors.bin",
+    "tokenizer.json",
+    "a bundle's insts",
+    "a bundle's xclbin",
+    "a sum",
+    "config.json",
+    "safetensors",
+    "checkpoint's tokenizer",
+    "generation_config.json",
+    "a random bundle's tokenizer",
 ]
 
 

@@ -9,12 +9,24 @@ from qwen35.formats import from_bf16, interleave_gate_up, to_bf16
 from qwen35.formats.stream import FormatError
 
 
-@pytest.mark.parametrize(("value", "bits"), [
-    (1.0, 0x3F80), (-2.0, 0xC000), (0.0, 0), (-0.0, 0x8000), (np.inf, 0x7F80), (-np.inf, 0xFF80),
-    (1.00390625, 0x3F80),  # a tie, to even below
-    (1.01171875, 0x3F82),  # a tie, to even above
-    (1.0039064, 0x3F81), (3.4028235e38, 0x7F80), (1e-45, 0), (9.2e-41, 0x0001), (0.1, 0x3DCD),
-])
+@pytest.mark.parametrize(
+    ("value", "bits"),
+    [
+        (1.0, 0x3F80),
+        (-2.0, 0xC000),
+        (0.0, 0),
+        (-0.0, 0x8000),
+        (np.inf, 0x7F80),
+        (-np.inf, 0xFF80),
+        (1.00390625, 0x3F80),  # a tie, to even below
+        (1.01171875, 0x3F82),  # a tie, to even above
+        (1.0039064, 0x3F81),
+        (3.4028235e38, 0x7F80),
+        (1e-45, 0),
+        (9.2e-41, 0x0001),
+        (0.1, 0x3DCD),
+    ],
+)
 def test_rounding(value: float, bits: int) -> None:
     assert int(to_bf16(np.array([value], np.float32))[0]) == bits
 

@@ -61,16 +61,19 @@ def test_encoder_bit_for_bit(rows: int, k: int, spread: float) -> None:
     assert bfp16.encode(bits).tobytes() == plain_stream(from_bf16(bits))
 
 
-@pytest.mark.parametrize("block", [
-    [0.0] * 8,
-    [-0.0] * 8,
-    [1e-45, -1e-45, 1e-40, 5e-39, 0, 0, 0, -1e-38],  # denormals
-    [1.1754944e-38, 1e-39, 0, 0, 0, 0, 0, 0],
-    [2.0**-120, 2.0**-127, -(2.0**-121), 0, 0, 0, 0, 0],
-    [3.4028235e38, -3.4028235e38, 1, -1, 2e38, 0, 1e38, 1e37],  # saturates at 127 and -128
-    [127.5, -127.5, 126.5, -126.5, 0.5, -0.5, 1.5, -1.5],  # ties
-    [1.0, 2.0**-7, 2.0**-8, -(2.0**-7), 2.0**-30, 1.9921875, 1.99609375, -1.99609375],
-])
+@pytest.mark.parametrize(
+    "block",
+    [
+        [0.0] * 8,
+        [-0.0] * 8,
+        [1e-45, -1e-45, 1e-40, 5e-39, 0, 0, 0, -1e-38],  # denormals
+        [1.1754944e-38, 1e-39, 0, 0, 0, 0, 0, 0],
+        [2.0**-120, 2.0**-127, -(2.0**-121), 0, 0, 0, 0, 0],
+        [3.4028235e38, -3.4028235e38, 1, -1, 2e38, 0, 1e38, 1e37],  # saturates at 127 and -128
+        [127.5, -127.5, 126.5, -126.5, 0.5, -0.5, 1.5, -1.5],  # ties
+        [1.0, 2.0**-7, 2.0**-8, -(2.0**-7), 2.0**-30, 1.9921875, 1.99609375, -1.99609375],
+    ],
+)
 def test_encoder_at_the_edges(block: list[float]) -> None:
     weights = np.tile(np.array(block, np.float32), (8, 1))
     assert bfp16.encode(weights).tobytes() == plain_stream(weights)
@@ -147,21 +150,30 @@ def test_non_finite_weights_name_their_row(bad: float, row: int) -> None:
         bfp16.encode(to_bf16(weights))
 
 
-@pytest.mark.parametrize(("call", "why"), [
-    (lambda: bfp16.encode(np.zeros((7, 8), np.float32)), "7 rows"),
-    (lambda: bfp16.encode(np.zeros((8, 12), np.float32)), "12 columns"),
-    (lambda: bfp16.encode(np.zeros((8, 8), np.float64)), "float32 or bf16"),
-    (lambda: bfp16.encode(np.zeros(8, np.float32)[:, None] * np.ones(8, np.float32)[None],
-                          bias=np.zeros(7, np.float32)), "bias"),
-    (lambda: bfp16.encode(np.zeros((8, 8), np.float32), out=np.zeros(73, np.uint8)), "72 contiguous"),
-    (lambda: bfp16.decode_rows(np.zeros(72, np.uint8), 8, [8]), "holds 8"),
-    (lambda: bfp16.decode_rows(np.zeros(72, np.uint8), 8, [-1]), "rows -1"),
-    (lambda: bfp16.decode_rows(np.zeros(71, np.uint8), 8, [0]), "holds 0"),
-    (lambda: bfp16.decode_rows(np.zeros((8, 9), np.uint8), 8, [0]), "contiguous bytes"),
-    (lambda: bfp16.decode_rows(np.zeros(72, np.uint8), 8, [0], out=np.zeros((2, 8), np.float32)),
-     "out must be"),
-    (lambda: by_name("fp8"), "fp8"),
-])
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda: bfp16.encode(np.zeros((7, 8), np.float32)), "7 rows"),
+        (lambda: bfp16.encode(np.zeros((8, 12), np.float32)), "12 columns"),
+        (lambda: bfp16.encode(np.zeros((8, 8), np.float64)), "float32 or bf16"),
+        (
+            lambda: bfp16.encode(
+                np.zeros(8, np.float32)[:, None] * np.ones(8, np.float32)[None], bias=np.zeros(7, np.float32)
+            ),
+            "bias",
+        ),
+        (lambda: bfp16.encode(np.zeros((8, 8), np.float32), out=np.zeros(73, np.uint8)), "72 contiguous"),
+        (lambda: bfp16.decode_rows(np.zeros(72, np.uint8), 8, [8]), "holds 8"),
+        (lambda: bfp16.decode_rows(np.zeros(72, np.uint8), 8, [-1]), "rows -1"),
+        (lambda: bfp16.decode_rows(np.zeros(71, np.uint8), 8, [0]), "holds 0"),
+        (lambda: bfp16.decode_rows(np.zeros((8, 9), np.uint8), 8, [0]), "contiguous bytes"),
+        (
+            lambda: bfp16.decode_rows(np.zeros(72, np.uint8), 8, [0], out=np.zeros((2, 8), np.float32)),
+            "out must be",
+        ),
+        (lambda: by_name("fp8"), "fp8"),
+    ],
+)
 def test_bad_input(call: Any, why: str) -> None:
     with pytest.raises(FormatError, match=why):
         call()

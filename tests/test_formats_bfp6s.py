@@ -148,11 +148,14 @@ def test_pieces_and_bias(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(stream[group * 1664 : (group + 1) * 1664], alone)
 
 
-@pytest.mark.parametrize(("call", "why"), [
-    (lambda: bfp6s.encode(np.zeros((8, 64), np.float32)), "multiple of 128"),
-    (lambda: bfp6s.encode(np.full((8, 128), np.nan, np.float32)), "row 0 holds"),
-    (lambda: bfp6s.decode_rows(np.zeros(832, np.uint8), 128, [8]), "holds 8"),
-])
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        (lambda: bfp6s.encode(np.zeros((8, 64), np.float32)), "multiple of 128"),
+        (lambda: bfp6s.encode(np.full((8, 128), np.nan, np.float32)), "row 0 holds"),
+        (lambda: bfp6s.decode_rows(np.zeros(832, np.uint8), 128, [8]), "holds 8"),
+    ],
+)
 def test_bad_input(call: Any, why: str) -> None:
     with pytest.raises(FormatError, match=why):
         call()

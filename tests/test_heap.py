@@ -101,6 +101,7 @@ def test_a_heap_that_could_not_be_mapped_is_mapped_at_the_next_try():
 
 def test_the_heap_does_without_room_to_grow(monkeypatch, open_emu):
     """With little address space there is one chunk, still aligned."""
+
     class NoRoom:
         def __getattr__(self, name):
             return getattr(lib, name)

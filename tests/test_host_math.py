@@ -25,8 +25,26 @@ def isa(request):
 
 
 SPECIAL = np.array(
-    [0.0, -0.0, 1.0, 1.00390625, 1.01171875, -1.00390625, 3.3895314e38, 3.4e38, np.inf, -np.inf, 1e-40,
-     -1e-40, 9.2e-41, 65536.0, 1.5e-45, 2.0**-133, 2.0**-134, 3 * 2.0**-134],
+    [
+        0.0,
+        -0.0,
+        1.0,
+        1.00390625,
+        1.01171875,
+        -1.00390625,
+        3.3895314e38,
+        3.4e38,
+        np.inf,
+        -np.inf,
+        1e-40,
+        -1e-40,
+        9.2e-41,
+        65536.0,
+        1.5e-45,
+        2.0**-133,
+        2.0**-134,
+        3 * 2.0**-134,
+    ],
     np.float32,
 )
 
@@ -148,7 +166,7 @@ def test_argmax_takes_the_first_of_equals_and_skips_nan(isa, count):
     values = np.random.default_rng(count).standard_normal(count).astype(np.float32)
     assert host.argmax(values) == int(np.argmax(values))
     values[:] = -3.5
-    values[count // 2:] = 2.25
+    values[count // 2 :] = 2.25
     assert host.argmax(values) == count // 2
     values[count // 2] = np.nan
     assert host.argmax(values) == (count // 2 + 1 if count // 2 + 1 < count else 0 if count > 1 else -1)

@@ -33,8 +33,14 @@ def cached(home: Path) -> Path:
 
 def run(home: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"} | environ
-    return subprocess.run([sys.executable, "-m", "qwen35", *words], cwd=ROOT, capture_output=True, text=True,
-                          timeout=120, env=environment)
+    return subprocess.run(
+        [sys.executable, "-m", "qwen35", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+    )
 
 
 def test_from_the_cache_else_one_line(tmp_path: Path) -> None:
@@ -66,10 +72,14 @@ def test_only_what_is_needed_is_downloaded(tmp_path: Path) -> None:
     assert run(tmp_path, "owner/name", *ask).returncode == 0  # offline
 
 
-@pytest.mark.parametrize(("name", "says"), [
-    ("some/checkpoint", "export CHECKPOINT --out DIR"), ("some/nothing", "no such repository"),
-    ("some/checkpoint@x", "no revision 'x'"),
-])
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("some/checkpoint", "export CHECKPOINT --out DIR"),
+        ("some/nothing", "no such repository"),
+        ("some/checkpoint@x", "no revision 'x'"),
+    ],
+)
 def test_what_the_hub_answers_is_one_line(tmp_path: Path, name: str, says: str) -> None:
     with hub_of({"some/checkpoint": {"config.json": b"{}"}}) as (url, _):
         done = run(tmp_path, name, "--prompt", "x", HF_ENDPOINT=url, HF_HUB_OFFLINE="0")
@@ -93,8 +103,9 @@ def test_info_of_an_id_is_the_bundle_or_what_a_checkpoint_costs(tmp_path: Path) 
         want = run(tmp_path, "info", "--json")
         facts, same = json.loads(got.stdout), json.loads(want.stdout)
         assert facts.pop("bundle") != same.pop("bundle") and facts == same
-        tuned = json.loads(run(tmp_path, "info", "some/tuned", "--json", HF_ENDPOINT=url,
-                               HF_HUB_OFFLINE="0").stdout)
+        tuned = json.loads(
+            run(tmp_path, "info", "some/tuned", "--json", HF_ENDPOINT=url, HF_HUB_OFFLINE="0").stdout
+        )
         assert tuned["size"] == "2b"
         assert tuned["emulated"]["download"] == sum(map(len, files.values()))
 
@@ -107,9 +118,20 @@ def test_a_typing_mistake_in_a_path_asks_nobody(tmp_path: Path, monkeypatch: pyt
         find_bundle("bundles/mine")
 
 
-@pytest.mark.parametrize(("text", "want"), [
-    ("a/b", True), ("a/b@main", True), ("./a/b", False), ("/a/b", False), ("a", False), ("a/b/c", False),
-    ("../b", False), ("a/..", False), ("a/b@", False), ("a b/c", False),
-])
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("a/b", True),
+        ("a/b@main", True),
+        ("./a/b", False),
+        ("/a/b", False),
+        ("a", False),
+        ("a/b/c", False),
+        ("../b", False),
+        ("a/..", False),
+        ("a/b@", False),
+        ("a b/c", False),
+    ],
+)
 def test_what_may_be_an_id(text: str, want: bool) -> None:
     assert is_id(text) is want

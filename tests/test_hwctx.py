@@ -39,20 +39,36 @@ def test_what_the_driver_is_asked_for():
         if request == lib.DRM_IOCTL_AMDXDNA_CREATE_HWCTX:
             create = ffi.cast("struct amdxdna_drm_create_hwctx *", address)
             qos = ffi.cast("struct amdxdna_qos_info *", create.qos_p)
-            seen["create"] = (create.num_tiles, create.max_opc, create.mem_size, qos.gops, qos.fps,
-                              qos.priority)
+            seen["create"] = (
+                create.num_tiles,
+                create.max_opc,
+                create.mem_size,
+                qos.gops,
+                qos.fps,
+                qos.priority,
+            )
         if request == lib.DRM_IOCTL_AMDXDNA_CONFIG_HWCTX:
             config = ffi.cast("struct amdxdna_drm_config_hwctx *", address)
             cus = ffi.cast("struct amdxdna_hwctx_param_config_cu *", config.param_val)
             seen["cus"] = [(cus.cu_configs[i].cu_bo, cus.cu_configs[i].cu_func) for i in range(cus.num_cus)]
             seen["size"] = config.param_val_size
 
-    xclbin = Xclbin.read(writer.build(
-        [writer.PdiSpec(COPY, (0x901, 0x903)), writer.PdiSpec(pdi(Family.GEMM), (0x902,))],
-        [writer.KernelSpec("A", 0x901, "a"), writer.KernelSpec("B", 0x902, "b", 2),
-         writer.KernelSpec("C", 0x903, "c", 1)], columns=3, ops_per_cycle=512))
-    with Device.open(ProxyNode(open_node("emu:quiet"), look)) as opened, \
-            opened.context(xclbin, QoS(gops=11, fps=2, priority=lib.AMDXDNA_QOS_HIGH_PRIORITY)):
+    xclbin = Xclbin.read(
+        writer.build(
+            [writer.PdiSpec(COPY, (0x901, 0x903)), writer.PdiSpec(pdi(Family.GEMM), (0x902,))],
+            [
+                writer.KernelSpec("A", 0x901, "a"),
+                writer.KernelSpec("B", 0x902, "b", 2),
+                writer.KernelSpec("C", 0x903, "c", 1),
+            ],
+            columns=3,
+            ops_per_cycle=512,
+        )
+    )
+    with (
+        Device.open(ProxyNode(open_node("emu:quiet"), look)) as opened,
+        opened.context(xclbin, QoS(gops=11, fps=2, priority=lib.AMDXDNA_QOS_HIGH_PRIORITY)),
+    ):
         pass
     assert seen["create"] == (3 * 4, 512, 0, 11, 2, 0x180)
     first, second, third = seen["cus"]
@@ -63,9 +79,12 @@ def test_what_the_driver_is_asked_for():
 
 def test_every_cu_of_every_pdi_runs(device):
     """A copy CU behind a GEMM CU: the CU index in the packet picks the PDI."""
-    xclbin = Xclbin.read(writer.build(
-        [writer.PdiSpec(pdi(Family.GEMM), (0x901,)), writer.PdiSpec(COPY, (0x902,))],
-        [writer.KernelSpec("GEMM", 0x901, "g"), writer.KernelSpec("COPY", 0x902, "c")]))
+    xclbin = Xclbin.read(
+        writer.build(
+            [writer.PdiSpec(pdi(Family.GEMM), (0x901,)), writer.PdiSpec(COPY, (0x902,))],
+            [writer.KernelSpec("GEMM", 0x901, "g"), writer.KernelSpec("COPY", 0x902, "c")],
+        )
+    )
     kernel = device.pool.kernel(xclbin, stream.copy(64, 5), name="COPY")
     source, result = device.alloc(64), device.alloc(64)
     source.view("u4")[:] = 37
@@ -132,10 +151,15 @@ def test_without_resource_info_no_context_at_all_means_another_refusal(open_emu)
         open_emu("minor=1,refuse=*:0x4000003").context(copy_xclbin())
 
 
-@pytest.mark.parametrize(("code", "error"), [
-    (errno.ENODEV, errors.DeviceLost), (errno.EBUSY, errors.NoFreeContext),
-    (errno.ETIME, errors.DeviceLost), (errno.ENOMEM, errors.OutOfMemory),
-])
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (errno.ENODEV, errors.DeviceLost),
+        (errno.EBUSY, errors.NoFreeContext),
+        (errno.ETIME, errors.DeviceLost),
+        (errno.ENOMEM, errors.OutOfMemory),
+    ],
+)
 def test_errnos_the_emulator_does_not_give(code, error):
     def refuse(request, address):
         if request == lib.DRM_IOCTL_AMDXDNA_CREATE_HWCTX:
@@ -163,9 +187,13 @@ def test_checks_before_the_driver_is_asked(open_emu):
     opened = open_emu("columns=4")
     with pytest.raises(errors.BadArgument, match="8 columns, the device has 4"):
         opened.context(copy_xclbin())
-    many = Xclbin.read(writer.build(
-        [writer.PdiSpec(COPY, tuple(range(33)))],
-        [writer.KernelSpec(f"K{i}", i, "x") for i in range(33)], columns=4))
+    many = Xclbin.read(
+        writer.build(
+            [writer.PdiSpec(COPY, tuple(range(33)))],
+            [writer.KernelSpec(f"K{i}", i, "x") for i in range(33)],
+            columns=4,
+        )
+    )
     with pytest.raises(errors.BadArgument, match="33 compute units"):
         opened.context(many)
 
@@ -222,8 +250,10 @@ def test_close_waits_for_the_commands_in_flight(device):
     code = stream.program([stream.Delay(100_000), stream.Copy(64, 9)])
     insts.write(code)
     context = device.context(copy_xclbin())
-    run = context.run(packet.start_cu(0, insts.address, len(code), [source.address, result.address]),
-                      [source, result, insts])
+    run = context.run(
+        packet.start_cu(0, insts.address, len(code), [source.address, result.address]),
+        [source, result, insts],
+    )
     context.close()
     assert view.tolist() == [9] * 16
     assert run.wait().state is State.COMPLETED
@@ -268,11 +298,15 @@ def test_a_packet_longer_than_its_buffer(device):
         context.run(bytes(4100))
 
 
-@pytest.mark.parametrize("words", [
-    (5 << 23) | 11 << 12 | 1,  # an opcode nobody knows
-    (0 << 23) | 0x7FF << 12 | 1,  # a count beyond the buffer
-    0,
-], ids=["opcode", "count", "zero"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        (5 << 23) | 11 << 12 | 1,  # an opcode nobody knows
+        (0 << 23) | 0x7FF << 12 | 1,  # a count beyond the buffer
+        0,
+    ],
+    ids=["opcode", "count", "zero"],
+)
 def test_packets_the_driver_drops(device, words):
     """They "succeed": submit and wait return 0, and the state stays NEW."""
     with device.context(copy_xclbin()) as context:

@@ -80,8 +80,16 @@ def test_exif_orientation(tmp_path: Path, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     path = save(tmp_path, Image.fromarray(RGB), "a.png", exif=exif)
-    turned = {1: RGB, 2: RGB[:, ::-1], 3: RGB[::-1, ::-1], 4: RGB[::-1], 5: RGB.transpose(1, 0, 2),
-              6: np.rot90(RGB, -1), 7: RGB[::-1, ::-1].transpose(1, 0, 2), 8: np.rot90(RGB)}
+    turned = {
+        1: RGB,
+        2: RGB[:, ::-1],
+        3: RGB[::-1, ::-1],
+        4: RGB[::-1],
+        5: RGB.transpose(1, 0, 2),
+        6: np.rot90(RGB, -1),
+        7: RGB[::-1, ::-1].transpose(1, 0, 2),
+        8: np.rot90(RGB),
+    }
     np.testing.assert_array_equal(load(path), turned[orientation])
 
 
@@ -105,8 +113,9 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
     fails(str(tmp_path), "cannot be read", "directory")
 
 
-@pytest.mark.parametrize("data", [b"", b"hello", b"%PDF-1.7", b"\x89PNG\r\n\x1a\n", b"GIF89a",
-                                  b"BM" + b"\0" * 60])
+@pytest.mark.parametrize(
+    "data", [b"", b"hello", b"%PDF-1.7", b"\x89PNG\r\n\x1a\n", b"GIF89a", b"BM" + b"\0" * 60]
+)
 def test_not_a_picture(tmp_path: Path, data: bytes) -> None:
     path = tmp_path / "x.png"
     path.write_bytes(data)
@@ -131,18 +140,24 @@ def test_too_thin() -> None:
 
 def test_huge_header_is_refused_unread(tmp_path: Path) -> None:
     """A 70-byte PNG that claims 30,000 x 30,000 pixels."""
+
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     path = tmp_path / "bomb.png"
     header = struct.pack(">IIBBBBB", 30000, 30000, 8, 2, 0, 0, 0)
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header)
-                     + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b""))
+    path.write_bytes(
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(b""))
+        + chunk(b"IEND", b"")
+    )
     fails(str(path), "bomb.png", f"{MAX_PIXELS:,}")
 
 
-@pytest.mark.parametrize("array", [np.zeros((4, 4, 2), np.uint8), np.zeros((4, 4, 3), np.float32),
-                                   np.zeros(4, np.uint8)])
+@pytest.mark.parametrize(
+    "array", [np.zeros((4, 4, 2), np.uint8), np.zeros((4, 4, 3), np.float32), np.zeros(4, np.uint8)]
+)
 def test_wrong_arrays(array: np.ndarray) -> None:
     fails(array, "array")
 

@@ -36,9 +36,17 @@ def turned(folder: Path) -> str:
 def gif(folder: Path) -> str:
     """43 bytes that ask for a canvas of the largest size, with transparency."""
     path = folder / "tiny.gif"
-    path.write_bytes(b"GIF89a" + struct.pack("<HHBBB", SIDE, SIDE, 0x80, 0, 0) + bytes(3) + b"\xff" * 3
-                     + b"!\xf9\x04\x01" + bytes(4) + b"," + struct.pack("<HHHHB", 0, 0, 1, 1, 0)
-                     + b"\x02\x02D\x01\x00;")
+    path.write_bytes(
+        b"GIF89a"
+        + struct.pack("<HHBBB", SIDE, SIDE, 0x80, 0, 0)
+        + bytes(3)
+        + b"\xff" * 3
+        + b"!\xf9\x04\x01"
+        + bytes(4)
+        + b","
+        + struct.pack("<HHHHB", 0, 0, 1, 1, 0)
+        + b"\x02\x02D\x01\x00;"
+    )
     return str(path)
 
 
@@ -47,6 +55,7 @@ def saved(name: str, make: Callable[[], Image.Image], **options: object) -> Call
         path = str(folder / name)
         make().save(path, **options)  # type: ignore[arg-type]
         return path
+
     return write
 
 
@@ -86,13 +95,24 @@ FILES: dict[str, Callable[[Path], str]] = {
 @pytest.mark.parametrize("what", FILES)
 def test_the_largest_picture_stays_small(tmp_path: Path, what: str) -> None:
     path = FILES[what](tmp_path)
-    done = subprocess.run([sys.executable, "-c", (
-        "import re, sys\n"
-        "from qwen35.image.load import load\n"
-        "shape = load(sys.argv[1]).shape\n"
-        # Not ru_maxrss, which begins with what the parent had at the fork.
-        "print(*shape, re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"), path],
-        capture_output=True, text=True, timeout=300, check=True)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            (
+                "import re, sys\n"
+                "from qwen35.image.load import load\n"
+                "shape = load(sys.argv[1]).shape\n"
+                # Not ru_maxrss, which begins with what the parent had at the fork.
+                "print(*shape, re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
+            ),
+            path,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
     *shape, kilobytes = map(int, done.stdout.split())
     print(f"{what}: {kilobytes >> 10} MiB")
     assert shape == [WEBP_SIDE if what == "webp" else SIDE, SIDE, 3]

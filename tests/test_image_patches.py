@@ -11,8 +11,9 @@ from qwen35.image import Preprocessor, smart_resize
 REAL = Preprocessor(patch=16, merge=2, min_pixels=65536, max_pixels=1048576)
 
 
-@pytest.mark.parametrize(("size", "want"), [((853, 1280), (832, 1248)), ((100, 100), (256, 256)),
-                                            ((4000, 3000), (1152, 864))])
+@pytest.mark.parametrize(
+    ("size", "want"), [((853, 1280), (832, 1248)), ((100, 100), (256, 256)), ((4000, 3000), (1152, 864))]
+)
 def test_size_rule_check_values(size: tuple[int, int], want: tuple[int, int]) -> None:
     assert smart_resize(*size, 32, 65536, 1048576) == want
 
@@ -23,7 +24,7 @@ def test_size_rule_equals_the_reference() -> None:
     module = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
     rng = np.random.default_rng(1)
     for _ in range(3000):
-        height, width = (int(2 ** v) for v in rng.uniform(0, 13, 2))
+        height, width = (int(2**v) for v in rng.uniform(0, 13, 2))
         if max(height, width) > 200 * min(height, width):
             with pytest.raises(ImageError):
                 smart_resize(height, width, 32, 65536, 1048576)
@@ -38,8 +39,13 @@ def test_patches_equal_the_reference_where_nothing_is_resampled() -> None:
     pytest.importorskip("torch")
     module = pytest.importorskip("transformers.models.qwen2_vl.image_processing_pil_qwen2_vl")
     processor = module.Qwen2VLImageProcessorPil(
-        patch_size=16, merge_size=2, temporal_patch_size=2, image_mean=[0.5] * 3, image_std=[0.5] * 3,
-        size={"shortest_edge": 1024, "longest_edge": 1048576})
+        patch_size=16,
+        merge_size=2,
+        temporal_patch_size=2,
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+        size={"shortest_edge": 1024, "longest_edge": 1048576},
+    )
     rng = np.random.default_rng(2)
     cut = Preprocessor(16, 2, 1024, 1048576)
     for _ in range(40):
@@ -61,14 +67,15 @@ def test_patches_equal_torchvisions_arithmetic_over_many_sizes() -> None:
     rng = np.random.default_rng(5)
     cut = Preprocessor(16, 2, 4096, 65536)
     for _ in range(220):
-        height, width = (int(2 ** v) for v in rng.uniform(2, 9.5, 2))
+        height, width = (int(2**v) for v in rng.uniform(2, 9.5, 2))
         rgb = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
         got = cut(rgb)
         wide, tall = got.resized
         x = torch.from_numpy(rgb).permute(2, 0, 1)[None]
         if (tall, wide) != (height, width):
-            x = torch.nn.functional.interpolate(x.contiguous(), size=(tall, wide), mode="bicubic",
-                                                antialias=True)
+            x = torch.nn.functional.interpolate(
+                x.contiguous(), size=(tall, wide), mode="bicubic", antialias=True
+            )
         x = (x.to(torch.float32) - 127.5) / 127.5
         grid_h, grid_w = tall // 16, wide // 16
         x = x.reshape(3, grid_h // 2, 2, 16, grid_w // 2, 2, 16).permute(1, 4, 2, 5, 0, 3, 6)
@@ -86,12 +93,17 @@ def test_patches_equal_the_fast_processor() -> None:
     from transformers import Qwen2VLImageProcessor
 
     processor = Qwen2VLImageProcessor(
-        patch_size=16, merge_size=2, temporal_patch_size=2, image_mean=[0.5] * 3, image_std=[0.5] * 3,
-        size={"shortest_edge": 4096, "longest_edge": 65536})
+        patch_size=16,
+        merge_size=2,
+        temporal_patch_size=2,
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
+        size={"shortest_edge": 4096, "longest_edge": 65536},
+    )
     rng = np.random.default_rng(6)
     cut = Preprocessor(16, 2, 4096, 65536)
     for _ in range(200):
-        height, width = (int(2 ** v) for v in rng.uniform(2, 9.5, 2))
+        height, width = (int(2**v) for v in rng.uniform(2, 9.5, 2))
         rgb = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
         got = cut(rgb)
         want = processor(images=[rgb], return_tensors="np", input_data_format="channels_last")

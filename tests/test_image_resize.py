@@ -27,21 +27,31 @@ def test_equals_torch_bit_for_bit(kind: str, seed: int) -> None:
         height, width, tall, wide = (int(v) for v in rng.integers(1, 400, 4))
         rgb = picture(rng, height, width, kind)
         source = torch.from_numpy(rgb).permute(2, 0, 1)[None].contiguous()
-        want = torch.nn.functional.interpolate(source, size=(tall, wide), mode="bicubic", antialias=True,
-                                               align_corners=False)[0].permute(1, 2, 0).numpy()
+        want = (
+            torch.nn.functional.interpolate(
+                source, size=(tall, wide), mode="bicubic", antialias=True, align_corners=False
+            )[0]
+            .permute(1, 2, 0)
+            .numpy()
+        )
         np.testing.assert_array_equal(resize(rgb, tall, wide), want, f"{height}x{width}->{tall}x{wide}")
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize(("size_in", "size_out"),
-                         [(4000, 864), (3, 1248), (1, 32), (5000, 32), (33, 32), (31, 32)])
+@pytest.mark.parametrize(
+    ("size_in", "size_out"), [(4000, 864), (3, 1248), (1, 32), (5000, 32), (33, 32), (31, 32)]
+)
 def test_equals_torch_on_far_ratios(size_in: int, size_out: int) -> None:
     torch = pytest.importorskip("torch")
     rgb = picture(np.random.default_rng(size_in), size_in, 8, "noise")
     turned = np.ascontiguousarray(rgb.transpose(1, 0, 2))
     for image, tall, wide in ((rgb, size_out, 8), (turned, 8, size_out)):
-        want = torch.nn.functional.interpolate(torch.from_numpy(image).permute(2, 0, 1)[None].contiguous(),
-                                               size=(tall, wide), mode="bicubic", antialias=True)
+        want = torch.nn.functional.interpolate(
+            torch.from_numpy(image).permute(2, 0, 1)[None].contiguous(),
+            size=(tall, wide),
+            mode="bicubic",
+            antialias=True,
+        )
         np.testing.assert_array_equal(resize(image, tall, wide), want[0].permute(1, 2, 0).numpy())
 
 

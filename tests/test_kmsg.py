@@ -19,8 +19,10 @@ from amdxdna.xclbin.writer import PdiSpec, build
 
 def test_records_of_a_copy(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
-    path.write_bytes(b"6,1,2500000,-;first\n SUBSYSTEM=x\n3,2,3000001,c;amdxdna: second; third\nno record\n"
-                     b"4,3,99999999999999999999999,-;late \xff\n")
+    path.write_bytes(
+        b"6,1,2500000,-;first\n SUBSYSTEM=x\n3,2,3000001,c;amdxdna: second; third\nno record\n"
+        b"4,3,99999999999999999999999,-;late \xff\n"
+    )
     found = records(path)
     assert found[:3] == [(2.5, "first"), (3.000001, "amdxdna: second; third"), (0.0, "no record")]
     assert found[3][1] == "late \ufffd"

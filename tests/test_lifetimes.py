@@ -36,7 +36,7 @@ def test_a_device_buffer_keeps_the_heap_it_lies_in(before, nbytes, chunks):
     reap()
     assert all(memory.by_offset.get(chunk.map_offset) is chunk for chunk in held)
     offset = bo.dev_address - held[0].dev_address
-    assert bytes(held[0].words()[offset:offset + 4]) == b"held"
+    assert bytes(held[0].words()[offset : offset + 4]) == b"held"
     memory.put(bo)
     assert not any(memory.by_offset.get(chunk.map_offset) is chunk for chunk in held)
 

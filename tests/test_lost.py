@@ -22,9 +22,11 @@ INVALID = lib.AMDXDNA_INVALID_ADDR
 
 def failing(codes: dict[int, int]):
     """A hook that fails requests with an errno: {request: errno}, which a test may change."""
+
     def hook(request, address):
         if request in codes:
             raise OSError(codes[request], os.strerror(codes[request]))
+
     return hook
 
 
@@ -71,8 +73,10 @@ def test_columns_that_others_hold():
     node = ProxyNode(open_node("emu:quiet,threads=1"), solver)
     with Device.open(node) as device:
         pair = numbers(device, 16), device.alloc(64)
-        kernels = [device.pool.kernel(copy_xclbin(n, columns), stream.copy(64, n))
-                   for n, columns in enumerate((8, 4, 4, 8))]
+        kernels = [
+            device.pool.kernel(copy_xclbin(n, columns), stream.copy(64, n))
+            for n, columns in enumerate((8, 4, 4, 8))
+        ]
         for number in (0, 1, 2, 3):
             kernels[number].run(*pair, outputs=[pair[1]])
             np.testing.assert_array_equal(pair[1].view("u4"), np.arange(16) + number)
@@ -85,11 +89,16 @@ def test_columns_that_others_hold():
         assert "8 columns" in str(caught.value) and "this process holds 1" in str(caught.value)
 
 
-@pytest.mark.parametrize(("request_", "code"), [
-    (lib.DRM_IOCTL_AMDXDNA_EXEC_CMD, errno.ETIME), (lib.DRM_IOCTL_AMDXDNA_EXEC_CMD, errno.ENOMEM),
-    (lib.DRM_IOCTL_AMDXDNA_EXEC_CMD, errno.ENODEV), (lib.DRM_IOCTL_AMDXDNA_EXEC_CMD, errno.EIO),
-    (lib.DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT, errno.EIO),
-])
+@pytest.mark.parametrize(
+    ("request_", "code"),
+    [
+        (lib.DRM_IOCTL_AMDXDNA_EXEC_CMD, errno.ETIME),
+        (lib.DRM_IOCTL_AMDXDNA_EXEC_CMD, errno.ENOMEM),
+        (lib.DRM_IOCTL_AMDXDNA_EXEC_CMD, errno.ENODEV),
+        (lib.DRM_IOCTL_AMDXDNA_EXEC_CMD, errno.EIO),
+        (lib.DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT, errno.EIO),
+    ],
+)
 def test_one_failed_call_costs_no_context(request_, code):
     codes: dict[int, int] = {}
     with Device.open(ProxyNode(open_node("emu:quiet,threads=1"), failing(codes))) as device:
@@ -119,8 +128,13 @@ def test_a_device_that_is_removed(open_emu, flight):
     with pytest.raises(errors.DeviceLost) as caught:
         kernel.run(*pair)
     assert caught.value.errno == errno.ENODEV
-    for call in (lambda: device.alloc(64), lambda: other.alloc(64), lambda: kernel.run(*pair),
-                 lambda: device.contexts(), *(run.wait for run in runs)):
+    for call in (
+        lambda: device.alloc(64),
+        lambda: other.alloc(64),
+        lambda: kernel.run(*pair),
+        lambda: device.contexts(),
+        *(run.wait for run in runs),
+    ):
         with pytest.raises(errors.DeviceLost):
             call()
     for each in (device, other):
@@ -185,8 +199,10 @@ def test_a_context_that_fails_by_and_by_is_replaced(open_emu):
 
 def test_a_heap_the_driver_cannot_make():
     def no_cma(request, address):
-        if request == lib.DRM_IOCTL_AMDXDNA_CREATE_BO and \
-                ffi.cast("struct amdxdna_drm_create_bo *", address).type == lib.AMDXDNA_BO_DEV_HEAP:
+        if (
+            request == lib.DRM_IOCTL_AMDXDNA_CREATE_BO
+            and ffi.cast("struct amdxdna_drm_create_bo *", address).type == lib.AMDXDNA_BO_DEV_HEAP
+        ):
             raise OSError(errno.EINVAL, "no")
 
     with Device.open(ProxyNode(open_node("emu:quiet"), no_cma)) as device:
@@ -196,9 +212,15 @@ def test_a_heap_the_driver_cannot_make():
             device.context(copy_xclbin())
 
 
-@pytest.mark.parametrize(("zeros", "address"), [
-    (1, "pasid"), (1, "iova"), (1 << 30, "pasid"), (1 << 30, "iova"),
-])
+@pytest.mark.parametrize(
+    ("zeros", "address"),
+    [
+        (1, "pasid"),
+        (1, "iova"),
+        (1 << 30, "pasid"),
+        (1 << 30, "iova"),
+    ],
+)
 def test_a_driver_that_answers_address_0(zeros, address):
     """Seen of BOs that are not mapped yet. A packet must never carry it."""
     asked: dict[int, int] = {}
@@ -210,8 +232,12 @@ def test_a_driver_that_answers_address_0(zeros, address):
         node.inner.ioctl(request, where)
         info = ffi.cast("struct amdxdna_drm_get_bo_info *", where)
         asked[info.handle] = asked.get(info.handle, 0) + 1
-        if info.map_offset != INVALID and not shown[0] and asked[info.handle] <= zeros \
-                and info.handle not in heaps:
+        if (
+            info.map_offset != INVALID
+            and not shown[0]
+            and asked[info.handle] <= zeros
+            and info.handle not in heaps
+        ):
             info.xdna_addr = 0
         return 0
 

@@ -10,8 +10,13 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def ask(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "qwen35", "--device", "emu", *words], cwd=ROOT,
-                          capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "qwen35", "--device", "emu", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def test_it_answers() -> None:

@@ -46,7 +46,7 @@ class Case:
         qg = y[:, :wide].reshape(self.total, self.heads, 2, self.hd)
         q, gate = qg[:, :, 0], qg[:, :, 1]
         k, v = (
-            y[:, wide + i * self.kv * self.hd:][:, : self.kv * self.hd].reshape(self.total, self.kv, self.hd)
+            y[:, wide + i * self.kv * self.hd :][:, : self.kv * self.hd].reshape(self.total, self.kv, self.hd)
             for i in (0, 1)
         )
         q, k = self._rotate(q, self.q_norm), self._rotate(k, self.k_norm)
@@ -78,8 +78,9 @@ class Case:
     def step(self, t):
         y, cos, sin = self.y[t].copy(), self.cos[t].copy(), self.sin[t].copy()
         out = np.empty(self.heads * self.hd, np.uint16)
-        self.layer.step(*map(host.pointer, (y,)), t,
-                        *map(host.pointer, (cos, sin, self.keys, self.values, out)))
+        self.layer.step(
+            *map(host.pointer, (y,)), t, *map(host.pointer, (cos, sin, self.keys, self.values, out))
+        )
         return from_bf16(out)
 
 
@@ -126,7 +127,7 @@ def test_cache_rows(isa):
     _, want = case.reference(cached=False)
     assert (np.abs(case.cached_keys() - want) <= np.abs(want) * 2**-11 + 2e-6).all()
     wide = 2 * case.heads * case.hd + case.kv * case.hd
-    assert np.array_equal(case.values[:40], case.y[:, wide:wide + case.kv * case.hd])
+    assert np.array_equal(case.values[:40], case.y[:, wide : wide + case.kv * case.hd])
     assert (case.keys[40:] == 0x7FFF).all() and (case.values[40:] == 0x7FFF).all()
 
 
@@ -147,7 +148,7 @@ def test_float16_keys_round_as_numpy_does(isa):
     weight = (10.0 ** rng.uniform(-9, 4.7, 64)).astype(np.float32)
     weight[:4] = 65519.0, 65504.0, 2.0**-24, 2.0**-25
     case.layer = Attention(case.config, case.q_norm, weight - 1)
-    case.y[0, 2 * 2 * 64: 2 * 2 * 64 + 64] = to_bf16(row)
+    case.y[0, 2 * 2 * 64 : 2 * 2 * 64 + 64] = to_bf16(row)
     case.prefill(0, 1)
     scale = np.float32(1) / np.sqrt(np.float32(1 + 1e-6))
     with np.errstate(over="ignore"):
@@ -171,8 +172,10 @@ def test_threads_do_not_change_a_bit():
 def test_operands_that_are_too_short():
     case = Case("pairs", 5)
     with pytest.raises(ValueError, match="5 rows after 4"):
-        case.layer.prefill(case.y, 4, case.cos, case.sin, case.keys, case.values,
-                           np.empty((5, 128), np.uint16))
+        case.layer.prefill(
+            case.y, 4, case.cos, case.sin, case.keys, case.values, np.empty((5, 128), np.uint16)
+        )
     with pytest.raises(ValueError, match="rotation tables"):
-        case.layer.prefill(case.y, 0, case.cos[:, :3], case.sin, case.keys, case.values,
-                           np.empty((5, 128), np.uint16))
+        case.layer.prefill(
+            case.y, 0, case.cos[:, :3], case.sin, case.keys, case.values, np.empty((5, 128), np.uint16)
+        )

@@ -18,8 +18,14 @@ HUGE = 2 << 20
 
 def config(kinds="lla"):
     return SimpleNamespace(
-        layer_types=tuple({"l": "lin", "a": "att"}[kind] for kind in kinds), kv_heads=2, hd=32, lin_heads=3,
-        lin_hk=16, lin_hv=32, conv_k=4, conv_dim=40,
+        layer_types=tuple({"l": "lin", "a": "att"}[kind] for kind in kinds),
+        kv_heads=2,
+        hd=32,
+        lin_heads=3,
+        lin_hk=16,
+        lin_hv=32,
+        conv_k=4,
+        conv_dim=40,
     )
 
 
@@ -29,7 +35,7 @@ def write(cache: StateCache, count: int, seed: int) -> None:
     cache.reserve(count)
     for kv in filter(None, cache.kv):
         for rows in (kv.keys, kv.values):
-            rows[cache.length:cache.length + count] = rng.integers(1, 1 << 16, (count, 64))
+            rows[cache.length : cache.length + count] = rng.integers(1, 1 << 16, (count, 64))
     for pair in filter(None, cache.linear):
         pair[1 - cache.side].conv[:] = rng.integers(0, 1 << 16, (3, 40))
         pair[1 - cache.side].matrices[:] = rng.standard_normal((3, 16, 32))
@@ -39,14 +45,16 @@ def write(cache: StateCache, count: int, seed: int) -> None:
 def contents(cache: StateCache):
     """Every byte of the state."""
     linear = [(p[cache.side].conv.copy(), p[cache.side].matrices.copy()) for p in cache.linear if p]
-    rows = [(kv.keys[:cache.length].copy(), kv.values[:cache.length].copy()) for kv in cache.kv if kv]
+    rows = [(kv.keys[: cache.length].copy(), kv.values[: cache.length].copy()) for kv in cache.kv if kv]
     return cache.length, cache.position, linear, rows
 
 
 def same(a, b) -> bool:
     return a[:2] == b[:2] and all(
-        np.array_equal(x, y) for p, q in ((a[2], b[2]), (a[3], b[3]))
-        for one, two in zip(p, q, strict=True) for x, y in zip(one, two, strict=True)
+        np.array_equal(x, y)
+        for p, q in ((a[2], b[2]), (a[3], b[3]))
+        for one, two in zip(p, q, strict=True)
+        for x, y in zip(one, two, strict=True)
     )
 
 

@@ -25,7 +25,7 @@ def aligned(*shape):
     count = int(np.prod(shape))
     raw = np.zeros(count + 16, np.float32)
     start = -raw.__array_interface__["data"][0] % 64 // 4
-    return raw[start:start + count].reshape(shape)
+    return raw[start : start + count].reshape(shape)
 
 
 class Case:
@@ -35,8 +35,15 @@ class Case:
         rng = np.random.default_rng(seed)
         kh, vh, dk, dv, taps = SHAPES[name]
         self.config = SimpleNamespace(
-            lin_kheads=kh, lin_heads=vh, lin_hk=dk, lin_hv=dv, conv_k=taps, eps=1e-6,
-            lin_value=vh * dv, conv_dim=2 * kh * dk + vh * dv, n_lin=2 * kh * dk + 2 * vh * dv,
+            lin_kheads=kh,
+            lin_heads=vh,
+            lin_hk=dk,
+            lin_hv=dv,
+            conv_k=taps,
+            eps=1e-6,
+            lin_value=vh * dv,
+            conv_dim=2 * kh * dk + vh * dv,
+            n_lin=2 * kh * dk + 2 * vh * dv,
         )
         c = self.config
         self.taps = rng.standard_normal((c.conv_dim, taps)).astype(np.float32) * 0.5
@@ -64,15 +71,15 @@ class Case:
         c = self.config
         y = from_bf16(self.y[:, : c.n_lin].copy()).astype(np.float64)
         history = np.concatenate([from_bf16(start.conv).astype(np.float64), y[:, : c.conv_dim]])
-        mixed = sum(history[t:t + len(y)] * self.taps[:, t].astype(np.float64) for t in range(c.conv_k))
+        mixed = sum(history[t : t + len(y)] * self.taps[:, t].astype(np.float64) for t in range(c.conv_k))
         mixed = mixed / (1 + np.exp(-mixed))
         keys, group = c.lin_kheads * c.lin_hk, c.lin_heads // c.lin_kheads
-        q, k = (mixed[:, at:at + keys].reshape(-1, c.lin_kheads, c.lin_hk) for at in (0, keys))
-        v = mixed[:, 2 * keys:].reshape(-1, c.lin_heads, c.lin_hv)
+        q, k = (mixed[:, at : at + keys].reshape(-1, c.lin_kheads, c.lin_hk) for at in (0, keys))
+        v = mixed[:, 2 * keys :].reshape(-1, c.lin_heads, c.lin_hv)
         q, k = (np.repeat(x / np.sqrt((x**2).sum(-1, keepdims=True) + 1e-6), group, axis=1) for x in (q, k))
         q = q * c.lin_hk**-0.5
-        z = y[:, c.conv_dim:].reshape(-1, c.lin_heads, c.lin_hv)
-        b, a = (self.gates[:, at:at + c.lin_heads].astype(np.float64) for at in (0, c.lin_heads))
+        z = y[:, c.conv_dim :].reshape(-1, c.lin_heads, c.lin_hv)
+        b, a = (self.gates[:, at : at + c.lin_heads].astype(np.float64) for at in (0, c.lin_heads))
         beta = 1 / (1 + np.exp(-b))
         g = np.exp(self.decay * np.logaddexp(0, a + self.dt_bias))
         s = start.matrices.astype(np.float64).copy()
@@ -84,7 +91,7 @@ class Case:
             o = np.einsum("hkv,hk->hv", s, q[t])
             o = o / np.sqrt((o**2).mean(-1, keepdims=True) + c.eps) * self.norm
             out[t] = o * z[t] / (1 + np.exp(-z[t]))
-        return out.reshape(len(y), -1), history[len(y):], s
+        return out.reshape(len(y), -1), history[len(y) :], s
 
     def prefill(self, before, after, rows=slice(None)):
         out = np.empty((len(self.y[rows]), self.config.lin_value + 8), np.uint16)
@@ -178,8 +185,8 @@ def test_decays_from_none_to_total(isa, decay):
 def test_a_strong_decay_between_weak_ones(isa):
     # after a gap of e^-600 the later differences are small and must keep their digits
     case = Case("square", 64, decay=1.0)
-    case.gates[:, case.config.lin_heads:] = -12.0
-    case.gates[20, case.config.lin_heads:] = 600.0
+    case.gates[:, case.config.lin_heads :] = -12.0
+    case.gates[20, case.config.lin_heads :] = 600.0
     start, after = case.state(seed=4), case.state()
     close(case, case.prefill(start, after), start, after)
 

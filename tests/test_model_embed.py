@@ -19,7 +19,7 @@ def tied(vocab=100, head_rows=40, dim=128, name="bfp16"):
     parts = -(-vocab // head_rows)
     table = rng.standard_normal((parts * head_rows, dim)).astype(np.float32)
     module = formats.by_name(name)
-    streams = [module.encode(table[i * head_rows:(i + 1) * head_rows]) for i in range(parts)]
+    streams = [module.encode(table[i * head_rows : (i + 1) * head_rows]) for i in range(parts)]
     config = SimpleNamespace(vocab=vocab, D=dim, head_rows=head_rows, gemv_format=name)
     return Embedding(config, streams), table, streams, module
 

@@ -67,7 +67,7 @@ def test_gemm_over_more_chunks_than_one_stream_takes(npu, chunks):
     got = from_bf16(c.view(np.uint16).reshape(rows, spec.c_stride))
     want = bf16_round((values[:, : spec.k] @ matrix.T).astype(np.float32))
     assert np.array_equal(got[:, : spec.n], want)
-    assert not got[:, spec.n:].any()
+    assert not got[:, spec.n :].any()
 
 
 def test_buffers_that_are_too_short(npu):

@@ -49,7 +49,8 @@ def rig(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     options = Options(chunk=16, max_prompt=64, vision=request.param, vision_chunk=32)
     bundle = export_checkpoint(Checkpoint(folder / "hf"), folder / "bundle", options, quiet=True)
     reference = vision_reference.conditional(
-        SHAPES["vision"], vision_reference.rounded(tensors, request.param))
+        SHAPES["vision"], vision_reference.rounded(tensors, request.param)
+    )
     with Qwen35.load(bundle, 1024, "emu:threads=1,quiet") as model:
         yield Rig(folder / "hf", model, reference)
 
@@ -67,12 +68,15 @@ def pictures(count: int) -> list[np.ndarray]:
 def prompt_of(model: Qwen35, images: list[np.ndarray]) -> Input:
     """A user turn with text before, between and after the images."""
     content: list[dict[str, Any]] = []
-    for words, image in zip_longest([*WORDS[:len(images)], WORDS[-1]], images):
+    for words, image in zip_longest([*WORDS[: len(images)], WORDS[-1]], images):
         content += [{"text": words}, *([{"image": image}] if image is not None else [])]
     assert model.vision is not None
     seen = [model.vision.look(image) for image in images]
-    prompt = encode(render([{"role": "user", "content": content}]), model.tokenizer,
-                    image_tokens=[one.tokens for one in seen])
+    prompt = encode(
+        render([{"role": "user", "content": content}]),
+        model.tokenizer,
+        image_tokens=[one.tokens for one in seen],
+    )
     return Input(prompt.ids, part=model.vision.part(prompt.ids, prompt.images, seen, Stats()))
 
 
@@ -85,11 +89,13 @@ def test_logits_are_transformers(
     prompt = len(given.ids)
     ids = [*given.ids, *np.random.default_rng(count).integers(0, 320, DECODED).tolist()]
     processed = vision_reference.processed(rig.checkpoint, images)
-    want = vision_reference.logits(rig.reference, ids, processed)[prompt - 1:]
+    want = vision_reference.logits(rig.reference, ids, processed)[prompt - 1 :]
     text, visual = rig.reference, rig.reference.model.visual
-    with model_reference.bf16_activations(text), model_reference.bf16_activations(
-            visual, vision_reference.VISUAL):
-        rough = vision_reference.logits(rig.reference, ids, processed)[prompt - 1:]
+    with (
+        model_reference.bf16_activations(text),
+        model_reference.bf16_activations(visual, vision_reference.VISUAL),
+    ):
+        rough = vision_reference.logits(rig.reference, ids, processed)[prompt - 1 :]
     got = [rig.model.prefill(given).copy()]
     got += [rig.model.decode(token).copy() for token in ids[prompt:]]
     assert rig.model.model.length == len(ids)
@@ -102,8 +108,10 @@ def test_logits_are_transformers(
     assert sure.any() and (np.stack(got).argmax(-1) == want.argmax(-1))[sure].all()
     # positions that count every image token would be told apart
     plain = np.broadcast_to(np.arange(len(ids)), (3, len(ids)))
-    assert np.abs(vision_reference.logits(rig.reference, ids, processed, plain)[prompt - 1:] - want).max() \
+    assert (
+        np.abs(vision_reference.logits(rig.reference, ids, processed, plain)[prompt - 1 :] - want).max()
         > 2 * error
+    )
 
 
 def test_pictures_in_another_order_are_another_prompt(rig: Rig) -> None:

@@ -56,10 +56,16 @@ def test_text_positions_are_the_same_either_way():
 def test_tables_are_transformers_tables():
     torch = pytest.importorskip("torch")
     qwen = pytest.importorskip("transformers").models.qwen3_5
-    config = qwen.Qwen3_5TextConfig(head_dim=256, rope_parameters={
-        "rope_type": "default", "rope_theta": 1e7, "partial_rotary_factor": 0.25,
-        "mrope_section": [11, 11, 10], "mrope_interleaved": True,
-    })
+    config = qwen.Qwen3_5TextConfig(
+        head_dim=256,
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": 1e7,
+            "partial_rotary_factor": 0.25,
+            "mrope_section": [11, 11, 10],
+            "mrope_interleaved": True,
+        },
+    )
     rotary = qwen.modeling_qwen3_5.Qwen3_5TextRotaryEmbedding(config)
     rng = np.random.default_rng(0)
     positions = np.concatenate([rng.integers(0, 40000, (3, 50)), text_positions(40, 8180)], axis=1)
@@ -92,11 +98,14 @@ def test_images_side_by_side():
     assert got[1].tolist() == [10, 10, 11, 11, 12, 12, 13, 13]
 
 
-@pytest.mark.parametrize(("ids", "grids", "message"), [
-    ([1, IMAGE], [(4, 4)], "needs 4 image tokens, 1 are left"),
-    ([IMAGE, 1, IMAGE, IMAGE, IMAGE], [(4, 4)], "not in one run"),
-    ([IMAGE] * 5, [(4, 4)], "more image tokens"),
-])
+@pytest.mark.parametrize(
+    ("ids", "grids", "message"),
+    [
+        ([1, IMAGE], [(4, 4)], "needs 4 image tokens, 1 are left"),
+        ([IMAGE, 1, IMAGE, IMAGE, IMAGE], [(4, 4)], "not in one run"),
+        ([IMAGE] * 5, [(4, 4)], "more image tokens"),
+    ],
+)
 def test_runs_and_grids_that_do_not_match(ids, grids, message):
     with pytest.raises(ModelError, match=message):
         prompt_positions(ids, IMAGE, grids, 2)
@@ -124,7 +133,9 @@ def test_positions_are_transformers_positions():
             ids += rng.integers(0, 320, rng.integers(0, 12)).tolist()  # none: the next image is beside it
         tokens = torch.tensor([ids])
         want, delta = model.get_rope_index(
-            tokens, mm_token_type_ids=(tokens == image).int(), attention_mask=torch.ones_like(tokens),
+            tokens,
+            mm_token_type_ids=(tokens == image).int(),
+            attention_mask=torch.ones_like(tokens),
             image_grid_thw=torch.tensor([[1, *grid] for grid in grids]) if grids else None,
         )
         got = prompt_positions(ids, image, grids, 2)

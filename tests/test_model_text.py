@@ -33,8 +33,8 @@ def margins(logits: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("prompt", [1, 23, 150])
 def test_logits_are_the_models_up_to_bf16_activations(name, prompt):
     ids = tokens(name, prompt + 16, seed=prompt)
-    exact = forward(name, False)(ids)[prompt - 1:]
-    npu = forward(name, True)(ids, decode_from=prompt)[prompt - 1:]
+    exact = forward(name, False)(ids)[prompt - 1 :]
+    npu = forward(name, True)(ids, decode_from=prompt)[prompt - 1 :]
     with model(name, HABIT[name]) as text:
         got = run(text, ids, prompt)
     ulp = 2.0**-8 * np.abs(npu).max()
@@ -80,10 +80,20 @@ def test_decoding_from_an_empty_state():
         assert np.abs(first[-1] - forward("tied", False)(ids)[-1]).max() < 0.3
 
 
-@pytest.mark.parametrize("changes", [
-    {"max_prompt": 64}, {"max_prompt": 128}, {"chunk": 32}, {"chunks": 1}, {"chunks": 3},
-    {"spare": 8}, {"tight_gu": True}, {"head_rows": 24}, {"contexts": True},
-])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_prompt": 64},
+        {"max_prompt": 128},
+        {"chunk": 32},
+        {"chunks": 1},
+        {"chunks": 3},
+        {"spare": 8},
+        {"tight_gu": True},
+        {"head_rows": 24},
+        {"contexts": True},
+    ],
+)
 def test_passes_chunks_and_strides_change_nothing(changes):
     # passes are whole multiples of a DeltaNet chunk here, so even the order of sums is the same
     ids = tokens("tied", 200)
@@ -102,14 +112,19 @@ def test_a_prompt_in_several_calls():
         assert np.array_equal(text.prefill(ids[64:]), want)
         text.reset()
         for start in range(0, 150, 37):
-            got = text.prefill(ids[start:start + 37])
+            got = text.prefill(ids[start : start + 37])
         assert np.abs(got - want).max() < 0.1
         assert text.length == 150
 
 
-@pytest.mark.parametrize("device", [
-    "threads=2,quiet", "threads=1,quiet,address=iova", "threads=1,quiet,slots=1",
-])
+@pytest.mark.parametrize(
+    "device",
+    [
+        "threads=2,quiet",
+        "threads=1,quiet,address=iova",
+        "threads=1,quiet,slots=1",
+    ],
+)
 def test_device_options_change_nothing(device):
     ids = tokens("tied", 80)
     with model("tied") as text:
@@ -221,11 +236,14 @@ def test_the_context_has_an_end():
         assert np.array_equal(text.prefill(ids[10:18]), want)
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (([],), "at least one token"),
-    (([5, 340],), "token id 340 is outside the vocabulary of 340"),
-    (([5, -1],), "token id -1 is outside"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([],), "at least one token"),
+        (([5, 340],), "token id 340 is outside the vocabulary of 340"),
+        (([5, -1],), "token id -1 is outside"),
+    ],
+)
 def test_prompts_that_are_refused(arguments, message):
     with model("tied") as text:
         with pytest.raises(ModelError, match=message):
@@ -305,9 +323,9 @@ def test_transformers_agrees(name, record_property):
     reference = model_reference.causal_lm(synthetic.SHAPES[name], rounded(name))
     for prompt in (1, 23, 300, 778):
         ids = tokens(name, prompt + 64, seed=prompt)
-        want = model_reference.logits(reference, ids)[prompt - 1:]
+        want = model_reference.logits(reference, ids)[prompt - 1 :]
         with model_reference.bf16_activations(reference):
-            rough = model_reference.logits(reference, ids)[prompt - 1:]
+            rough = model_reference.logits(reference, ids)[prompt - 1 :]
         with model(name, HABIT[name], max_ctx=1024) as text:
             got = run(text, ids, prompt)
         activation, error = np.abs(rough - want).max(), np.abs(got - want).max()
@@ -419,7 +437,8 @@ def test_bfp6s_weights(tmp_path):
     packed = {
         name: bfp6s.decode(bfp6s.encode(value), *value.shape)
         if name.endswith(("_proj.weight", "in_proj_qkv.weight", "in_proj_z.weight", "embed_tokens.weight"))
-        else value for name, value in original.items()
+        else value
+        for name, value in original.items()
     }
     ids = tokens("tied", 40)
     reference = Forward(shape, packed), Forward(shape, packed, npu=True)

@@ -28,8 +28,9 @@ def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
 def load(options: str = "", notes: list[str] | None = None, **ways) -> TextModel:
     device = Device.open(f"{QUIET},{options}" if options else QUIET)
     bundle = Bundle.open(bundle_path("tied"))
-    return TextModel(bundle, device, 128, options=Options(**ways),
-                     note=None if notes is None else notes.append)
+    return TextModel(
+        bundle, device, 128, options=Options(**ways), note=None if notes is None else notes.append
+    )
 
 
 def shut(text: TextModel) -> None:
@@ -51,10 +52,17 @@ def answers(text: TextModel) -> np.ndarray:
     return rows
 
 
-@pytest.mark.parametrize("fault", [
-    "fail=1", "hang=1", "refuse_config=1", "driver=6.18.5,fail=1", "driver=oot-2025-06,fail=1",
-    "driver=6.14,hang=1",
-])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "fail=1",
+        "hang=1",
+        "refuse_config=1",
+        "driver=6.18.5,fail=1",
+        "driver=oot-2025-06,fail=1",
+        "driver=6.14,hang=1",
+    ],
+)
 def test_a_first_command_that_fails_runs_again_without_chains(fault: str, wanted: np.ndarray) -> None:
     notes: list[str] = []
     text = load(fault, notes, chains="auto" if "driver" in fault else "off")
@@ -78,15 +86,18 @@ def test_chains_are_used_where_the_trial_finds_nothing(wanted: np.ndarray) -> No
     assert np.array_equal(answers(text), wanted)
 
 
-@pytest.mark.parametrize(("fault", "words"), [
-    ("chain_corrupt=1", "a chain's result differs from single commands' (gemv down)"),
-    ("chain_corrupt=1:99999999", "a chain's result differs from single commands' (gemv down)"),
-    ("chain_corrupt=4:3", "a chain's result differs from single commands' (gemv head)"),
-    ("chain_skip=5", "a chain's result differs from single commands' (gemm down)"),
-    ("chain_fail=2", "gemv down as a chain: EXEC_CMD: the firmware refused the command"),
-    ("chain_hang=1", "gemv down as a chain: EXEC_CMD: the command made no progress"),
-    ("chain_hang=5", "gemm down as a chain: EXEC_CMD: the command made no progress"),
-])
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("chain_corrupt=1", "a chain's result differs from single commands' (gemv down)"),
+        ("chain_corrupt=1:99999999", "a chain's result differs from single commands' (gemv down)"),
+        ("chain_corrupt=4:3", "a chain's result differs from single commands' (gemv head)"),
+        ("chain_skip=5", "a chain's result differs from single commands' (gemm down)"),
+        ("chain_fail=2", "gemv down as a chain: EXEC_CMD: the firmware refused the command"),
+        ("chain_hang=1", "gemv down as a chain: EXEC_CMD: the command made no progress"),
+        ("chain_hang=5", "gemm down as a chain: EXEC_CMD: the command made no progress"),
+    ],
+)
 def test_what_the_trial_finds_is_off_and_told_in_one_line(fault: str, words: str, wanted: np.ndarray) -> None:
     notes: list[str] = []
     text = load(fault, notes)
@@ -131,11 +142,20 @@ def test_a_chain_that_fails_later_runs_again_singly(fault: str, wanted: np.ndarr
     shut(text)
 
 
-@pytest.mark.parametrize("ways", [
-    ("chain_skip=6-", "auto"), ("chain_skip=9", "auto"), ("chain_skip=1-", "on"), ("chain_skip=7-", "on"),
-    ("driver=6.18.5,chain_skip=2-", "on"), ("driver=oot-2025-06,chain_skip=3-", "on"),
-    ("driver=oot-legacy,chain_skip=8-", "auto"), ("driver=6.14,chain_skip=4", "on"),
-], ids=" ".join)
+@pytest.mark.parametrize(
+    "ways",
+    [
+        ("chain_skip=6-", "auto"),
+        ("chain_skip=9", "auto"),
+        ("chain_skip=1-", "on"),
+        ("chain_skip=7-", "on"),
+        ("driver=6.18.5,chain_skip=2-", "on"),
+        ("driver=oot-2025-06,chain_skip=3-", "on"),
+        ("driver=oot-legacy,chain_skip=8-", "auto"),
+        ("driver=6.14,chain_skip=4", "on"),
+    ],
+    ids=" ".join,
+)
 def test_a_chain_that_lies_after_the_trial_is_done_again_singly(
     ways: tuple[str, str], wanted: np.ndarray
 ) -> None:
@@ -288,11 +308,14 @@ def test_weights_are_copied_where_the_driver_is_not_known_to_keep_them() -> None
     shut(text)
 
 
-@pytest.mark.parametrize(("lie", "way", "words"), [
-    ("", "map", "results are those over copies"),
-    ("other", "copy", "results over user memory differ from those over a copy (l"),
-    ("end", "copy", "results over user memory differ from those over a copy (head"),
-])
+@pytest.mark.parametrize(
+    ("lie", "way", "words"),
+    [
+        ("", "map", "results are those over copies"),
+        ("other", "copy", "results over user memory differ from those over a copy (l"),
+        ("end", "copy", "results over user memory differ from those over a copy (head"),
+    ],
+)
 def test_user_memory_is_used_where_the_trial_finds_nothing(
     monkeypatch: pytest.MonkeyPatch, wanted: np.ndarray, lie: str, way: str, words: str
 ) -> None:
@@ -313,9 +336,11 @@ def test_user_memory_is_used_where_the_trial_finds_nothing(
         if lie == "other":
             data[:] = np.roll(data, 4096)
         if lie == "end":  # the last page of the last stream is another
-            last = max((bundle.tensors.info(f"head{j}") for j in range(bundle.config.n_head)),
-                       key=lambda info: info.offset)
-            data[last.offset + last.nbytes - 100:last.offset + last.nbytes] ^= 0x55
+            last = max(
+                (bundle.tensors.info(f"head{j}") for j in range(bundle.config.n_head)),
+                key=lambda info: info.offset,
+            )
+            data[last.offset + last.nbytes - 100 : last.offset + last.nbytes] ^= 0x55
         buffer.write(data)
         return buffer
 
@@ -337,13 +362,16 @@ def test_options_and_their_environment() -> None:
     assert Options.of("on", None, 30, environ) == Options("on", "copy", 30)
 
 
-@pytest.mark.parametrize(("environ", "where"), [
-    ({"QWEN35_CHAINS": "perhaps"}, "QWEN35_CHAINS"),
-    ({"QWEN35_WEIGHTS": "user-pointer"}, "QWEN35_WEIGHTS"),
-    ({"QWEN35_WAIT": "9"}, "QWEN35_WAIT"),
-    ({"QWEN35_WAIT": "inf"}, "QWEN35_WAIT"),
-    ({"QWEN35_WAIT": "soon"}, "QWEN35_WAIT"),
-])
+@pytest.mark.parametrize(
+    ("environ", "where"),
+    [
+        ({"QWEN35_CHAINS": "perhaps"}, "QWEN35_CHAINS"),
+        ({"QWEN35_WEIGHTS": "user-pointer"}, "QWEN35_WEIGHTS"),
+        ({"QWEN35_WAIT": "9"}, "QWEN35_WAIT"),
+        ({"QWEN35_WAIT": "inf"}, "QWEN35_WAIT"),
+        ({"QWEN35_WAIT": "soon"}, "QWEN35_WAIT"),
+    ],
+)
 def test_options_that_are_none(environ: dict[str, str], where: str) -> None:
     with pytest.raises(UsageError, match=where):
         Options.of(environ=environ)
@@ -365,14 +393,18 @@ def test_a_load_survives_one_failure(fault: str) -> None:
     bundle, told = Bundle.open(bundle_path("tied")), []
     with Device.open("emu:quiet,threads=1") as device, TextModel(bundle, device, 64) as model:
         wanted = model.prefill([3, 50, 7])
-    with Device.open(f"emu:quiet,threads=1,tdr=0.3,{fault}") as device, \
-            TextModel(bundle, device, 64, note=told.append) as model:
+    with (
+        Device.open(f"emu:quiet,threads=1,tdr=0.3,{fault}") as device,
+        TextModel(bundle, device, 64, note=told.append) as model,
+    ):
         assert np.array_equal(model.prefill([3, 50, 7]), wanted)
     assert sum("run again" in line for line in told) == 1
 
 
 def test_a_load_that_fails_again_says_so() -> None:
     bundle = Bundle.open(bundle_path("tied"))
-    with Device.open("emu:quiet,threads=1,refuse_config=*") as device, \
-            pytest.raises(CommandFailed, match="refused the compute units"):
+    with (
+        Device.open("emu:quiet,threads=1,refuse_config=*") as device,
+        pytest.raises(CommandFailed, match="refused the compute units"),
+    ):
         TextModel(bundle, device, 64)

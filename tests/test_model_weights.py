@@ -25,8 +25,14 @@ def bundle():
 def test_buffers_hold_the_tensors(monkeypatch, bundle, device, threads, piece):
     monkeypatch.setattr(module, "_PIECE", piece)
     steps = []
-    found = Weights.load(bundle, device, NAMES, way="copy", threads=threads,
-                         progress=lambda done, total: steps.append((done, total)))
+    found = Weights.load(
+        bundle,
+        device,
+        NAMES,
+        way="copy",
+        threads=threads,
+        progress=lambda done, total: steps.append((done, total)),
+    )
     total = sum(bundle.tensors.info(name).nbytes for name in NAMES)
     for name in NAMES:
         assert np.array_equal(found.bytes(name), bundle.tensors.bytes(name))
@@ -46,13 +52,22 @@ def test_a_driver_without_read_only_memory_is_read_into(bundle, device):
         Weights.load(bundle, device, NAMES, way="map")
 
 
-@pytest.mark.parametrize(("driver", "rule"), [
-    ("7.3", "Linux's driver gives the NPU writable memory only, and mapped weights are read-only (EFAULT)"),
-    ("6.18", "6.18's driver gives the NPU writable memory only, and mapped weights are read-only (ENOMEM)"),
-    ("6.14", "driver does not give the NPU a program's own memory (EINVAL)"),
-    ("oot-2025-12", "gives the NPU writable memory only, and mapped weights are read-only (ENOMEM)"),
-    ("oot-2026-08,memlock=8192,privileged=0", "gives the NPU read-only memory too, but refused this: "),
-])
+@pytest.mark.parametrize(
+    ("driver", "rule"),
+    [
+        (
+            "7.3",
+            "Linux's driver gives the NPU writable memory only, and mapped weights are read-only (EFAULT)",
+        ),
+        (
+            "6.18",
+            "6.18's driver gives the NPU writable memory only, and mapped weights are read-only (ENOMEM)",
+        ),
+        ("6.14", "driver does not give the NPU a program's own memory (EINVAL)"),
+        ("oot-2025-12", "gives the NPU writable memory only, and mapped weights are read-only (ENOMEM)"),
+        ("oot-2026-08,memlock=8192,privileged=0", "gives the NPU read-only memory too, but refused this: "),
+    ],
+)
 def test_a_refused_mapping_names_the_drivers_rule(bundle, driver, rule):
     with Device.open(f"emu:quiet,threads=1,driver={driver}") as device:
         with pytest.raises(ModelError) as caught:
@@ -74,7 +89,7 @@ def test_a_driver_that_takes_read_only_memory(monkeypatch, bundle, device):
     monkeypatch.setattr(device, "wrap", wrap)
     found = Weights.load(bundle, device, NAMES, way="map")
     assert found.way == "map" and "user-pointer" in found.report
-    (address, nbytes), = wrapped
+    ((address, nbytes),) = wrapped
     info = store.info(NAMES[0])
     assert address == store.bytes(NAMES[0]).__array_interface__["data"][0] - info.offset
     assert nbytes % 4096 == 0 and 0 <= nbytes - store.nbytes < 4096

@@ -69,12 +69,16 @@ def test_auto_without_an_npu_is_the_emulated_device(tmp_path):
     assert resolve("auto", tmp_path / "nothing") == "emu"
 
 
-@pytest.mark.parametrize(("accels", "loaded", "cause"), [
-    ((), True, "no NPU on the PCI bus"),
-    (((None, None),), False, "not loaded"),
-    (((None, None),), True, "did not take the NPU"),
-    (((None, "amdxdna"),), True, "no accel node"),
-], ids=["absent", "no module", "probe failed", "no node"])
+@pytest.mark.parametrize(
+    ("accels", "loaded", "cause"),
+    [
+        ((), True, "no NPU on the PCI bus"),
+        (((None, None),), False, "not loaded"),
+        (((None, None),), True, "did not take the NPU"),
+        (((None, "amdxdna"),), True, "no accel node"),
+    ],
+    ids=["absent", "no module", "probe failed", "no node"],
+)
 def test_why_there_is_none(tmp_path, accels, loaded, cause):
     root = make_sysfs(tmp_path, *accels, driver_loaded=loaded)
     with pytest.raises(errors.NoDevice, match=cause) as caught:
@@ -90,10 +94,14 @@ def test_a_wrong_path_names_the_right_one(tmp_path):
         open_node(str(tmp_path / "accel0"), sys=root)
 
 
-@pytest.mark.parametrize(("make", "error"), [
-    (lambda p: p.mkdir() or p, errors.XdnaError),
-    (lambda p: p / "x", errors.NoDevice),
-], ids=["folder", "missing"])
+@pytest.mark.parametrize(
+    ("make", "error"),
+    [
+        (lambda p: p.mkdir() or p, errors.XdnaError),
+        (lambda p: p / "x", errors.NoDevice),
+    ],
+    ids=["folder", "missing"],
+)
 def test_open_failures(tmp_path, make, error):
     with pytest.raises(error) as caught:
         KernelNode(make(tmp_path / "n"))
@@ -317,9 +325,9 @@ def test_vm_copies_of_this_process_near_the_end_of_a_mapping(size: int, back: in
         at = end - size - back
         local = ffi.new("char[]", data)
         assert lib.xdna_vm_write(os.getpid(), at, local, size) == 0
-        assert pages[at - address:at - address + size] == data
-        assert not any(pages[at - address - 8:at - address])  # and nothing around it
-        assert not any(pages[at - address + size:at - address + size + back])
+        assert pages[at - address : at - address + size] == data
+        assert not any(pages[at - address - 8 : at - address])  # and nothing around it
+        assert not any(pages[at - address + size : at - address + size + back])
         found = ffi.new("char[]", size)
         assert lib.xdna_vm_read(os.getpid(), at, found, size) == 0
         assert bytes(ffi.buffer(found, size)) == data
@@ -364,8 +372,10 @@ def test_flushopt_is_chosen_as_the_cpu_says():
 
 
 def test_importing_the_package_is_light():
-    code = ("import sys, amdxdna; amdxdna.Device, amdxdna.Buffer, amdxdna.ContextPool, amdxdna.Xclbin;"
-            "sys.exit(any(m in sys.modules for m in ('numpy', 'amdxdna.emu.node')))")
+    code = (
+        "import sys, amdxdna; amdxdna.Device, amdxdna.Buffer, amdxdna.ContextPool, amdxdna.Xclbin;"
+        "sys.exit(any(m in sys.modules for m in ('numpy', 'amdxdna.emu.node')))"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

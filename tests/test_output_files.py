@@ -50,8 +50,9 @@ def test_modes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("grows", [False, True])
-def test_another_users_file_does_not_give_its_mode(tmp_path: Path, grows: bool,
-                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_file_does_not_give_its_mode(
+    tmp_path: Path, grows: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     planted = tmp_path / "planted"
     planted.write_bytes(b"0")
     planted.chmod(0o666)

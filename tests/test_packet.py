@@ -19,8 +19,25 @@ def words(data: bytes) -> list[int]:
 def test_check_value():
     """Captured from a working runtime: three buffers, instructions of 0xCB0 bytes at 0x4028000."""
     got = words(packet.start_cu(0, 0x4028000, 0xCB0, [0x7F0012345000, 0x1000, 0xFFFFF7FFC000]))
-    assert got == [0x30010001, 1, 3, 0, 0x4028000, 0, 0xCB0, 0x12345000, 0x7F00, 0x1000, 0, 0xF7FFC000,
-                   0xFFFF, 0, 0, 0, 0]
+    assert got == [
+        0x30010001,
+        1,
+        3,
+        0,
+        0x4028000,
+        0,
+        0xCB0,
+        0x12345000,
+        0x7F00,
+        0x1000,
+        0,
+        0xF7FFC000,
+        0xFFFF,
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 @pytest.mark.parametrize("count", range(packet.MAX_BUFFERS + 1))
@@ -33,7 +50,7 @@ def test_start_cu_fields(count):
     assert packet.START_CU_WORDS[count] <= 26
     assert got[1] == 1 << 5
     assert [got[7 + 2 * i] | got[8 + 2 * i] << 32 for i in range(count)] == buffers
-    assert not any(got[7 + 2 * count:])
+    assert not any(got[7 + 2 * count :])
 
 
 def test_start_npu_fields():
@@ -41,11 +58,53 @@ def test_start_npu_fields():
     code, save, restore = Placed(0x104008000, 32), Placed(0x4010000, 64), Placed(0x4018000, 96)
     assert words(packet.start_npu(2, code)) == [0x3A007001, 4, 0x04008000, 1, 32, 0, 3, 0]
     assert words(packet.start_npu_preempt(1, code, save, restore)) == [
-        0x3A80D001, 2, 0x04008000, 1, 0x4010000, 0, 0x4018000, 0, 32, 64, 96, 0, 3, 0]
+        0x3A80D001,
+        2,
+        0x04008000,
+        1,
+        0x4010000,
+        0,
+        0x4018000,
+        0,
+        32,
+        64,
+        96,
+        0,
+        3,
+        0,
+    ]
     assert words(packet.start_npu_elf(code, save, restore, 0x500000001)) == [
-        0x3B00D001, 0, 0x04008000, 1, 0x4010000, 0, 0x4018000, 0, 32, 64, 96, 0, 1, 5]
+        0x3B00D001,
+        0,
+        0x04008000,
+        1,
+        0x4010000,
+        0,
+        0x4018000,
+        0,
+        32,
+        64,
+        96,
+        0,
+        1,
+        5,
+    ]
     assert words(packet.start_npu_elf(code, Placed(), Placed())) == [
-        0x3B00D001, 0, 0x04008000, 1, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0]
+        0x3B00D001,
+        0,
+        0x04008000,
+        1,
+        0,
+        0,
+        0,
+        0,
+        32,
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
 
 
 def test_chain_fields():
@@ -53,28 +112,31 @@ def test_chain_fields():
     assert got == [1 | 12 << 12 | 19 << 23, 3, 0, 0xFFFFFFFF, 0, 0, 0, 5, 0, 6, 0, 7, 0]
 
 
-@pytest.mark.parametrize("call", [
-    lambda: packet.start_cu(32, 4096, 4, []),
-    lambda: packet.start_cu(-1, 4096, 4, []),
-    lambda: packet.start_cu(0, 0, 4, []),
-    lambda: packet.start_cu(0, 4096, 0, []),
-    lambda: packet.start_cu(0, 4096, 1 << 32, []),
-    lambda: packet.start_cu(0, 4096, 4, [1] * (packet.MAX_BUFFERS + 1)),
-    lambda: packet.start_cu(0, 4096, 4, [1 << 64]),
-    lambda: packet.start_cu(0, 4096, 4, [0]),
-    lambda: packet.start_npu(32, Placed(4096, 4)),
-    lambda: packet.start_npu(0, Placed(0, 4)),
-    lambda: packet.start_npu(0, Placed(4096, 1 << 32)),
-    lambda: packet.start_npu(0, Placed(4096, 4), 1 << 64),
-    lambda: packet.start_npu_preempt(0, Placed(4096, 4), Placed(), Placed(4096, 4)),
-    lambda: packet.start_npu_preempt(0, Placed(4096, 4), Placed(4096, 4), Placed()),
-    lambda: packet.start_npu_elf(Placed(), Placed(), Placed()),
-    lambda: packet.chain([]),
-    lambda: packet.chain([1] * (packet.chain_limit(26) + 1)),
-    lambda: packet.header(32, 1),
-    lambda: packet.header(0, 0),
-    lambda: packet.header(0, 1 << 11),
-])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: packet.start_cu(32, 4096, 4, []),
+        lambda: packet.start_cu(-1, 4096, 4, []),
+        lambda: packet.start_cu(0, 0, 4, []),
+        lambda: packet.start_cu(0, 4096, 0, []),
+        lambda: packet.start_cu(0, 4096, 1 << 32, []),
+        lambda: packet.start_cu(0, 4096, 4, [1] * (packet.MAX_BUFFERS + 1)),
+        lambda: packet.start_cu(0, 4096, 4, [1 << 64]),
+        lambda: packet.start_cu(0, 4096, 4, [0]),
+        lambda: packet.start_npu(32, Placed(4096, 4)),
+        lambda: packet.start_npu(0, Placed(0, 4)),
+        lambda: packet.start_npu(0, Placed(4096, 1 << 32)),
+        lambda: packet.start_npu(0, Placed(4096, 4), 1 << 64),
+        lambda: packet.start_npu_preempt(0, Placed(4096, 4), Placed(), Placed(4096, 4)),
+        lambda: packet.start_npu_preempt(0, Placed(4096, 4), Placed(4096, 4), Placed()),
+        lambda: packet.start_npu_elf(Placed(), Placed(), Placed()),
+        lambda: packet.chain([]),
+        lambda: packet.chain([1] * (packet.chain_limit(26) + 1)),
+        lambda: packet.header(32, 1),
+        lambda: packet.header(0, 0),
+        lambda: packet.header(0, 1 << 11),
+    ],
+)
 def test_bounds_are_checked_before_the_driver_drops_it(call):
     with pytest.raises(BadArgument) as caught:
         call()
@@ -98,13 +160,16 @@ def test_health_report():
     assert "no operation" in str(idle) and "0x28b060ad" in str(idle) and "no fatal error" in str(idle)
 
 
-@pytest.mark.parametrize("payload", [
-    [0xFFFFFFFF] * 8,
-    [1, 3, 0, 0x4008000, 0, 0x20, 0, 0],  # the packet as it was: drivers that leave no report
-    [0] * 8,
-    [1, 0, 0x22],
-    [],
-])
+@pytest.mark.parametrize(
+    "payload",
+    [
+        [0xFFFFFFFF] * 8,
+        [1, 3, 0, 0x4008000, 0, 0x20, 0, 0],  # the packet as it was: drivers that leave no report
+        [0] * 8,
+        [1, 0, 0x22],
+        [],
+    ],
+)
 def test_no_health_report(payload):
     assert packet.health(payload) is None
 
@@ -118,6 +183,15 @@ def test_health_of_random_words_never_fails():
 
 def test_states_are_the_drivers():
     assert [s.name for s in packet.State] == [
-        "INVALID", "NEW", "QUEUED", "RUNNING", "COMPLETED", "ERROR", "ABORT", "SUBMITTED", "TIMEOUT",
-        "NORESPONSE"]
+        "INVALID",
+        "NEW",
+        "QUEUED",
+        "RUNNING",
+        "COMPLETED",
+        "ERROR",
+        "ABORT",
+        "SUBMITTED",
+        "TIMEOUT",
+        "NORESPONSE",
+    ]
     assert [int(s) for s in packet.State] == list(range(10))

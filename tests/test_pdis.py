@@ -43,7 +43,7 @@ class Watch:
         bo = self.node.inner.client.handles[cus.cu_configs[0].cu_bo]
         heap = self.device.heap
         start = bo.dev_address - heap.device
-        data = bytes(heap.memory[start:start + 40_000])
+        data = bytes(heap.memory[start : start + 40_000])
         self.configured += 1
         self.stale += self.seen.get(bo.dev_address, data) != data
         self.seen[bo.dev_address] = data

@@ -21,8 +21,24 @@ from tests.binding import adder, copy_xclbin, hanging, numbers
 from tests.conformance import kit
 
 DRIVERS = tuple(PERSONALITIES)
-STATUSES = (0x1000001, 0x1000002, 0x1000003, 0x1000004, 0x1000005, 0x1000006, 0x1000007, 0x1000008, 0x1000009,
-            0x100000A, 0x100000C, 0x2000004, 0x3000002, 0x3000003, 0x4000001, 0x4000002)
+STATUSES = (
+    0x1000001,
+    0x1000002,
+    0x1000003,
+    0x1000004,
+    0x1000005,
+    0x1000006,
+    0x1000007,
+    0x1000008,
+    0x1000009,
+    0x100000A,
+    0x100000C,
+    0x2000004,
+    0x3000002,
+    0x3000003,
+    0x4000001,
+    0x4000002,
+)
 """Firmware statuses, with every low nibble that a state can be taken for."""
 
 
@@ -101,8 +117,7 @@ def test_a_wait_ends_on_a_driver_that_never_ends_a_hung_command(driver):
         with pytest.raises(errors.CommandInFlight) as caught:
             hung.wait()
         assert (caught.value.in_flight, hung.done) == (True, False)
-        for part in ("0.2 s", "still in flight", "must not be used again", "never end a",
-                     "AMDXDNA_WAIT"):
+        for part in ("0.2 s", "still in flight", "must not be used again", "never end a", "AMDXDNA_WAIT"):
             assert part in str(caught.value)
         # The driver lets go of its buffers when the pool gives the context up: the next start does that.
         device.wait_seconds = 60

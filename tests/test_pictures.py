@@ -132,13 +132,15 @@ def test_a_changed_file_is_read_again_and_a_lost_one_is_remembered(
 def test_progress_tells_of_every_block_and_every_pass(model: Qwen35, tmp_path: Path) -> None:
     shots = [picture(tmp_path / f"{seed}.png", seed, (64, 64)) for seed in (1, 2)]
     told: list[tuple[str, int, int]] = []
-    reply = model.chat("what? " * 30, images=shots, max_new=1, sampling=GREEDY,
-                       progress=lambda *step: told.append(step)).result()
+    reply = model.chat(
+        "what? " * 30, images=shots, max_new=1, sampling=GREEDY, progress=lambda *step: told.append(step)
+    ).result()
     assert [step for step in told if step[0] == "picture"] == [("picture", 1, 2), ("picture", 2, 2)] * 2
     total = reply.stats.prompt_tokens
     passes = [*range(0, total, 64), total]
     assert total > 128 and [step for step in told if step[0] == "prompt"] == [
-        ("prompt", done, total) for done in passes]
+        ("prompt", done, total) for done in passes
+    ]
 
 
 def test_kept_embeddings_are_bounded(model: Qwen35, tmp_path: Path) -> None:
@@ -170,7 +172,11 @@ def test_a_picture_may_cross_passes(model: Qwen35, bundle: Path, tmp_path: Path)
 def run(*words: str, stdin: str = "") -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-m", "qwen35", *words, "--greedy", "--max-new", "3", "--device", DEVICE],
-        input=stdin.encode(), capture_output=True, cwd=ROOT, env=ENV, timeout=120,
+        input=stdin.encode(),
+        capture_output=True,
+        cwd=ROOT,
+        env=ENV,
+        timeout=120,
     )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 

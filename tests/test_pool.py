@@ -142,6 +142,7 @@ def test_a_refusal_with_no_context_open_is_no_full_device(open_emu):
 
 def test_a_firmware_with_fewer_contexts_than_the_driver_thinks():
     """Resource info promises 16; the firmware has two."""
+
     def promise(request, address):
         if request != lib.DRM_IOCTL_AMDXDNA_GET_INFO:
             return None
@@ -234,8 +235,12 @@ def test_max_contexts_is_not_exceeded_when_all_are_busy(open_emu, monkeypatch):
 def test_a_kernel_that_cannot_be_made_is_not_counted(device):
     """A packet names 32 compute units; this xclbin has 33."""
     names = [f"COPY{i}" for i in range(33)]
-    wide = Xclbin.read(writer.build([writer.PdiSpec(COPY, tuple(range(0x100, 0x121)))],
-                                    [writer.KernelSpec(n, 0x100 + i) for i, n in enumerate(names)]))
+    wide = Xclbin.read(
+        writer.build(
+            [writer.PdiSpec(COPY, tuple(range(0x100, 0x121)))],
+            [writer.KernelSpec(n, 0x100 + i) for i, n in enumerate(names)],
+        )
+    )
     pool = device.pool
     heap = device.bo_usage().heap
     with pytest.raises(errors.BadArgument, match="32"):

@@ -20,9 +20,17 @@ def told(version: str, release: str, tree: bool | None = True, **parameters: str
     return profile.match(profile.Facts(major, minor, release, tree, parameters.get))
 
 
-@pytest.mark.parametrize(("release", "trusted"), [
-    ("6.18.5+deb14-amd64", False), ("6.18.12", False), ("6.18.15+deb14-amd64", True), ("6.18.22", True),
-    ("6.18.0-9-generic", False), ("7.0.1", False)])
+@pytest.mark.parametrize(
+    ("release", "trusted"),
+    [
+        ("6.18.5+deb14-amd64", False),
+        ("6.18.12", False),
+        ("6.18.15+deb14-amd64", True),
+        ("6.18.22", True),
+        ("6.18.0-9-generic", False),
+        ("7.0.1", False),
+    ],
+)
 def test_chains_on_6_18_are_trusted_from_the_release_that_mended_them(release: str, trusted: bool) -> None:
     found = told("0.1", release)
     assert (found.chains_trusted, found.singles_trusted) == (trusted, True)
@@ -35,10 +43,18 @@ def test_a_forced_list_makes_singles_as_doubtful_as_chains() -> None:
     assert told("0.1", "6.18.15", force_cmdlist="Y").singles_trusted
 
 
-@pytest.mark.parametrize(("tree", "release", "text", "seconds"), [
-    (True, "7.3.4", "2000", 2.0), (True, "7.3.4", "", 2.0), (True, "7.3.4", "0", None),
-    (True, "7.3.4", "10000", 10.0), (False, "6.18.1", "2000", 2.0), (False, "6.16.1", "2000", 6.0),
-    (False, "6.16.1", "0", None)])
+@pytest.mark.parametrize(
+    ("tree", "release", "text", "seconds"),
+    [
+        (True, "7.3.4", "2000", 2.0),
+        (True, "7.3.4", "", 2.0),
+        (True, "7.3.4", "0", None),
+        (True, "7.3.4", "10000", 10.0),
+        (False, "6.18.1", "2000", 2.0),
+        (False, "6.16.1", "2000", 6.0),
+        (False, "6.16.1", "0", None),
+    ],
+)
 def test_the_time_out_is_the_parameters(tree: bool, release: str, text: str, seconds: float | None) -> None:
     assert told("0.10", release, tree, tdr_timeout_ms=text).tdr_seconds == seconds
 
@@ -52,8 +68,10 @@ def test_the_legacy_drivers_are_told_by_their_parameters() -> None:
     assert before.context_limit == 32
 
 
-@pytest.mark.parametrize(("minor", "pointers", "heap"), [
-    (6, "rw", 64), (9, "unsafe", 64), (12, "unsafe", 512), (16, "ro", 512), (40, "rw", 512)])
+@pytest.mark.parametrize(
+    ("minor", "pointers", "heap"),
+    [(6, "rw", 64), (9, "unsafe", 64), (12, "unsafe", 512), (16, "ro", 512), (40, "rw", 512)],
+)
 def test_the_out_of_tree_drivers_are_told_by_their_minor(minor: int, pointers: str, heap: int) -> None:
     found = told(f"0.{minor}", "6.18.1", False, tdr_timeout_ms="")
     assert (found.user_pointers, found.heap_max, found.chains_trusted) == (pointers, heap * MIB, True)
@@ -105,13 +123,16 @@ def test_a_node_reads_its_machine(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("driver", ["7.3", "6.18.5", "oot-legacy"])
 def test_a_program_on_an_emulated_node_sees_that_drivers_module(driver: str) -> None:
-    program = ("from amdxdna.device import Device\n"
-               "with Device.open('auto') as device:\n"
-               "    assert not device.emulated\n"
-               "    p = device.profile\n"
-               "    print(p.name, p.in_tree, p.chains_trusted, p.tdr_seconds, p.context_limit, sep='|')\n")
+    program = (
+        "from amdxdna.device import Device\n"
+        "with Device.open('auto') as device:\n"
+        "    assert not device.emulated\n"
+        "    p = device.profile\n"
+        "    print(p.name, p.in_tree, p.chains_trusted, p.tdr_seconds, p.context_limit, sep='|')\n"
+    )
     ended = emulate_python(program, options=f"quiet,driver={driver}")
     with Device.open(f"emu:quiet,privileged=1,driver={driver}") as device:
         p = device.profile
-    assert ended.stdout.strip() == "|".join(map(str, (
-        p.name, p.in_tree, p.chains_trusted, p.tdr_seconds, p.context_limit))), ended.stderr
+    assert ended.stdout.strip() == "|".join(
+        map(str, (p.name, p.in_tree, p.chains_trusted, p.tdr_seconds, p.context_limit))
+    ), ended.stderr

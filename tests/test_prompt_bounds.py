@@ -68,8 +68,10 @@ def test_the_bytes_of_a_token(real: Tokenizer, tmp_path: Path) -> None:
     longest = max(len(real.token_bytes(token)) for token in range(real.vocab_size))
     assert longest <= real.most_bytes <= TOKEN_BYTES
     table = json.loads((DEFAULT_BUNDLE / "tokenizer.json").read_text())
-    for change in ({"normalizer": {"type": "Lowercase"}}, {"normalizer": {"type": "Strip", "strip_left": True,
-                                                                         "strip_right": True}}):
+    for change in (
+        {"normalizer": {"type": "Lowercase"}},
+        {"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}},
+    ):
         (tmp_path / "t.json").write_text(json.dumps(table | change))
         assert Tokenizer(tmp_path / "t.json").most_bytes == 0
 

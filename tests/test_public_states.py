@@ -67,10 +67,16 @@ class World:
         self.halves: list[Any] = []
         self.client = self.device.client
         self.objects: dict[str, Any] = {
-            "Device": self.device, "Buffer": self.device.alloc(64), "Kernel": self.kernel,
-            "HwContext": self.context, "Run": self.run,
-            "ContextPool": self.device.pool, "Xclbin": self.xclbin, "Qwen35": self.model,
-            "Conversation": self.talk, "Reply": self.reply,
+            "Device": self.device,
+            "Buffer": self.device.alloc(64),
+            "Kernel": self.kernel,
+            "HwContext": self.context,
+            "Run": self.run,
+            "ContextPool": self.device.pool,
+            "Xclbin": self.xclbin,
+            "Qwen35": self.model,
+            "Conversation": self.talk,
+            "Reply": self.reply,
         }
 
     def half(self) -> Any:
@@ -148,7 +154,10 @@ TABLE: dict[str, dict[str, Row]] = {
         **calls(SHUT, OK, "metadata"),  # asked once, and known
         **calls(SHUT, SHUT, "bo_usage contexts info last_async_error resources telemetry"),
         **rows(
-            SHUT, SHUT, alloc=lambda it, w: it.alloc(64).close(), import_fd=imported,
+            SHUT,
+            SHUT,
+            alloc=lambda it, w: it.alloc(64).close(),
+            import_fd=imported,
             context=lambda it, w: it.context(w.xclbin).close(),
             wrap=lambda it, w: it.wrap(mmap.mmap(-1, 8192)).close(),
         ),
@@ -158,14 +167,19 @@ TABLE: dict[str, dict[str, Row]] = {
         **gets(SHUT, SHUT, "host_address"),
         **calls(SHUT, SHUT, "memory view to_device from_device read"),
         **rows(
-            SHUT, SHUT, sub=call("sub", 0, 32), write=call("write", b"abcd"),
+            SHUT,
+            SHUT,
+            sub=call("sub", 0, 32),
+            write=call("write", b"abcd"),
             export_fd=lambda it, w: os.close(it.export_fd()),
         ),
         **rows(OK, OK, close=shut),
     },
     "Kernel": {
         **rows(
-            SHUT, SHUT, run=lambda it, w: it.run(w.source, w.result),
+            SHUT,
+            SHUT,
+            run=lambda it, w: it.run(w.source, w.result),
             start=lambda it, w: it.start(w.source, w.result).wait(),
         ),
         **rows(OK, OK, close=shut),
@@ -177,54 +191,91 @@ TABLE: dict[str, dict[str, Row]] = {
     },
     "Run": {**gets(OK, OK, "done state"), **calls(OK, OK, "wait")},  # of a run that was waited for
     "ContextPool": {
-        **gets(OK, OK, "loads swaps resident stats"), **calls(OK, OK, "contexts in_flight"),
+        **gets(OK, OK, "loads swaps resident stats"),
+        **calls(OK, OK, "contexts in_flight"),
         **rows(
-            SHUT, SHUT, kernel=lambda it, w: it.kernel(w.xclbin, w.insts).close(),
+            SHUT,
+            SHUT,
+            kernel=lambda it, w: it.kernel(w.xclbin, w.insts).close(),
             chain=lambda it, w: it.chain([(w.kernel, (w.source, w.result))]).wait(),
         ),
         **rows(OK, OK, close=shut),
     },
     "Xclbin": {
         **gets(OK, OK, "kernels"),
-        **rows(OK, OK, cu_index=call("cu_index", None), section=call("section", 8),
-               read=call("read", xclbin_bytes("copy"))),
+        **rows(
+            OK,
+            OK,
+            cu_index=call("cu_index", None),
+            section=call("section", 8),
+            read=call("read", xclbin_bytes("copy")),
+        ),
     },
     "Qwen35": {
         **rows(
-            CLOSED, CLOSED, chat=lambda it, w: str(it.chat("x")), reply=lambda it, w: str(it.reply(USER)),
-            generate=lambda it, w: list(it.generate(IDS, 3)), prefill=call("prefill", IDS),
-            decode=call("decode", 5), require_open=call("require_open"),
+            CLOSED,
+            CLOSED,
+            chat=lambda it, w: str(it.chat("x")),
+            reply=lambda it, w: str(it.reply(USER)),
+            generate=lambda it, w: list(it.generate(IDS, 3)),
+            prefill=call("prefill", IDS),
+            decode=call("decode", 5),
+            require_open=call("require_open"),
             check_image=lambda it, w: looked(it),
         ),
-        **rows(OK, OK, default_sampling=call("default_sampling"), conversation=call("conversation"),
-               close=shut),
+        **rows(
+            OK, OK, default_sampling=call("default_sampling"), conversation=call("conversation"), close=shut
+        ),
     },
     "Conversation": {
         **rows(
-            CLOSED, CLOSED, ask=lambda it, w: str(it.ask("x")),
+            CLOSED,
+            CLOSED,
+            ask=lambda it, w: str(it.ask("x")),
             answer_tools=lambda it, w: str(it.answer_tools(["4"])),
         ),
-        **rows(OK, OK, save=lambda it, w: it.save(w.folder / "again"), turns=get("turns"), system=system,
-               load=lambda it, w: it.load(w.folder / "saved"), undo=call("undo"), clear=call("clear")),
+        **rows(
+            OK,
+            OK,
+            save=lambda it, w: it.save(w.folder / "again"),
+            turns=get("turns"),
+            system=system,
+            load=lambda it, w: it.load(w.folder / "saved"),
+            undo=call("undo"),
+            clear=call("clear"),
+        ),
     },
     "Reply": {
         **gets(OK, OK, "text reasoning note tokens stats finish complete logprobs tool_calls"),
         **rows(
-            CLOSED, CLOSED, result=lambda it, w: w.half().result(),
+            CLOSED,
+            CLOSED,
+            result=lambda it, w: w.half().result(),
             events=lambda it, w: list(w.half().events()),
-            __str__=lambda it, w: str(w.half()), __iter__=lambda it, w: list(w.half()),
+            __str__=lambda it, w: str(w.half()),
+            __iter__=lambda it, w: list(w.half()),
         ),
         **rows(OK, OK, close=lambda it, w: (w.half().close(), shut(it, w))),
     },
 }
 INNER = {
-    "Buffer": {"flush_for_start", "leak"}, "Kernel": {"prepare", "fill"},
+    "Buffer": {"flush_for_start", "leak"},
+    "Kernel": {"prepare", "fill"},
     "HwContext": {"finished", "give_up", "lend", "owner", "preemption_scratch", "run", "settle", "submit"},
     "ContextPool": {"forget", "let_go", "load", "release", "shed_context", "shed_pdis", "unload"},
 }
 """What the binding's own files ask of each other, under the locks of those who ask."""
 DATA = {
-    "Health", "QoS", "State", "XdnaError", "GREEDY", "Info", "QwenError", "Sampling", "Stats", "__version__",
+    "Health",
+    "QoS",
+    "State",
+    "XdnaError",
+    "GREEDY",
+    "Info",
+    "QwenError",
+    "Sampling",
+    "Stats",
+    "__version__",
 }
 """Values: they know nothing of a device."""
 ELSEWHERE = {"Node", "KernelNode", "open_node"}
@@ -263,9 +314,13 @@ def test_every_public_name_has_a_row() -> None:
     assert everything == {*TABLE, *DATA, *ELSEWHERE}
     for kind, table in TABLE.items():
         cls = getattr(amdxdna if kind in amdxdna.__all__ else qwen35, kind)
-        public = {name for name, value in inspect.getmembers_static(cls)
-                  if not name.startswith("_") and not inspect.ismemberdescriptor(value)
-                  and (callable(value) or isinstance(value, (property, classmethod, staticmethod)))}
+        public = {
+            name
+            for name, value in inspect.getmembers_static(cls)
+            if not name.startswith("_")
+            and not inspect.ismemberdescriptor(value)
+            and (callable(value) or isinstance(value, (property, classmethod, staticmethod)))
+        }
         if kind == "Qwen35":
             public.discard("load")  # makes one
         assert public - INNER.get(kind, set()) == {n for n in table if not n.startswith("__")}, kind
@@ -288,8 +343,15 @@ def beside(world: World) -> Iterator[None]:
 
     def hold() -> None:
         pool = world.device.pool
-        with world.model.session.turns.alone(), world.client.lock, world.context.lock, \
-                world.kernel.shared.lock, pool._lock, pool._load_lock, world.talk._lock:
+        with (
+            world.model.session.turns.alone(),
+            world.client.lock,
+            world.context.lock,
+            world.kernel.shared.lock,
+            pool._lock,
+            pool._load_lock,
+            world.talk._lock,
+        ):
             inside.set()
             go.wait(WAIT)
 

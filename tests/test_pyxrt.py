@@ -59,8 +59,9 @@ class Setup:
         self.insts = pyxrt.bo(self.device, self.code.nbytes, pyxrt.bo.cacheable, self.kernel.group_id(1))
         self.insts.write(self.code, 0)
         self.insts.sync(TO)
-        self.a, self.b = (pyxrt.bo(self.device, 4096, pyxrt.bo.host_only, self.kernel.group_id(n))
-                          for n in (3, 4))
+        self.a, self.b = (
+            pyxrt.bo(self.device, 4096, pyxrt.bo.host_only, self.kernel.group_id(n)) for n in (3, 4)
+        )
         self.a.write(np.arange(1024, dtype=np.int32), 0)
         self.a.sync(TO)
 
@@ -70,6 +71,7 @@ class Setup:
 
 
 # -- programs
+
 
 @pytest.mark.parametrize("words", [False, True], ids=["bytes", "words"])
 def test_the_common_program(emu, folder, words):
@@ -146,8 +148,10 @@ def with_metadata(path, name, arguments, last=None):
     """Writes an xclbin whose kernel has arguments of (name, qualifier, size, offset) in its metadata, the
     last one with the id `last`."""
     ids = [*range(len(arguments) - 1), len(arguments) - 1 if last is None else last]
-    xml = "".join(f'<arg name="{arg}" addressQualifier="{kind}" id="{n}" size="{size:#x}" offset="{at:#x}"/>'
-                  for n, (arg, kind, size, at) in zip(ids, arguments, strict=True))
+    xml = "".join(
+        f'<arg name="{arg}" addressQualifier="{kind}" id="{n}" size="{size:#x}" offset="{at:#x}"/>'
+        for n, (arg, kind, size, at) in zip(ids, arguments, strict=True)
+    )
     text = f'<project><kernel name="{name}" type="dpu">{xml}<instance name="i"/></kernel></project>'.encode()
     data = writer.build([writer.PdiSpec(pdi(Family.COPY))], [writer.KernelSpec(name, instance="i")])
     read = Xclbin.read(data)
@@ -156,9 +160,12 @@ def with_metadata(path, name, arguments, last=None):
     # The new text does not fit in the old one's place: it goes to the end.
     at = len(data)
     grown = bytearray(data + text)
-    header = next(place for place in range(456, 456 + 40 * 7, 40)
-                  if int.from_bytes(data[place:place + 4], "little") == 2)
-    grown[header + 24:header + 40] = at.to_bytes(8, "little") + len(text).to_bytes(8, "little")
+    header = next(
+        place
+        for place in range(456, 456 + 40 * 7, 40)
+        if int.from_bytes(data[place : place + 4], "little") == 2
+    )
+    grown[header + 24 : header + 40] = at.to_bytes(8, "little") + len(text).to_bytes(8, "little")
     grown[304:312] = len(grown).to_bytes(8, "little")
     path.write_bytes(grown)
 
@@ -190,7 +197,7 @@ def test_sixteen_buffers_and_another_layout(emu, tmp_path):
     run = kernel(3, insts, len(code), *buffers)
     assert int(run.wait()) == 4
     assert run.job.packet[:4] == (1 | 38 << 12 | 3 << 28).to_bytes(4, "little")
-    assert run.job.packet[8 + 0x14 + 120:] == buffers[15].address().to_bytes(8, "little")
+    assert run.job.packet[8 + 0x14 + 120 :] == buffers[15].address().to_bytes(8, "little")
     buffers[1].sync(FROM)
     assert buffers[1].map()[0] == 9
 
@@ -199,8 +206,12 @@ def test_sixteen_buffers_and_another_layout(emu, tmp_path):
 def test_amds_own_layout(emu, tmp_path, words):
     """DPU_PDI kernels: opcode 1, and the instructions at argument 5."""
     names = ("ifm", "param", "ofm", "inter", "instruct")
-    arguments = [("opcode", 0, 8, 0), *((name, 1, 8, 8 + 8 * n) for n, name in enumerate(names)),
-                 ("nistruct", 0, 4, 0x30), ("mc", 1, 8, 0x34)]
+    arguments = [
+        ("opcode", 0, 8, 0),
+        *((name, 1, 8, 8 + 8 * n) for n, name in enumerate(names)),
+        ("nistruct", 0, 4, 0x30),
+        ("mc", 1, 8, 0x34),
+    ]
     with_metadata(tmp_path / "dpu.xclbin", "DPU_PDI_0", arguments)
     code = stream.copy(4096, 9)
     device = pyxrt.device(0)
@@ -216,6 +227,7 @@ def test_amds_own_layout(emu, tmp_path, words):
 
 
 # -- better than XRT's
+
 
 def test_a_time_out_leaves_the_run_waitable(emu, folder):
     s = Setup(folder, "slow.bin")
@@ -348,12 +360,19 @@ def test_threads_that_share_a_run(emu, folder):
     assert set(seen) <= {4, (RuntimeError, "bad command state, can't launch")} and seen.count(4) == 240
 
 
-@pytest.mark.parametrize("use", [
-    lambda: pyxrt.run().start(), lambda: pyxrt.run().set_arg(0, 1), lambda: pyxrt.run().wait(),
-    lambda: pyxrt.device().get_info(pyxrt.xrt_info_device.m2m), lambda: pyxrt.xclbin().get_uuid(),
-    lambda: pyxrt.hw_context().get_device(), lambda: pyxrt.runlist().execute(),
-    lambda: pyxrt.bo(pyxrt.device(), 4096, pyxrt.bo.host_only, 0),
-])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: pyxrt.run().start(),
+        lambda: pyxrt.run().set_arg(0, 1),
+        lambda: pyxrt.run().wait(),
+        lambda: pyxrt.device().get_info(pyxrt.xrt_info_device.m2m),
+        lambda: pyxrt.xclbin().get_uuid(),
+        lambda: pyxrt.hw_context().get_device(),
+        lambda: pyxrt.runlist().execute(),
+        lambda: pyxrt.bo(pyxrt.device(), 4096, pyxrt.bo.host_only, 0),
+    ],
+)
 def test_empty_objects_say_so(use):
     with pytest.raises(RuntimeError):
         use()
@@ -367,6 +386,7 @@ def test_a_run_that_is_not_started_is_not_waited_for(emu, folder):
 
 
 # -- failures
+
 
 def test_no_device_is_never_an_emulated_one(monkeypatch):
     monkeypatch.delenv(devices.DEVICE, raising=False)
@@ -452,6 +472,7 @@ def test_user_pointers(monkeypatch):
 
 # -- every probe
 
+
 @pytest.mark.parametrize("name", PROBES)
 def test_every_probe_is_answered(monkeypatch, folder, name):
     """No probe crashes or ends in an error of another kind than pyxrt has; what each answers is held to XRT's
@@ -466,6 +487,7 @@ def test_every_probe_is_answered(monkeypatch, folder, name):
 
 
 # -- finding the module
+
 
 def test_installed_for_a_while():
     before = sys.modules.get("pyxrt")
@@ -515,9 +537,15 @@ def test_a_real_one_is_not_shadowed(monkeypatch):
 
 
 def command(*words, **environ):
-    return subprocess.run([sys.executable, "-m", "amdxdna", "pyxrt", *map(str, words)], cwd=ROOT, text=True,
-                          capture_output=True, timeout=120, stdin=subprocess.DEVNULL,
-                          env={**os.environ, **environ})
+    return subprocess.run(
+        [sys.executable, "-m", "amdxdna", "pyxrt", *map(str, words)],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **environ},
+    )
 
 
 SCRIPT = """
@@ -548,10 +576,24 @@ def test_a_script_and_its_children(script):
 
 def test_a_module(script):
     ended = subprocess.run(
-        [sys.executable, "-m", "amdxdna", "pyxrt", "--device", "emu:quiet,threads=1", "--", "-m", "script",
-         "0"],
-        cwd=script.parent, text=True, capture_output=True, timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT)})
+        [
+            sys.executable,
+            "-m",
+            "amdxdna",
+            "pyxrt",
+            "--device",
+            "emu:quiet,threads=1",
+            "--",
+            "-m",
+            "script",
+            "0",
+        ],
+        cwd=script.parent,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
     assert ended.returncode == 0 and "__main__" in ended.stdout, ended.stderr
 
 
@@ -582,16 +624,25 @@ def test_children_of_multiprocessing(tmp_path):
     path.write_text(SPAWNED)
     ended = command("--device", "emu:quiet,threads=1", "--", path, "spawn,forkserver")
     assert ended.stdout == "spawn 5\nforkserver 5\n" and ended.returncode == 0, ended.stderr
-    ended = subprocess.run([sys.executable, path, "spawn", "install"], cwd=tmp_path, text=True,
-                           capture_output=True, timeout=120, env={
-                               **os.environ, "PYTHONPATH": str(ROOT), devices.DEVICE: "emu:quiet,threads=1"})
+    ended = subprocess.run(
+        [sys.executable, path, "spawn", "install"],
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT), devices.DEVICE: "emu:quiet,threads=1"},
+    )
     assert ended.stdout == "spawn 5\n" and ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize(("text", "status", "said"), [
-    ("raise ValueError('mine')", 1, "ValueError: mine"), ("import sys; sys.exit('gone')", 1, "gone"),
-    ("import sys; sys.exit()", 0, ""),
-])
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        ("raise ValueError('mine')", 1, "ValueError: mine"),
+        ("import sys; sys.exit('gone')", 1, "gone"),
+        ("import sys; sys.exit()", 0, ""),
+    ],
+)
 def test_how_a_script_ends(tmp_path, text, status, said):
     path = tmp_path / "s.py"
     path.write_text(text)

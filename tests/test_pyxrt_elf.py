@@ -50,7 +50,7 @@ def buffers(device, count=2, nbytes=2 * BYTES):
 
 def words(bo, first=0):
     bo.sync(FROM)
-    return np.frombuffer(bo.map(), np.uint32)[first:first + COUNT]
+    return np.frombuffer(bo.map(), np.uint32)[first : first + COUNT]
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "sparse", "folder"])
@@ -65,14 +65,25 @@ def test_what_is_no_file_of_a_size_is_refused_at_once(tmp_path, kind):
         os.truncate(path, 1 << 40)
     where = "/dev/zero" if kind == "device" else str(path)
     # In a child of little memory and time: what waits or reads without end must not take this process along.
-    code = ("import resource, signal, sys, amdxdna.pyxrt as p\nsignal.alarm(30)\n"
-            "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
-            "try: p.elf(sys.argv[1])\nexcept RuntimeError as error: print(error)")
-    ended = subprocess.run([sys.executable, "-c", code, where], text=True, capture_output=True, timeout=60,
-                           cwd=Path(__file__).parent.parent)
+    code = (
+        "import resource, signal, sys, amdxdna.pyxrt as p\nsignal.alarm(30)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
+        "try: p.elf(sys.argv[1])\nexcept RuntimeError as error: print(error)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code, where],
+        text=True,
+        capture_output=True,
+        timeout=60,
+        cwd=Path(__file__).parent.parent,
+    )
     assert ended.stdout.startswith(f"{where} is not found or is not a valid ELF file\n"), ended.stderr
-    assert {"fifo": "not a regular file", "device": "not a regular file", "sparse": "longer than",
-            "folder": "cannot be read"}[kind] in ended.stdout
+    assert {
+        "fifo": "not a regular file",
+        "device": "not a regular file",
+        "sparse": "longer than",
+        "folder": "cannot be read",
+    }[kind] in ended.stdout
 
 
 def test_a_pointer_with_a_size_of_no_file(emu):
@@ -176,7 +187,7 @@ def test_a_file_patched_in_memory(emu):
     device = pyxrt.device(0)
     a, b = buffers(device)
     for addend in (3, 5):
-        data[at:at + 4].view(np.uint32)[:] = addend
+        data[at : at + 4].view(np.uint32)[:] = addend
         elf = pyxrt.elf(capsule(data.ctypes.data, None, None), data.nbytes)
         context = pyxrt.hw_context(device, elf)
         pyxrt.ext.kernel(context, "main")(a, b).wait2()
@@ -221,9 +232,15 @@ def test_a_run_dropped_in_flight(emu, folder):
     assert (words(d) == np.arange(COUNT) + 1).all() and (words(b) == np.arange(COUNT) + 1).all()
 
 
-@pytest.mark.parametrize(("name", "why"), [
-    ("ve2", "not for NPU2"), ("bare", "has no PDI"), ("cut", "do not fit"), ("nopdi", "no PDI"),
-])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("ve2", "not for NPU2"),
+        ("bare", "has no PDI"),
+        ("cut", "do not fit"),
+        ("nopdi", "no PDI"),
+    ],
+)
 def test_what_cannot_run_is_one_clear_error(emu, folder, name, why):
     full = control_code.carrier(stream.copy(BYTES), full=True)
     (folder / "bare.elf").write_bytes(control_code.full({"main": (2, {"seq": full})}, {}))

@@ -47,11 +47,38 @@ DIFFERENT = {
 }
 """Probe -> why the two are meant to differ."""
 
-PACKETS = ("call", "call_words", "call_nones", "call_sub", "call_sub_of_big", "call_too_many", "call_fail",
-           "run_result", "run_again", "list_one", "list_result", "list_same_twice", "list_again",
-           "list_thirty", "full_run", "full_again", "full_eight", "full_sub", "full_instances",
-           "full_scratchpad", "full_packets", "full_whole", "full_list_again", "context_elf_added",
-           "part_run", "part_call", "part_zeros", "pre_run", "pre_two", "part_list")
+PACKETS = (
+    "call",
+    "call_words",
+    "call_nones",
+    "call_sub",
+    "call_sub_of_big",
+    "call_too_many",
+    "call_fail",
+    "run_result",
+    "run_again",
+    "list_one",
+    "list_result",
+    "list_same_twice",
+    "list_again",
+    "list_thirty",
+    "full_run",
+    "full_again",
+    "full_eight",
+    "full_sub",
+    "full_instances",
+    "full_scratchpad",
+    "full_packets",
+    "full_whole",
+    "full_list_again",
+    "context_elf_added",
+    "part_run",
+    "part_call",
+    "part_zeros",
+    "pre_run",
+    "pre_two",
+    "part_list",
+)
 """Probes whose packets are compared."""
 
 
@@ -69,23 +96,35 @@ def debian() -> list[str]:
     tree = debs.xrt_tree(debs.cache_dir())
     libraries = tree / "usr/lib/x86_64-linux-gnu"
     modules = f"{tree}/usr/lib/python3/dist-packages:{tree}/usr/lib/python3.13/lib-dynload"
-    return ["env", f"LD_LIBRARY_PATH={libraries}", f"PYTHONHOME={tree}/usr", f"PYTHONPATH={modules}",
-            "PYTHONDONTWRITEBYTECODE=1", f"{tree}/usr/lib64/ld-linux-x86-64.so.2",
-            f"{tree}/usr/bin/python3.13"]
+    return [
+        "env",
+        f"LD_LIBRARY_PATH={libraries}",
+        f"PYTHONHOME={tree}/usr",
+        f"PYTHONPATH={modules}",
+        "PYTHONDONTWRITEBYTECODE=1",
+        f"{tree}/usr/lib64/ld-linux-x86-64.so.2",
+        f"{tree}/usr/bin/python3.13",
+    ]
 
 
 NO_DEVICE = "No such device with index '0'"
 OURS = ["env", f"PYTHONPATH={FOLDER}:{ROOT}", sys.executable]
 
 
-def run(folder: Path, name: str, python: list[str],
-        probes: tuple[str, ...] = (), tries: int = 3) -> tuple[dict[str, Any], str]:
+def run(
+    folder: Path, name: str, python: list[str], probes: tuple[str, ...] = (), tries: int = 3
+) -> tuple[dict[str, Any], str]:
     """(answers, packets) of one module."""
     packets = folder / f"{name}.packets"
     ended = subprocess.run(
         [sys.executable, "-m", "tests.pyxrt_emulate", str(packets), *python, str(SIDE), str(folder), *probes],
-        cwd=ROOT, capture_output=True, text=True, timeout=900, stdin=subprocess.DEVNULL,
-        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"})
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        stdin=subprocess.DEVNULL,
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+    )
     assert ended.returncode == 0, ended.stderr[-2000:]
     found = dict(map(json.loads, ended.stdout.splitlines()))
     # On a busy machine XRT's own look for devices misses the one there is now and then.
@@ -103,8 +142,21 @@ def assembler(theirs: list[str]) -> Callable[[str, Path, Path], None]:
     def assemble(target: str, source: Path, to: Path) -> None:
         python = theirs.index(next(each for each in theirs if "ld-linux" in each))
         tool = str(Path(theirs[-1]).with_name("aiebu-asm"))
-        subprocess.run([*theirs[:python + 1], tool, "-t", target, "-c" if target == "aie2txn" else "-j",
-                        str(source), "-o", str(to)], check=True, capture_output=True, timeout=60)
+        subprocess.run(
+            [
+                *theirs[: python + 1],
+                tool,
+                "-t",
+                target,
+                "-c" if target == "aie2txn" else "-j",
+                str(source),
+                "-o",
+                str(to),
+            ],
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
 
     return assemble
 
@@ -123,10 +175,24 @@ def times(folder: Path, theirs: list[str], loops: int) -> str:
     found = []
     for python in (theirs, OURS):
         ended = subprocess.run(
-            [sys.executable, "-m", "amdxdna", "emulate", "--", *python,
-             str(SIDE.with_name("pyxrt_times.py")), str(folder), str(loops)],
-            cwd=ROOT, capture_output=True, text=True, timeout=600, stdin=subprocess.DEVNULL,
-            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"})
+            [
+                sys.executable,
+                "-m",
+                "amdxdna",
+                "emulate",
+                "--",
+                *python,
+                str(SIDE.with_name("pyxrt_times.py")),
+                str(folder),
+                str(loops),
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            stdin=subprocess.DEVNULL,
+            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+        )
         assert ended.returncode == 0, ended.stderr[-2000:]
         found.append(json.loads(ended.stdout))
     xrt, ours = found
@@ -172,8 +238,11 @@ def test_every_probe_answers_as_xrt_does(answers: list[tuple[dict[str, Any], str
 def test_the_differences_are_there(answers: list[tuple[dict[str, Any], str]]) -> None:
     """A row for a probe in which the two agree is out of date."""
     (xrt, _), (ours, _) = answers
-    agreeing = [name for name in (*DIFFERENT, *SAME_BUT_FOR_OUR_WORDS)
-                if first_lines(xrt[name]) == first_lines(ours[name])]
+    agreeing = [
+        name
+        for name in (*DIFFERENT, *SAME_BUT_FOR_OUR_WORDS)
+        if first_lines(xrt[name]) == first_lines(ours[name])
+    ]
     assert not agreeing
 
 

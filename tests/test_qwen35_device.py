@@ -79,9 +79,7 @@ def test_compiled_kernels_are_refused_before_their_weights_are_read(compiled: Bu
         open_device(compiled, spec)
 
 
-def test_a_driver_that_does_not_tell_its_firmware(
-    bundle: Bundle, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_does_not_tell_its_firmware(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(client: object) -> object:
         raise Unsupported("no such query", call="GET_INFO")
 

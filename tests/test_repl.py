@@ -176,8 +176,11 @@ def test_file_names(history: Path, tmp_path: Path) -> None:
         terminal.wait("\n> ")
         terminal.ask("one", "You said: one\n")
         for typed, file in (
-            ("~/a.json", "a.json"), ("'~/b c.json'", "b c.json"), ("~/d\\ e.json", "d e.json"),
-            ("~/two words.json", "two words.json"), ("~/my\tf.json", "my talks/f.json"),
+            ("~/a.json", "a.json"),
+            ("'~/b c.json'", "b c.json"),
+            ("~/d\\ e.json", "d e.json"),
+            ("~/two words.json", "two words.json"),
+            ("~/my\tf.json", "my talks/f.json"),
             ('"~/my t\tg h.json"', "my talks/g h.json"),
         ):
             terminal.ask(f"/save {typed}", f"saved 1 turn to {home / file}")
@@ -190,15 +193,23 @@ def test_file_names(history: Path, tmp_path: Path) -> None:
         terminal.kill()
 
 
-@pytest.mark.parametrize(("line", "want"), [
-    ("/image pic", ["pic\\ one.png", "pictures/"]), ("/image pic\\ o", ["one.png"]),
-    ("/image 'pic ", ["one.png'"]), ('/image "pic', ['"pic one.png"', '"pictures/']),
-    ("/image a.png pictures/", ["pictures/it\\'s.png", "pictures/x.png"]),
-    ("/image 'pictures/", ["'pictures/x.png'"]),
-    ("/image ./pic", ["./pic\\ one.png", "./pictures/"]),
-    ("/image ~/pic", ["~/pic\\ one.png", "~/pictures/"]),
-    ("/image .", [".hidden"]), ("/image nothing", []), ("/image no/such/", []), ("/image q", ['q\\"q']),
-])
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        ("/image pic", ["pic\\ one.png", "pictures/"]),
+        ("/image pic\\ o", ["one.png"]),
+        ("/image 'pic ", ["one.png'"]),
+        ('/image "pic', ['"pic one.png"', '"pictures/']),
+        ("/image a.png pictures/", ["pictures/it\\'s.png", "pictures/x.png"]),
+        ("/image 'pictures/", ["'pictures/x.png'"]),
+        ("/image ./pic", ["./pic\\ one.png", "./pictures/"]),
+        ("/image ~/pic", ["~/pic\\ one.png", "~/pictures/"]),
+        ("/image .", [".hidden"]),
+        ("/image nothing", []),
+        ("/image no/such/", []),
+        ("/image q", ['q\\"q']),
+    ],
+)
 def test_completion(line: str, want: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from qwen35.cli.paths import complete
 

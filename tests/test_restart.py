@@ -61,15 +61,17 @@ def test_maps_of_any_length(copy, words):
     context, code, source, target = copy
     extra = [target] * ((words - 5) // 2 - 2)
     prepared(context, code, [source, target, *extra], words=words).start([code, source, target]).wait(
-        outputs=[target])
+        outputs=[target]
+    )
     assert target.view("u4")[0] == 1
 
 
 @pytest.mark.parametrize("per", [1, 4], ids=["bytes", "words"])
 def test_the_instruction_size_in_bytes_or_words(copy, per):
     context, code, source, target = copy
-    prepared(context, code, [source, target], size=code.nbytes // per).start(
-        [code, source, target]).wait(outputs=[target])
+    prepared(context, code, [source, target], size=code.nbytes // per).start([code, source, target]).wait(
+        outputs=[target]
+    )
     assert target.view("u4")[-1] == WORDS
 
 
@@ -111,7 +113,7 @@ def test_after_a_time_out_the_packet_is_whole_again(open_emu):
         spent = made._command
         made.ready()
         assert made._command is not spent  # which the driver may still write to
-        assert bytes(made._command.packet[:len(head)]) == head
+        assert bytes(made._command.packet[: len(head)]) == head
         with opened.context(copy_xclbin()) as fresh:
             again = Restartable(fresh, head)
             again.start([code, source, target]).wait(20, [target])
@@ -165,7 +167,7 @@ def test_nothing_of_an_earlier_packet_is_behind_a_shorter_one(copy):
     short = prepared(context, code, [source, target])
     short.start([code, source, target]).wait()
     assert short._command is command
-    assert bytes(command.packet[8 + 60:8 + 4 * 19]) == bytes(16)
+    assert bytes(command.packet[8 + 60 : 8 + 4 * 19]) == bytes(16)
 
 
 def test_chains_of_restartables(copy, device):
@@ -201,9 +203,12 @@ def test_a_context_without_an_xclbin():
 
 def test_compute_units_in_the_metadatas_order():
     """IP_LAYOUT's order is the file's; the metadata's is what XRT numbers by."""
-    file = Xclbin.read(writer.build(
-        [writer.PdiSpec(COPY, (0x901, 0x902))],
-        [writer.KernelSpec("A", 0x901, "a"), writer.KernelSpec("B", 0x902, "b")]))
+    file = Xclbin.read(
+        writer.build(
+            [writer.PdiSpec(COPY, (0x901, 0x902))],
+            [writer.KernelSpec("A", 0x901, "a"), writer.KernelSpec("B", 0x902, "b")],
+        )
+    )
     found = metadata.read(file)
     assert [cu.name for cu in found.units(file)] == ["A:a", "B:b"]
     turned = metadata.Metadata(found.kernels[::-1], found.memories, found.connections)

@@ -26,12 +26,12 @@ def entries(image: bytes) -> dict[str, tuple[int, bytes, tuple[int, int]]]:
     found: dict[str, tuple[int, bytes, tuple[int, int]]] = {}
     at = 0
     while True:
-        assert image[at:at + 6] == b"070701"
-        fields = [int(image[at + 6 + 8 * i:at + 14 + 8 * i], 16) for i in range(13)]
-        name = image[at + 110:at + 109 + fields[11]].decode()
+        assert image[at : at + 6] == b"070701"
+        fields = [int(image[at + 6 + 8 * i : at + 14 + 8 * i], 16) for i in range(13)]
+        name = image[at + 110 : at + 109 + fields[11]].decode()
         assert image[at + 109 + fields[11]] == 0
         at = (at + 110 + fields[11] + 3) & ~3
-        data = image[at:at + fields[6]]
+        data = image[at : at + fields[6]]
         at = (at + fields[6] + 3) & ~3
         if name == "TRAILER!!!":
             assert at == len(image)
@@ -68,9 +68,11 @@ def fake_module(depends: str) -> bytes:
     names = b"\0.modinfo\0.names\0"
     info = b"license=GPL\0depends=" + depends.encode() + b"\0"
     body = bytes(64) + info + names
-    sections = [bytes(64),
-                struct.pack("<IIQQQQIIQQ", 1, 1, 0, 0, 64, len(info), 0, 0, 1, 0),
-                struct.pack("<IIQQQQIIQQ", 10, 3, 0, 0, 64 + len(info), len(names), 0, 0, 1, 0)]
+    sections = [
+        bytes(64),
+        struct.pack("<IIQQQQIIQQ", 1, 1, 0, 0, 64, len(info), 0, 0, 1, 0),
+        struct.pack("<IIQQQQIIQQ", 10, 3, 0, 0, 64 + len(info), len(names), 0, 0, 1, 0),
+    ]
     image = bytearray(body + b"".join(sections))
     image[:7] = b"\x7fELF\x02\x01\x01"
     struct.pack_into("<Q", image, 0x28, len(body))
@@ -107,8 +109,13 @@ def test_compiled_modules_run(tmp_path: Path) -> None:
     folder = tmp_path / "image"
     folder.mkdir()
     (folder / "answer.pyc").write_bytes(python.compiled(source))
-    done = subprocess.run([sys.executable, "-c", "import answer; print(answer.value)"], cwd=folder,
-                          capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", "import answer; print(answer.value)"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == "42\n"
 
 
@@ -131,8 +138,10 @@ def test_compact_objects_load(tmp_path: Path) -> None:
 def test_docstrings_go(tmp_path: Path) -> None:
     """Other people's modules lose their docstrings and nothing else."""
     source = tmp_path / "told.py"
-    source.write_text('"""Module."""\nfrom __future__ import annotations\ndef one():\n    """One."""\n'
-                      'class Two:\n    """Two."""\n    x = "kept"\n')
+    source.write_text(
+        '"""Module."""\nfrom __future__ import annotations\ndef one():\n    """One."""\n'
+        'class Two:\n    """Two."""\n    x = "kept"\n'
+    )
     for docstrings in (True, False):
         code = importlib.util.spec_from_file_location("told", tmp_path / "told.pyc")
         (tmp_path / "told.pyc").write_bytes(python.compiled(source, "usr/told.py", docstrings))
@@ -186,14 +195,41 @@ def test_blas(kind: str) -> None:
                         c[:] = np.nan  # what is not read does not matter
                     want = alpha * (turn_a(a) @ turn_b(b)) + (0 if beta is zero else beta * c)
                     lead = [x.shape[1] if layout == "C" else x.shape[0] for x in (a, b, c)]
-                    call("gemm", order, ta, tb, m, n, k, scalar(alpha), at(a), lead[0], at(b), lead[1],
-                         scalar(beta), at(c), lead[2])
+                    call(
+                        "gemm",
+                        order,
+                        ta,
+                        tb,
+                        m,
+                        n,
+                        k,
+                        scalar(alpha),
+                        at(a),
+                        lead[0],
+                        at(b),
+                        lead[1],
+                        scalar(beta),
+                        at(c),
+                        lead[2],
+                    )
                     np.testing.assert_allclose(c, want, rtol=tolerance, atol=tolerance)
             x, y = values(2 * a.shape[1 if ta == 111 else 0]), values(a.shape[0 if ta == 111 else 1])
             want = alpha * (turn_a(a) @ x[::-2]) + half * y
             lead_a = a.shape[1] if layout == "C" else a.shape[0]
-            call("gemv", order, ta, *a.shape, scalar(alpha), at(a), lead_a, at(x[1:]), -2, scalar(half),
-                 at(y), 1)
+            call(
+                "gemv",
+                order,
+                ta,
+                *a.shape,
+                scalar(alpha),
+                at(a),
+                lead_a,
+                at(x[1:]),
+                -2,
+                scalar(half),
+                at(y),
+                1,
+            )
             np.testing.assert_allclose(y, want, rtol=tolerance, atol=tolerance)
         for uplo, keep in ((121, np.triu), (122, np.tril)):
             for trans in (111, 112):
@@ -219,9 +255,15 @@ def test_blas(kind: str) -> None:
 
 def image(*words: str, status: int = 0, **environment: str) -> str:
     """Runs `image`; its stdout, or its stderr where it is to fail."""
-    done = subprocess.run([sys.executable, "-m", "qwen35", "image", *words], cwd=CHECKOUT, text=True,
-                          capture_output=True, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
-                          check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "qwen35", "image", *words],
+        cwd=CHECKOUT,
+        text=True,
+        capture_output=True,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
     assert done.returncode == status, done.stderr
     return done.stderr if status else done.stdout
 
@@ -231,8 +273,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The root without a kernel, a note and its sizes beside it, as a folder."""
     folder = tmp_path_factory.mktemp("image")
     (folder / "note.txt").write_text("noted\n")
-    said = image(str(folder / "root"), "--dir", "--no-kernel", "--json",
-                 "--add", f"{folder}/note.txt:/root/n.txt")
+    said = image(
+        str(folder / "root"), "--dir", "--no-kernel", "--json", "--add", f"{folder}/note.txt:/root/n.txt"
+    )
     (folder / "sizes").write_text(said)
     return folder / "root"
 
@@ -246,15 +289,28 @@ def inside(root: Path, *command: str, stdin: str = "", status: int = 0) -> str:
         (root / name).mkdir(exist_ok=True)
         mounts += f"mount --rbind /{name} {root}/{name} && "
     words = ["unshare", "-r", "-m", "sh", "-c", f'{mounts}exec chroot {root} "$@"', "sh", *command]
-    done = subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=300, check=False,
-                          env={"PATH": "/usr/bin:/usr/sbin:/bin:/sbin"})
+    done = subprocess.run(
+        words,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={"PATH": "/usr/bin:/usr/sbin:/bin:/sbin"},
+    )
     assert done.returncode == status, done.stderr
     return done.stdout if not status else done.stderr
 
 
 def on_host(*words: str) -> str:
-    return subprocess.run([sys.executable, "-m", "qwen35", *words], cwd=CHECKOUT, capture_output=True,
-                          text=True, check=True, stdin=subprocess.DEVNULL).stdout
+    return subprocess.run(
+        [sys.executable, "-m", "qwen35", *words],
+        cwd=CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=True,
+        stdin=subprocess.DEVNULL,
+    ).stdout
 
 
 def test_root_is_small(root: Path) -> None:
@@ -268,10 +324,15 @@ def test_root_is_small(root: Path) -> None:
     assert not [name for name in names if name.endswith((".py", ".h", ".pyi")) or "crypto" in name]
 
 
-@pytest.mark.parametrize("words", [
-    ["--prompt", "What is a penguin?"], ["--prompt", "What is in the picture?", "--image", "PICTURE"],
-    ["--prompt", "What is a whale?", "--repetition-penalty", "1.1", "--seed", "3"],
-], ids=lambda words: words[-2])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--prompt", "What is a penguin?"],
+        ["--prompt", "What is in the picture?", "--image", "PICTURE"],
+        ["--prompt", "What is a whale?", "--repetition-penalty", "1.1", "--seed", "3"],
+    ],
+    ids=lambda words: words[-2],
+)
 def test_same_answers(root: Path, words: list[str]) -> None:
     """The root answers as the host does, a text and a picture, on the emulated NPU."""
     picture = "qwen35/data/sample.png"
@@ -289,18 +350,37 @@ def test_picture_formats(root: Path, suffix: str) -> None:
     image_module = pytest.importorskip("PIL.Image")
     target = root / f"root/{suffix}.{suffix}"
     image_module.open(CHECKOUT / "qwen35/data/sample.png").convert("RGB").save(target)
-    out = inside(root, "/usr/bin/python3", "-m", "qwen35", "--quiet", "--device", "emu", "--max-new", "6",
-                 "--prompt", "What?", "--image", f"/root/{suffix}.{suffix}")
+    out = inside(
+        root,
+        "/usr/bin/python3",
+        "-m",
+        "qwen35",
+        "--quiet",
+        "--device",
+        "emu",
+        "--max-new",
+        "6",
+        "--prompt",
+        "What?",
+        "--image",
+        f"/root/{suffix}.{suffix}",
+    )
     assert out.strip()
 
 
-@pytest.mark.parametrize(("words", "expected"), [
-    (["qwen35", "--chat", "--device", "emu", "--quiet"], "whale"),
-    (["qwen35", "info"], "layers"), (["qwen35", "bench", "--help"], "usage"),
-    (["amdxdna", "selftest", "--device", "emu:threads=1,quiet"], "0 failed"),
-    (["amdxdna", "info", "--device", "emu:quiet"], "NPU"), (["amdxdna", "doctor", "--help"], "usage"),
-    (["qwen35", "serve", "x"], "no command serve"),
-], ids=lambda words: " ".join(words[:2]) if isinstance(words, list) else "")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["qwen35", "--chat", "--device", "emu", "--quiet"], "whale"),
+        (["qwen35", "info"], "layers"),
+        (["qwen35", "bench", "--help"], "usage"),
+        (["amdxdna", "selftest", "--device", "emu:threads=1,quiet"], "0 failed"),
+        (["amdxdna", "info", "--device", "emu:quiet"], "NPU"),
+        (["amdxdna", "doctor", "--help"], "usage"),
+        (["qwen35", "serve", "x"], "no command serve"),
+    ],
+    ids=lambda words: " ".join(words[:2]) if isinstance(words, list) else "",
+)
 def test_other_commands(root: Path, words: list[str], expected: str) -> None:
     """What the image holds beside the main job works, and what was left out says so."""
     status = 2 if "serve" in words else 0
@@ -310,13 +390,16 @@ def test_other_commands(root: Path, words: list[str], expected: str) -> None:
 
 def test_numpy_without_lapack(root: Path) -> None:
     """Products of matrices are right with the small BLAS; what needs LAPACK says that it was left out."""
-    program = ("import numpy as n; a = n.arange(12.).reshape(3, 4); print((a @ a.T).tolist(), "
-               "(a.astype('f4') @ a[0].astype('f4')).tolist(), n.vdot(a, a))\n"
-               "try: n.linalg.inv(n.eye(2))\nexcept ImportError as e: print(e)")
+    program = (
+        "import numpy as n; a = n.arange(12.).reshape(3, 4); print((a @ a.T).tolist(), "
+        "(a.astype('f4') @ a[0].astype('f4')).tolist(), n.vdot(a, a))\n"
+        "try: n.linalg.inv(n.eye(2))\nexcept ImportError as e: print(e)"
+    )
     out = inside(root, "/usr/bin/python3", "-c", program)
     assert out.splitlines() == [
         "[[14.0, 38.0, 62.0], [38.0, 126.0, 214.0], [62.0, 214.0, 366.0]] [14.0, 38.0, 62.0] 506.0",
-        "numpy.linalg's inv needs LAPACK, which was left out of this image: write it with --lapack"]
+        "numpy.linalg's inv needs LAPACK, which was left out of this image: write it with --lapack",
+    ]
 
 
 def test_compressed(tmp_path: Path) -> None:
@@ -332,23 +415,27 @@ def test_compressed(tmp_path: Path) -> None:
     assert unpacked == plain and entries(plain)["etc/a"][1] == b"a" * 100_000
 
 
-@pytest.mark.parametrize(("words", "status", "said"), [
-    (["{}/x", "--add", "nothing"], 2, "--add nothing: not FILE:PATH"),
-    (["{}/x", "--add", "nothing:/a"], 2, "there is no such file to add (nothing)"),
-    (["{}/x", "--add", "README.md:/../a"], 2, "the path has .. in it"),
-    (["{}/no/x"], 2, "there is no such folder"),
-    (["{}"], 2, "this is a folder"),
-    (["{}/x", "--dir", "--boot"], 2, "--boot starts an initramfs"),
-    (["{}/x", "--dir", "--squashfs"], 2, "not allowed with"),
-    (["{}/x", "--dir", "--compress", "gzip"], 2, "a folder is not compressed"),
-    (["{}/x", "--modules", "{}"], 1, "no amdxdna.ko is below it"),
-    (["{}/x", "--modules", "{}/no"], 2, "--modules: no such file or folder"),
-    (["{}/x", "--bundle", "{}"], 1, "this is no bundle"),
-    (["{}/x", "--busybox", "README.md"], 1, "no kernel modules with the amdxdna driver are here"),
-    (["{}/full", "--dir", "--no-kernel"], 1, "no empty folder"),
-    (["{}/x", "--no-kernel", "--squashfs"], 2, "no mksquashfs on this machine"),
-    (["{}/x", "--no-kernel", "--compress", "zstd"], 2, "no zstd on this machine"),
-], ids=lambda words: " ".join(words[1:]) if isinstance(words, list) else "")
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["{}/x", "--add", "nothing"], 2, "--add nothing: not FILE:PATH"),
+        (["{}/x", "--add", "nothing:/a"], 2, "there is no such file to add (nothing)"),
+        (["{}/x", "--add", "README.md:/../a"], 2, "the path has .. in it"),
+        (["{}/no/x"], 2, "there is no such folder"),
+        (["{}"], 2, "this is a folder"),
+        (["{}/x", "--dir", "--boot"], 2, "--boot starts an initramfs"),
+        (["{}/x", "--dir", "--squashfs"], 2, "not allowed with"),
+        (["{}/x", "--dir", "--compress", "gzip"], 2, "a folder is not compressed"),
+        (["{}/x", "--modules", "{}"], 1, "no amdxdna.ko is below it"),
+        (["{}/x", "--modules", "{}/no"], 2, "--modules: no such file or folder"),
+        (["{}/x", "--bundle", "{}"], 1, "this is no bundle"),
+        (["{}/x", "--busybox", "README.md"], 1, "no kernel modules with the amdxdna driver are here"),
+        (["{}/full", "--dir", "--no-kernel"], 1, "no empty folder"),
+        (["{}/x", "--no-kernel", "--squashfs"], 2, "no mksquashfs on this machine"),
+        (["{}/x", "--no-kernel", "--compress", "zstd"], 2, "no zstd on this machine"),
+    ],
+    ids=lambda words: " ".join(words[1:]) if isinstance(words, list) else "",
+)
 def test_what_cannot_be_written(tmp_path: Path, words: list[str], status: int, said: str) -> None:
     """One line, and nothing is left where the image was to be."""
     (tmp_path / "full").mkdir()

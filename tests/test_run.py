@@ -64,8 +64,15 @@ def test_the_wait_has_an_absolute_deadline_on_the_contexts_timeline():
     def look(request, address):
         if request == lib.DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT:
             wait = ffi.cast("struct drm_syncobj_timeline_wait *", address)
-            waits.append((wait.count_handles, ffi.cast("uint32_t *", wait.handles)[0],
-                          ffi.cast("uint64_t *", wait.points)[0], wait.timeout_nsec, wait.flags))
+            waits.append(
+                (
+                    wait.count_handles,
+                    ffi.cast("uint32_t *", wait.handles)[0],
+                    ffi.cast("uint64_t *", wait.points)[0],
+                    wait.timeout_nsec,
+                    wait.flags,
+                )
+            )
 
     with Device.open(ProxyNode(open_node("emu:quiet"), look)) as opened:
         kernel = adder(opened, 64, 1)

@@ -196,9 +196,20 @@ def test_logprobs_are_not_kept_unasked() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("temperature", -0.1), ("temperature", float("nan")), ("temperature", float("inf")), ("top_k", -1),
-        ("top_p", 0.0), ("top_p", 1.1), ("min_p", -0.1), ("min_p", 1.5), ("repetition_penalty", 0.0),
-        ("presence_penalty", 1e9), ("seed", -1), ("seed", 2**64), ("logprobs", -1), ("logprobs", 101),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_k", -1),
+        ("top_p", 0.0),
+        ("top_p", 1.1),
+        ("min_p", -0.1),
+        ("min_p", 1.5),
+        ("repetition_penalty", 0.0),
+        ("presence_penalty", 1e9),
+        ("seed", -1),
+        ("seed", 2**64),
+        ("logprobs", -1),
+        ("logprobs", 101),
     ],
 )
 def test_values_out_of_range_are_refused_by_name(name: str, value: float) -> None:
@@ -265,7 +276,13 @@ def test_pieces_do_not_change_where_an_answer_stops(seed: int) -> None:
 def test_nothing_is_held_back_without_need() -> None:
     watch = StopStrings(["<end>"])
     assert [watch.feed(piece) for piece in ["a", "b<", "e", "x", "<en", "d", ">more"]] == [
-        "a", "b", "", "<ex", "", "", "",
+        "a",
+        "b",
+        "",
+        "<ex",
+        "",
+        "",
+        "",
     ]
     assert watch.found == "<end>" and watch.feed("after") == "" and watch.flush() == ""
 

@@ -20,14 +20,24 @@ ROOT = Path(__file__).resolve().parent.parent
 COPY = ROOT / "build" / "sanitized"
 SELECTION = {
     "the binding": ["tests/test_node.py", "tests/test_buffer.py", "tests/test_wrap.py", "tests/test_heap.py"],
-    "the emulated device": ["tests/test_emu_node.py", "tests/test_emu_driver.py", "tests/test_emu_memory.py",
-                            "tests/test_emu_short.py", "tests/test_emu_kernels_run.py"],
-    "host math": ["tests/test_formats_bfp16.py", "tests/test_formats_bf16.py", "tests/test_image_resize.py",
-                  "tests/test_vision_host.py"],
+    "the emulated device": [
+        "tests/test_emu_node.py",
+        "tests/test_emu_driver.py",
+        "tests/test_emu_memory.py",
+        "tests/test_emu_short.py",
+        "tests/test_emu_kernels_run.py",
+    ],
+    "host math": [
+        "tests/test_formats_bfp16.py",
+        "tests/test_formats_bf16.py",
+        "tests/test_image_resize.py",
+        "tests/test_vision_host.py",
+    ],
     "hostile programs": [
         "tests/test_emulate_hostile.py",
         *(f"tests/test_emulate_fuzz.py::test_nonsense_is_answered[{seed}]" for seed in (1, 2)),
-        "tests/test_trace_ptrace.py::test_pages_of_a_driver_are_read_by_the_program_itself"],
+        "tests/test_trace_ptrace.py::test_pages_of_a_driver_are_read_by_the_program_itself",
+    ],
 }
 SKIPPED = "resident or huge or minor_nine"
 """What measures memory or time, which sanitizers take more of."""
@@ -48,21 +58,39 @@ def _runtime() -> str:
 def environment() -> dict[str, str]:
     """Builds the copy; the environment of its interpreter."""
     runtime = _runtime()
-    environ = {name: value for name, value in os.environ.items()
-               if not name.startswith(("AMDXDNA_", "PYTEST"))}
-    subprocess.run([sys.executable, "build_ffi.py"], cwd=ROOT, check=True, timeout=600, capture_output=True,
-                   env={**environ, "AMDXDNA_SANITIZE": "address,undefined"})
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith(("AMDXDNA_", "PYTEST"))
+    }
+    subprocess.run(
+        [sys.executable, "build_ffi.py"],
+        cwd=ROOT,
+        check=True,
+        timeout=600,
+        capture_output=True,
+        env={**environ, "AMDXDNA_SANITIZE": "address,undefined"},
+    )
     for name in ("amdxdna", "qwen35", "tests"):
         for path in (COPY / name).rglob("*.py"):
             path.unlink()
-        shutil.copytree(ROOT / name, COPY / name, dirs_exist_ok=True,
-                        ignore=shutil.ignore_patterns("*.so", "__pycache__", "default"))
+        shutil.copytree(
+            ROOT / name,
+            COPY / name,
+            dirs_exist_ok=True,
+            ignore=shutil.ignore_patterns("*.so", "__pycache__", "default"),
+        )
     for name in ("pyproject.toml", "build_ffi.py", "README.md"):
         shutil.copy(ROOT / name, COPY / name)
-    return {**environ, "LD_PRELOAD": runtime, "PYTHONPATH": str(COPY), "PYTHONMALLOC": "malloc",
-            "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "UBSAN_OPTIONS": "print_stacktrace=1",
-            # An interpreter frees nothing at its end; ptrace and the leak check exclude each other.
-            "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:handle_segv=1"}
+    return {
+        **environ,
+        "LD_PRELOAD": runtime,
+        "PYTHONPATH": str(COPY),
+        "PYTHONMALLOC": "malloc",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        # An interpreter frees nothing at its end; ptrace and the leak check exclude each other.
+        "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1:handle_segv=1",
+    }
 
 
 @pytest.mark.slow
@@ -73,7 +101,13 @@ def test_no_report(what: str, environment: dict[str, str]) -> None:
         tests = shlex.split(given)
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", f"not ({SKIPPED})", *tests],
-        cwd=COPY, env=environment, capture_output=True, text=True, timeout=1800, check=False)
+        cwd=COPY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+        check=False,
+    )
     said = ended.stdout[-6000:] + ended.stderr[-6000:]
     assert "Sanitizer" not in said and "runtime error:" not in said, said
     # What fails is what the same tests say without sanitizers, or for being several times as slow.
@@ -86,9 +120,18 @@ def test_no_report(what: str, environment: dict[str, str]) -> None:
 @pytest.mark.slow
 def test_a_fault_would_be_reported(environment: dict[str, str]) -> None:
     """The same interpreter, made to read behind its memory: the report comes, and the process ends."""
-    code = ("from amdxdna._native import ffi, lib\n"
-            "lib.xdna_mentions(b'path', ffi.new('char[]', b'token'))  # a list without its end")
-    ended = subprocess.run([sys.executable, "-c", code], cwd=COPY, env=environment, capture_output=True,
-                           text=True, timeout=120, check=False)
+    code = (
+        "from amdxdna._native import ffi, lib\n"
+        "lib.xdna_mentions(b'path', ffi.new('char[]', b'token'))  # a list without its end"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=COPY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert "AddressSanitizer" in ended.stderr, ended.stdout + ended.stderr
     assert ended.returncode != 0

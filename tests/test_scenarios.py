@@ -143,9 +143,17 @@ def talks_that_branch(peer: Peer) -> None:
 
 PICTURED = (an_image_and_its_repeat, images_among_long_turns)
 SCENARIOS: tuple[Callable[[Peer], None], ...] = (
-    thinking_off, thinking_on, the_same_request_again, four_turns_growing, thinking_in_some_turns,
-    a_prompt_of_two_passes, turns_after_a_prompt_of_two_passes, an_image_and_its_repeat,
-    images_among_long_turns, a_cancel_then_a_normal_request, talks_that_branch,
+    thinking_off,
+    thinking_on,
+    the_same_request_again,
+    four_turns_growing,
+    thinking_in_some_turns,
+    a_prompt_of_two_passes,
+    turns_after_a_prompt_of_two_passes,
+    an_image_and_its_repeat,
+    images_among_long_turns,
+    a_cancel_then_a_normal_request,
+    talks_that_branch,
 )
 
 

@@ -20,15 +20,25 @@ pytest.importorskip("prometheus_client")
 
 from tests.serving import WAIT, Running, called, scripted, serving  # noqa: E402
 
-WEATHER = {"type": "function", "function": {
-    "name": "weather", "description": "Weather of a city",
-    "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-                   "required": ["city"]},
-}}
-ADD = {"type": "function", "function": {
-    "name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"},
-                                                                   "b": {"type": "integer"}}},
-}}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Weather of a city",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city"],
+        },
+    },
+}
+ADD = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
+    },
+}
 
 
 SCRIPT = {
@@ -99,9 +109,13 @@ def test_models_and_health(client: Any, server: Running) -> None:
 
 
 def test_an_answer_is_what_the_engine_says(client: Any, model: Qwen35) -> None:
-    messages = [{"role": "developer", "content": "Be kind."}, {"role": "system", "content": "Be brief."},
-                {"role": "user", "content": [{"type": "text", "text": t} for t in ("Hello ", "you")]},
-                {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Again"}]
+    messages = [
+        {"role": "developer", "content": "Be kind."},
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": t} for t in ("Hello ", "you")]},
+        {"role": "assistant", "content": "Hello."},
+        {"role": "user", "content": "Again"},
+    ]
     got = ask(client, "", messages=messages)
     want = model.reply([{"role": "system", "content": "Be kind.\n\nBe brief."}, *messages[2:]]).result()
     choice = got.choices[0]
@@ -150,9 +164,13 @@ def test_seed_and_sampling_are_the_engines(tmp_path: Path) -> None:
         assert other.text != want.text
 
 
-@pytest.mark.parametrize("how", [
-    {"extra_body": {"chat_template_kwargs": {"enable_thinking": True}}}, {"reasoning_effort": "low"},
-])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"extra_body": {"chat_template_kwargs": {"enable_thinking": True}}},
+        {"reasoning_effort": "low"},
+    ],
+)
 def test_reasoning(client: Any, how: dict[str, Any]) -> None:
     got = ask(client, "think", **how)
     assert got.choices[0].message.content == "So it is."
@@ -163,8 +181,9 @@ def test_reasoning(client: Any, how: dict[str, Any]) -> None:
         thoughts += getattr(chunk.choices[0].delta, "reasoning_content", None) or ""
         text += chunk.choices[0].delta.content or ""
     assert thoughts.strip() == "I wonder." and text == "So it is."
-    off = ask(client, "Hi", extra_body={"chat_template_kwargs": {"enable_thinking": False}},
-              reasoning_effort="high")
+    off = ask(
+        client, "Hi", extra_body={"chat_template_kwargs": {"enable_thinking": False}}, reasoning_effort="high"
+    )
     assert getattr(off.choices[0].message, "reasoning_content", None) is None
 
 
@@ -207,8 +226,11 @@ def test_tool_choice(client: Any) -> None:
         if stream:
             calls = [(c["name"], c["arguments"]) for r in (got, other) for c in joined(r)[1]]
         else:
-            calls = [(c.function.name, c.function.arguments) for r in (got, other)
-                     for c in r.choices[0].message.tool_calls]
+            calls = [
+                (c.function.name, c.function.arguments)
+                for r in (got, other)
+                for c in r.choices[0].message.tool_calls
+            ]
         assert calls == [("weather", '{"city": "Rome"}'), ("add", '{"a": 1}')]
     with pytest.raises(openai.InternalServerError, match="no valid call"):
         ask(client, "Hi", tools=[WEATHER, ADD], tool_choice="required")
@@ -218,32 +240,63 @@ def test_logprobs(client: Any, model: Qwen35) -> None:
     got = ask(client, "Hi", logprobs=True, top_logprobs=2).choices[0]
     assert "".join(one.token for one in got.logprobs.content) == got.message.content
     assert all(one.top_logprobs[0].token == one.token for one in got.logprobs.content)
-    streamed = [one.token for chunk in ask(client, "Hi", logprobs=True, stream=True)
-                for one in (chunk.choices[0].logprobs.content if chunk.choices[0].logprobs else ())]
+    streamed = [
+        one.token
+        for chunk in ask(client, "Hi", logprobs=True, stream=True)
+        for one in (chunk.choices[0].logprobs.content if chunk.choices[0].logprobs else ())
+    ]
     assert streamed == [one.token for one in got.logprobs.content]
 
 
-@pytest.mark.parametrize(("options", "param"), [
-    ({"n": 2}, "n"), ({"logit_bias": {"5": 1}}, "logit_bias"), ({"max_tokens": 0}, "max_tokens"),
-    ({"temperature": "hot"}, "temperature"), ({"temperature": -1}, "temperature"), ({"top_p": 2}, "top_p"),
-    ({"messages": []}, "messages"), ({"messages": [{"role": "user"}]}, "messages[0].content"),
-    ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
-    ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
-     "messages[0].content[0].type"),
-    ({"messages": [{"role": "tool", "tool_call_id": "x", "content": "x"}]}, "messages[0].role"),
-    ({"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]},
-     "messages[1].role"),
-    ({"tools": [{"type": "web_search"}]}, "tools[0].type"), ({"tools": [WEATHER, WEATHER]}, "tools[1]"),
-    ({"tool_choice": "required"}, "tool_choice"), ({"stop": ["a", ""]}, "stop"), ({"stop": 3}, "stop"),
-    ({"response_format": {"type": "xml"}}, "response_format.type"),
-    ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {
-        "properties": {f"p{i}": {"type": "null"} for i in range(5000)}}}}},
-     "response_format.json_schema.schema"),
-    ({"response_format": {"type": "json_object", "schema": {"const": "x" * 200_000}}},
-     "response_format.schema"),
-    ({"stop": "a" * 8193}, "stop"), ({"reasoning_effort": "heroic"}, "reasoning_effort"),
-    ({"extra_body": {"grammar": "root ::= x"}}, "grammar"), ({"seed": 2**65}, "seed"),
-])
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"n": 2}, "n"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": -1}, "temperature"),
+        ({"top_p": 2}, "top_p"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
+            "messages[0].content[0].type",
+        ),
+        ({"messages": [{"role": "tool", "tool_call_id": "x", "content": "x"}]}, "messages[0].role"),
+        (
+            {"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]},
+            "messages[1].role",
+        ),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [WEATHER, WEATHER]}, "tools[1]"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"stop": ["a", ""]}, "stop"),
+        ({"stop": 3}, "stop"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        (
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {
+                        "name": "x",
+                        "schema": {"properties": {f"p{i}": {"type": "null"} for i in range(5000)}},
+                    },
+                }
+            },
+            "response_format.json_schema.schema",
+        ),
+        (
+            {"response_format": {"type": "json_object", "schema": {"const": "x" * 200_000}}},
+            "response_format.schema",
+        ),
+        ({"stop": "a" * 8193}, "stop"),
+        ({"reasoning_effort": "heroic"}, "reasoning_effort"),
+        ({"extra_body": {"grammar": "root ::= x"}}, "grammar"),
+        ({"seed": 2**65}, "seed"),
+    ],
+)
 def test_what_would_change_the_answer_is_named(client: Any, options: dict[str, Any], param: str) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         ask(client, "Hi", **options)
@@ -284,10 +337,17 @@ def picture(colour: str) -> str:
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-@pytest.mark.parametrize("url", [
-    "http://127.0.0.1:1/x.png", "https://example.org/x.png", "file:///etc/passwd", "/etc/passwd", "data:,x",
-    "data:image/png;base64,!!!",
-])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://127.0.0.1:1/x.png",
+        "https://example.org/x.png",
+        "file:///etc/passwd",
+        "/etc/passwd",
+        "data:,x",
+        "data:image/png;base64,!!!",
+    ],
+)
 def test_no_url_is_fetched(client: Any, url: str) -> None:
     content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": "What is it?"}]
     with pytest.raises(openai.BadRequestError) as caught:
@@ -319,8 +379,9 @@ def test_pictures_are_those_of_the_engine(builtin: tuple[Any, Qwen35]) -> None:
     url = "data:image/png;base64," + base64.b64encode(sample.read_bytes()).decode()
     question = "What is in this picture?"
     content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}]
-    got = client.chat.completions.create(model=model.info.name, temperature=0,
-                                         messages=[{"role": "user", "content": content}])
+    got = client.chat.completions.create(
+        model=model.info.name, temperature=0, messages=[{"role": "user", "content": content}]
+    )
     want = model.chat(question, images=[sample], sampling=GREEDY).result()
     assert got.choices[0].message.content == want.text != ""
     assert got.usage.prompt_tokens == want.stats.prompt_tokens
@@ -333,21 +394,30 @@ def test_pictures_are_those_of_the_engine(builtin: tuple[Any, Qwen35]) -> None:
 def test_json_that_fits_a_schema(builtin: tuple[Any, Qwen35]) -> None:
     pytest.importorskip("llguidance")
     client, model = builtin
-    schema = {"type": "object", "properties": {"legs": {"enum": [2, 4]}, "bird": {"type": "boolean"}},
-              "required": ["legs", "bird"], "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": {"legs": {"enum": [2, 4]}, "bird": {"type": "boolean"}},
+        "required": ["legs", "bird"],
+        "additionalProperties": False,
+    }
     form = {"type": "json_schema", "json_schema": {"name": "animal", "strict": True, "schema": schema}}
     for more in ({}, {"stream": True}):
         got = client.chat.completions.create(
-            model=model.info.name, messages=[{"role": "user", "content": "What is a penguin?"}],
-            response_format=form, max_tokens=100, temperature=0, **more,
+            model=model.info.name,
+            messages=[{"role": "user", "content": "What is a penguin?"}],
+            response_format=form,
+            max_tokens=100,
+            temperature=0,
+            **more,
         )
         text = joined(got)[0] if more else got.choices[0].message.content
         made = json.loads(text)
         assert set(made) == {"legs", "bird"} and made["legs"] in (2, 4)
     form["json_schema"]["schema"] = {"type": "nonsense"}
     with pytest.raises(openai.BadRequestError) as caught:
-        client.chat.completions.create(model=model.info.name, messages=[{"role": "user", "content": "x"}],
-                                       response_format=form)
+        client.chat.completions.create(
+            model=model.info.name, messages=[{"role": "user", "content": "x"}], response_format=form
+        )
     assert "schema" in caught.value.message
 
 
@@ -357,8 +427,12 @@ def test_completions(tmp_path: Path) -> None:
         ids = model.tokenizer.encode("Once upon a time <|im_end|>")
         for prompt in ("Once upon a time <|im_end|>", ids, [ids]):
             got = client.completions.create(model="mock", prompt=prompt, max_tokens=12, seed=4, temperature=1)
-            text = "".join(c.choices[0].text for c in client.completions.create(
-                model="mock", prompt=prompt, max_tokens=12, seed=4, temperature=1, stream=True))
+            text = "".join(
+                c.choices[0].text
+                for c in client.completions.create(
+                    model="mock", prompt=prompt, max_tokens=12, seed=4, temperature=1, stream=True
+                )
+            )
             assert got.choices[0].text == text != "" and got.usage.prompt_tokens == len(ids)
         assert got.usage.prompt_tokens_details.cached_tokens == len(ids) - 1
         assert got.choices[0].finish_reason in ("length", "stop")

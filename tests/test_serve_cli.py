@@ -48,8 +48,9 @@ def started(*options: str) -> Iterator[tuple[subprocess.Popen[str], str, list[st
 
 
 def post(url: str, body: dict[str, Any]) -> Any:
-    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode(),
-                                     {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        f"{url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
     return urllib.request.urlopen(request, timeout=WAIT)
 
 
@@ -69,8 +70,13 @@ def test_it_says_what_runs_where_and_ends_on_a_signal(number: signal.Signals) ->
 
 @pytest.mark.parametrize("grace", ["0", "60"])
 def test_the_running_answer_ends_within_the_grace_or_is_told(grace: str) -> None:
-    body = {"messages": [{"role": "user", "content": "What is a penguin?"}], "stream": True,
-            "temperature": 100, "max_tokens": 300, "logit_bias": {}}
+    body = {
+        "messages": [{"role": "user", "content": "What is a penguin?"}],
+        "stream": True,
+        "temperature": 100,
+        "max_tokens": 300,
+        "logit_bias": {},
+    }
     with started("--grace", grace) as (process, url, _):
         with post(url, body) as stream:
             first = stream.readline()
@@ -106,8 +112,10 @@ def python(script: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_without_the_extra_one_line_says_what_to_install() -> None:
-    hide = "import sys, importlib.util as u\nfind = u.find_spec\n" \
-           "u.find_spec = lambda name, *a: None if name == 'starlette' else find(name, *a)"
+    hide = (
+        "import sys, importlib.util as u\nfind = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'starlette' else find(name, *a)"
+    )
     done = run(code=hide)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.count("\n") == 1 and "extra [serve]" in done.stderr and "starlette" in done.stderr
@@ -120,16 +128,23 @@ def test_mistakes_are_one_line() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        for words in (["--port", str(taken.getsockname()[1])], ["--host", "no.such.host.invalid"],
-                      ["--port", "70000"], ["--nothing"], ["no-such-bundle"]):
+        for words in (
+            ["--port", str(taken.getsockname()[1])],
+            ["--host", "no.such.host.invalid"],
+            ["--port", "70000"],
+            ["--nothing"],
+            ["no-such-bundle"],
+        ):
             done = run(*words)
             assert done.returncode in (1, 2) and done.stderr.count("\n") == 1, done.stderr
             assert "Traceback" not in done.stderr
 
 
 def test_the_main_job_imports_nothing_of_it() -> None:
-    code = ("import sys; from qwen35.cli import main; main(['--prompt', 'What is a penguin?', '-q'])\n"
-            "assert not {'starlette', 'uvicorn', 'prometheus_client', 'asyncio'} & set(sys.modules)")
+    code = (
+        "import sys; from qwen35.cli import main; main(['--prompt', 'What is a penguin?', '-q'])\n"
+        "assert not {'starlette', 'uvicorn', 'prometheus_client', 'asyncio'} & set(sys.modules)"
+    )
     done = python(code)
     assert done.returncode == 0, done.stderr
 

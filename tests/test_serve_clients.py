@@ -32,8 +32,9 @@ def test_a_conversation_whole_and_streamed(client: Any) -> None:
     got = client.chat_completion(messages, model="mock", max_tokens=50, seed=1, temperature=0.5, stop=["!"])
     assert got.choices[0].message.content == "You said: Zürich 🐧" and got.choices[0].finish_reason == "stop"
     assert got.usage.total_tokens == got.usage.prompt_tokens + got.usage.completion_tokens
-    chunks = list(client.chat_completion(messages, model="mock", stream=True,
-                                         stream_options={"include_usage": True}))
+    chunks = list(
+        client.chat_completion(messages, model="mock", stream=True, stream_options={"include_usage": True})
+    )
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert text == "You said: Zürich 🐧" and chunks[-1].usage.completion_tokens > 3
 
@@ -72,10 +73,18 @@ def test_the_built_in_model(tmp_path: Path) -> None:
         want = str(model.chat(question, images=[sample], sampling=GREEDY))
         assert got.choices[0].message.content == want != ""
         pytest.importorskip("llguidance")
-        schema = {"type": "object", "properties": {"bird": {"type": "boolean"}}, "required": ["bird"],
-                  "additionalProperties": False}
+        schema = {
+            "type": "object",
+            "properties": {"bird": {"type": "boolean"}},
+            "required": ["bird"],
+            "additionalProperties": False,
+        }
         form = {"type": "json_schema", "json_schema": {"name": "animal", "schema": schema}}
-        got = made.chat_completion([{"role": "user", "content": "What is a penguin?"}], temperature=0,
-                                   model=model.info.name, response_format=form)
+        got = made.chat_completion(
+            [{"role": "user", "content": "What is a penguin?"}],
+            temperature=0,
+            model=model.info.name,
+            response_format=form,
+        )
         # The client sends json_object with a `value`.
         assert set(json.loads(got.choices[0].message.content)) == {"bird"}

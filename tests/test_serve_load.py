@@ -95,13 +95,16 @@ def test_32_clients_get_what_each_gets_alone(tmp_path: Path, http: Any) -> None:
         with ThreadPoolExecutor(32) as pool:
             got = list(pool.map(lambda client: talk(client, over_http), range(32)))
         assert refused[0] and most[0] <= 13
-        cached, whole = figure(http, server, "qwen35_cached_tokens_total"), figure(
-            http, server, "qwen35_prompt_tokens_total")
+        cached, whole = (
+            figure(http, server, "qwen35_cached_tokens_total"),
+            figure(http, server, "qwen35_prompt_tokens_total"),
+        )
         assert cached > whole / 4
         assert figure(http, server, 'qwen35_requests_total{path="/v1/chat/completions",status="200"}') == 96
         until(lambda: server.service.line.inside == 0)
     (tmp_path / "alone").mkdir()
     with fake(tmp_path / "alone", cache_bytes=0) as model:
+
         def alone(messages: list[Any], seed: int, stream: bool) -> str:
             return str(model.reply(messages, max_new=12, sampling=Sampling(seed=seed)))
 
@@ -128,16 +131,16 @@ def slow(tmp_path: Path) -> Iterator[tuple[Qwen35, Slow]]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_ends_its_answer(
-    slow: tuple[Qwen35, Slow], http: Any, stream: bool
-) -> None:
+def test_a_client_that_leaves_ends_its_answer(slow: tuple[Qwen35, Slow], http: Any, stream: bool) -> None:
     model, made = slow
     rng = random.Random(int(stream))
     with serving(model) as server:
         for round_ in range(9):
             data = json.dumps(body("Hi", stream=stream)).encode()
-            head = (f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-                    f"Content-Length: {len(data)}\r\n\r\n").encode()
+            head = (
+                f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(data)}\r\n\r\n"
+            ).encode()
             with socket.create_connection(("127.0.0.1", server.port), WAIT) as raw:
                 cut = [len(head) - 9, len(head) + 5, len(head + data)][round_ % 3]
                 raw.sendall((head + data)[:cut])
@@ -161,8 +164,10 @@ def long_answer(server: Running) -> socket.socket:
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     raw.connect(("127.0.0.1", server.port))
-    raw.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-                b"Content-Length: %d\r\n\r\n%s" % (len(data), data))
+    raw.sendall(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Content-Length: %d\r\n\r\n%s" % (len(data), data)
+    )
     return raw
 
 
@@ -198,13 +203,18 @@ def test_who_begins_no_request_is_let_go(tmp_path: Path) -> None:
 
 def test_requests_of_one_connection_are_answered_in_their_order(tmp_path: Path) -> None:
     """Pipelining: several are sent before the first answer is read."""
-    with fake(tmp_path, lambda question: f"You said: {question}") as model, serving(model) as server, \
-         socket.create_connection(("127.0.0.1", server.port), WAIT) as raw:
+    with (
+        fake(tmp_path, lambda question: f"You said: {question}") as model,
+        serving(model) as server,
+        socket.create_connection(("127.0.0.1", server.port), WAIT) as raw,
+    ):
         for number in range(5):
             data = json.dumps(body(f"number {number}")).encode()
             close = b"Connection: close\r\n" * (number == 4)
-            raw.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-                        b"Content-Length: %d\r\n%s\r\n%s" % (len(data), close, data))
+            raw.sendall(
+                b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                b"Content-Length: %d\r\n%s\r\n%s" % (len(data), close, data)
+            )
         got = b""
         while part := raw.recv(65536):
             got += part
@@ -216,8 +226,10 @@ def test_requests_of_one_connection_are_answered_in_their_order(tmp_path: Path) 
 
 def test_a_client_that_leaves_the_queue_is_no_longer_in_it(slow: tuple[Qwen35, Slow], http: Any) -> None:
     model, _ = slow
-    with serving(model, limits={"queue": 1}) as server, \
-         http.stream("POST", f"{server.url}/chat/completions", json=body("Hi", stream=True)) as first:
+    with (
+        serving(model, limits={"queue": 1}) as server,
+        http.stream("POST", f"{server.url}/chat/completions", json=body("Hi", stream=True)) as first,
+    ):
         lines = first.iter_lines()
         next(lines)
         with pytest.raises(httpx.ReadTimeout):
@@ -266,8 +278,14 @@ def test_a_lost_device_costs_one_request(tmp_path: Path, http: Any) -> None:
 
     first, second = (Losing(words, lambda question: f"You said: {question}") for _ in range(2))
     devices = iter([object(), object()])
-    made = Qwen35(first, words, stop=[words.added["<|im_end|>"]], info=Info("mock"), device=next(devices),
-                  reopen=lambda: (next(devices), second))  # type: ignore[arg-type, return-value]
+    made = Qwen35(
+        first,
+        words,
+        stop=[words.added["<|im_end|>"]],
+        info=Info("mock"),
+        device=next(devices),
+        reopen=lambda: (next(devices), second),
+    )  # type: ignore[arg-type, return-value]
     with made as model, serving(model) as server:
         for lose, want in ((False, 200), (True, 503), (False, 200)):
             first.lose = lose
@@ -367,8 +385,10 @@ def test_clients_take_turns() -> None:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     limits = {"body": 20_000, "reading": 0.5}
-    with fake(tmp_path_factory.mktemp("plain"), lambda q: f"You said: {q}") as model, \
-         serving(model, limits=limits, api_key="secret", origins=("http://good",)) as running:
+    with (
+        fake(tmp_path_factory.mktemp("plain"), lambda q: f"You said: {q}") as model,
+        serving(model, limits=limits, api_key="secret", origins=("http://good",)) as running,
+    ):
         yield running
 
 
@@ -377,8 +397,13 @@ KEY = {"Authorization": "Bearer secret"}
 
 def test_who_may_ask(plain: Running, http: Any) -> None:
     url = f"{plain.url}/chat/completions"
-    for headers in ({}, {"Authorization": "Bearer secre"}, {"Authorization": "Bearer secretx"},
-                    {"Authorization": "Basic secret"}, {"Authorization": "secret"}):
+    for headers in (
+        {},
+        {"Authorization": "Bearer secre"},
+        {"Authorization": "Bearer secretx"},
+        {"Authorization": "Basic secret"},
+        {"Authorization": "secret"},
+    ):
         for method, path in (("POST", url), ("GET", f"{plain.url}/models"), ("GET", f"{plain.root}/metrics")):
             got = http.request(method, path, headers=headers)
             assert got.status_code == 401 and got.json()["error"]["type"] == "authentication_error"
@@ -399,8 +424,10 @@ def test_bodies_are_bounded_in_size_and_time(plain: Running, http: Any) -> None:
     assert got.status_code == 413
     assert http.post(url, content=b"{}", headers=KEY).status_code == 415
     with socket.create_connection(("127.0.0.1", plain.port), WAIT) as raw:
-        raw.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n"
-                    b"Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{")
+        raw.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n"
+            b"Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{"
+        )
         assert b" 408 " in raw.recv(1000)
 
 
@@ -419,24 +446,43 @@ def test_deep_bodies_are_refused(plain: Running, http: Any) -> None:
 
 
 def test_no_such_path_or_method(plain: Running, http: Any) -> None:
-    for method, path, status in (("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405),
-                                 ("POST", "/v1/models", 405), ("GET", "/", 404)):
+    for method, path, status in (
+        ("GET", "/v1/nothing", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("POST", "/v1/models", 405),
+        ("GET", "/", 404),
+    ):
         got = http.request(method, plain.root + path, headers=KEY)
         assert got.status_code == status and got.json()["error"]["message"]
 
 
 GOOD = {
-    "model": "mock", "messages": [
+    "model": "mock",
+    "messages": [
         {"role": "system", "content": "s"},
-        {"role": "user", "content": [
-            {"type": "text", "text": "t"},
-            {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]},
-        {"role": "assistant", "content": None, "tool_calls": [
-            {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]},
-        {"role": "tool", "tool_call_id": "1", "content": "r"}],
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "t"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "1", "content": "r"},
+    ],
     "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
-    "stop": ["a"], "temperature": 1, "max_tokens": 5, "stream": False, "top_p": 0.5, "seed": 1,
-    "response_format": {"type": "text"}, "tool_choice": "auto",
+    "stop": ["a"],
+    "temperature": 1,
+    "max_tokens": 5,
+    "stream": False,
+    "top_p": 0.5,
+    "seed": 1,
+    "response_format": {"type": "text"},
+    "tool_choice": "auto",
 }
 GOODS = {
     "chat/completions": GOOD,
@@ -446,12 +492,36 @@ GOODS = {
             {"role": "user", "content": [{"type": "input_text", "text": "t"}]},
             {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "x"}], "summary": []},
             {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "1", "output": "r"}],
-        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}], "store": True,
-        "instructions": "i", "text": {"format": {"type": "text"}}, "reasoning": {"effort": "none"},
-        "include": [], "metadata": {}, "max_output_tokens": 3, "previous_response_id": None},
+            {"type": "function_call_output", "call_id": "1", "output": "r"},
+        ],
+        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}}],
+        "store": True,
+        "instructions": "i",
+        "text": {"format": {"type": "text"}},
+        "reasoning": {"effort": "none"},
+        "include": [],
+        "metadata": {},
+        "max_output_tokens": 3,
+        "previous_response_id": None,
+    },
 }
-ODD = [[], {}, "", "\ud800", "x" * 300, -1, 1e400, 2**70, True, [[]], [None], {"type": 1}, [{}], 0.5, "file:///x"]
+ODD = [
+    [],
+    {},
+    "",
+    "\ud800",
+    "x" * 300,
+    -1,
+    1e400,
+    2**70,
+    True,
+    [[]],
+    [None],
+    {"type": 1},
+    [{}],
+    0.5,
+    "file:///x",
+]
 
 
 def spoil(rng: random.Random, path: str) -> bytes:

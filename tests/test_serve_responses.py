@@ -20,9 +20,15 @@ pytest.importorskip("prometheus_client")
 
 from tests.serving import WAIT, Running, called, scripted, serving  # noqa: E402
 
-WEATHER, ADD = ({"type": "function", "name": name, "strict": True, "parameters": {
-    "type": "object", "properties": {key: {"type": kind} for key, kind in values.items()}}}
-    for name, values in (("weather", {"city": "string"}), ("add", {"a": "integer", "b": "integer"})))
+WEATHER, ADD = (
+    {
+        "type": "function",
+        "name": name,
+        "strict": True,
+        "parameters": {"type": "object", "properties": {key: {"type": kind} for key, kind in values.items()}},
+    }
+    for name, values in (("weather", {"city": "string"}), ("add", {"a": "integer", "b": "integer"}))
+)
 
 
 SCRIPT = {
@@ -59,14 +65,21 @@ def ask(client: Any, text: Any, **options: Any) -> Any:
 
 
 def test_an_answer_is_what_the_engine_says(client: Any, model: Qwen35) -> None:
-    items = [{"role": "developer", "content": "Be brief."},
-             {"role": "user", "content": [{"type": "input_text", "text": t} for t in ("Hello ", "you")]},
-             {"role": "assistant", "content": [{"type": "output_text", "text": "Hello."}]},
-             {"type": "message", "role": "user", "content": "Again"}]
+    items = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "input_text", "text": t} for t in ("Hello ", "you")]},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "Hello."}]},
+        {"type": "message", "role": "user", "content": "Again"},
+    ]
     got = ask(client, items, instructions="Be kind.", metadata={"a": "b"})
-    want = model.reply([
-        {"role": "system", "content": "Be kind.\n\nBe brief."}, {"role": "user", "content": "Hello you"},
-        {"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Again"}]).result()
+    want = model.reply(
+        [
+            {"role": "system", "content": "Be kind.\n\nBe brief."},
+            {"role": "user", "content": "Hello you"},
+            {"role": "assistant", "content": "Hello."},
+            {"role": "user", "content": "Again"},
+        ]
+    ).result()
     assert got.output_text == want.text == "You said: Again" and got.status == "completed"
     assert got.usage.input_tokens == want.stats.prompt_tokens
     assert got.usage.output_tokens == want.stats.new_tokens
@@ -92,14 +105,20 @@ def events_of(server: Running, **body: Any) -> list[dict[str, Any]]:
     return made
 
 
-@pytest.mark.parametrize(("question", "more"), [
-    ("Zürich 日本 🐧", {}), ("think", {"reasoning": {"effort": "low"}}), ("two", {"tools": [WEATHER, ADD]}),
-    ("think and call", {"tools": [ADD], "reasoning": {"effort": "high"}}), ("Hi", {"tools": [ADD]}),
-    ("one two three four", {"max_output_tokens": 3}), ("think", {"reasoning": {"effort": "low"},
-                                                                 "max_output_tokens": 3}),
-    ("one two three", {"include": ["message.output_text.logprobs"], "top_logprobs": 2}),
-    ("named", {"tools": [ADD], "tool_choice": {"type": "function", "name": "add"}}),
-])
+@pytest.mark.parametrize(
+    ("question", "more"),
+    [
+        ("Zürich 日本 🐧", {}),
+        ("think", {"reasoning": {"effort": "low"}}),
+        ("two", {"tools": [WEATHER, ADD]}),
+        ("think and call", {"tools": [ADD], "reasoning": {"effort": "high"}}),
+        ("Hi", {"tools": [ADD]}),
+        ("one two three four", {"max_output_tokens": 3}),
+        ("think", {"reasoning": {"effort": "low"}, "max_output_tokens": 3}),
+        ("one two three", {"include": ["message.output_text.logprobs"], "top_logprobs": 2}),
+        ("named", {"tools": [ADD], "tool_choice": {"type": "function", "name": "add"}}),
+    ],
+)
 def test_a_stream_is_the_whole(server: Running, question: str, more: dict[str, Any]) -> None:
     whole = httpx.post(f"{server.url}/responses", json={"input": question, **more}, timeout=WAIT).json()
     events = events_of(server, input=question, **more)
@@ -121,8 +140,11 @@ def test_a_stream_is_the_whole(server: Running, question: str, more: dict[str, A
     added = [event for event in events if event["type"] == "response.output_item.added"]
     assert [event["item"]["id"] for event in added] == [item["id"] for item in output]
     for index, item in enumerate(output):
-        deltas = "".join(event["delta"] for event in events
-                         if event["type"].endswith(".delta") and event["output_index"] == index)
+        deltas = "".join(
+            event["delta"]
+            for event in events
+            if event["type"].endswith(".delta") and event["output_index"] == index
+        )
         call = item["type"] == "function_call"
         assert deltas == (item["arguments"] if call else item["content"][0]["text"])
     assert whole["usage"]["output_tokens"] == last["response"]["usage"]["output_tokens"] > 0
@@ -141,7 +163,9 @@ def test_the_clients_own_stream(client: Any) -> None:
         final = stream.get_final_response()
     assert text == final.output_text == "Both at once."
     assert [(c.name, c.parsed_arguments) for c in final.output[1:]] == [
-        ("weather", {"city": "Rome"}), ("add", {"a": 2, "b": 40})]
+        ("weather", {"city": "Rome"}),
+        ("add", {"a": 2, "b": 40}),
+    ]
 
 
 @pytest.mark.parametrize("stored", [True, False])
@@ -149,9 +173,15 @@ def test_tools_in_a_loop(client: Any, stored: bool) -> None:
     """Results in the wrong order, behind the id of the answer, or with its items sent again."""
     first = ask(client, "two", tools=[WEATHER, ADD], store=stored)
     functions = {"weather": lambda city: f"sun in {city}", "add": lambda a, b: str(a + b)}
-    results = [{"type": "function_call_output", "call_id": call.call_id,
-                "output": functions[call.name](**json.loads(call.arguments))}
-               for call in reversed(first.output) if call.type == "function_call"]
+    results = [
+        {
+            "type": "function_call_output",
+            "call_id": call.call_id,
+            "output": functions[call.name](**json.loads(call.arguments)),
+        }
+        for call in reversed(first.output)
+        if call.type == "function_call"
+    ]
     if stored:
         last = ask(client, results, tools=[WEATHER, ADD], previous_response_id=first.id)
     else:
@@ -202,26 +232,55 @@ def test_what_is_kept_has_a_bound(tmp_path: Path) -> None:
         assert len(store) == 0 and store.nbytes == 0
 
 
-@pytest.mark.parametrize(("options", "param"), [
-    ({"background": True}, "background"), ({"conversation": "conv_1"}, "conversation"),
-    ({"prompt": {"id": "x"}}, "prompt"), ({"previous_response_id": "resp_none"}, "previous_response_id"),
-    ({"max_output_tokens": 0}, "max_output_tokens"), ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
-    ({"input": []}, "input"), ({"input": [{"role": "assistant", "content": "x"}]}, "input"),
-    ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
-    ({"input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]}, "input[0].type"),
-    ({"input": [{"role": "user", "content": "q"}, {"type": "function_call", "call_id": "a", "name": "f",
-                                                   "arguments": "{}"},
-                {"type": "function_call_output", "call_id": "b", "output": "y"}]}, "input[2].call_id"),
-    ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
-     "input[0].content[0].type"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "http://x/y.png"}]}]},
-     "input[0].content[0].image_url"),
-    ({"reasoning": {"effort": "heroic"}}, "reasoning.effort"), ({"text": {"format": {"type": "x"}}},
-                                                                "text.format.type"),
-    ({"include": "all"}, "include"), ({"n": 2}, "n"), ({"store": "yes"}, "store"), ({"input": 3}, "input"),
-    ({"metadata": 3}, "metadata"), ({"text": 3}, "text"), ({"reasoning": 3}, "reasoning"),
-    ({"tools": 3}, "tools"), ({"tools": [3]}, "tools[0]"), ({"instructions": 3}, "instructions"),
-])
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        ({"background": True}, "background"),
+        ({"conversation": "conv_1"}, "conversation"),
+        ({"prompt": {"id": "x"}}, "prompt"),
+        ({"previous_response_id": "resp_none"}, "previous_response_id"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"input": []}, "input"),
+        ({"input": [{"role": "assistant", "content": "x"}]}, "input"),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0].type"),
+        ({"input": [{"type": "function_call_output", "call_id": "x", "output": "y"}]}, "input[0].type"),
+        (
+            {
+                "input": [
+                    {"role": "user", "content": "q"},
+                    {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+                    {"type": "function_call_output", "call_id": "b", "output": "y"},
+                ]
+            },
+            "input[2].call_id",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
+            "input[0].content[0].type",
+        ),
+        (
+            {
+                "input": [
+                    {"role": "user", "content": [{"type": "input_image", "image_url": "http://x/y.png"}]}
+                ]
+            },
+            "input[0].content[0].image_url",
+        ),
+        ({"reasoning": {"effort": "heroic"}}, "reasoning.effort"),
+        ({"text": {"format": {"type": "x"}}}, "text.format.type"),
+        ({"include": "all"}, "include"),
+        ({"n": 2}, "n"),
+        ({"store": "yes"}, "store"),
+        ({"input": 3}, "input"),
+        ({"metadata": 3}, "metadata"),
+        ({"text": 3}, "text"),
+        ({"reasoning": 3}, "reasoning"),
+        ({"tools": 3}, "tools"),
+        ({"tools": [3]}, "tools[0]"),
+        ({"instructions": 3}, "instructions"),
+    ],
+)
 def test_what_would_change_the_answer_is_named(server: Running, options: dict[str, Any], param: str) -> None:
     got = httpx.post(f"{server.url}/responses", json={"input": "Hi", **options}, timeout=WAIT)
     error = got.json()["error"]
@@ -231,8 +290,10 @@ def test_what_would_change_the_answer_is_named(server: Running, options: dict[st
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_an_answer_that_fails(tmp_path: Path, stream: bool) -> None:
-    with fake(tmp_path, lambda q: "word " * 200, delay=0.01) as model, \
-         serving(model, limits={"timeout": 0.5}) as running:
+    with (
+        fake(tmp_path, lambda q: "word " * 200, delay=0.01) as model,
+        serving(model, limits={"timeout": 0.5}) as running,
+    ):
         if stream:
             last = events_of(running, input="Hi")[-1]
             assert last["type"] == "response.failed" and last["response"]["status"] == "failed"
@@ -254,17 +315,24 @@ def test_pictures_and_a_schema(builtin: tuple[Any, Qwen35]) -> None:
     url = "data:image/png;base64," + base64.b64encode(sample.read_bytes()).decode()
     question = "What is in this picture?"
     content = [{"type": "input_image", "image_url": url}, {"type": "input_text", "text": question}]
-    got = client.responses.create(model=model.info.name, temperature=0,
-                                  input=[{"role": "user", "content": content}])
+    got = client.responses.create(
+        model=model.info.name, temperature=0, input=[{"role": "user", "content": content}]
+    )
     want = model.chat(question, images=[sample], sampling=GREEDY).result()
     assert got.output_text == want.text != "" and got.usage.input_tokens == want.stats.prompt_tokens
-    again = client.responses.create(model=model.info.name, temperature=0, input="And what is a penguin?",
-                                    previous_response_id=got.id)
+    again = client.responses.create(
+        model=model.info.name, temperature=0, input="And what is a penguin?", previous_response_id=got.id
+    )
     assert again.usage.input_tokens > got.usage.input_tokens
     pytest.importorskip("llguidance")
-    schema = {"type": "object", "properties": {"bird": {"type": "boolean"}}, "required": ["bird"],
-              "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": {"bird": {"type": "boolean"}},
+        "required": ["bird"],
+        "additionalProperties": False,
+    }
     form = {"format": {"type": "json_schema", "name": "animal", "schema": schema}}
-    made = client.responses.create(model=model.info.name, input="What is a penguin?", text=form,
-                                   temperature=0)
+    made = client.responses.create(
+        model=model.info.name, input="What is a penguin?", text=form, temperature=0
+    )
     assert set(json.loads(made.output_text)) == {"bird"}

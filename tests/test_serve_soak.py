@@ -33,8 +33,16 @@ GROWTH = 48 << 20
 """Bytes that the process may grow after its first quarter: buffers of 32 connections, no leak."""
 JSON = {"Content-Type": "application/json"}
 BAD: tuple[Any, ...] = (
-    b"", b"{", b"\xff\xfe{}", b"[]", b'{"messages": 3}', b'{"input": [{"role": "user"}]}', b"null", b"1e999",
-    b'{"messages": [{"role": "user", "content": "x"}], "temperature": "hot"}', b'{"prompt": [-1]}',
+    b"",
+    b"{",
+    b"\xff\xfe{}",
+    b"[]",
+    b'{"messages": 3}',
+    b'{"input": [{"role": "user"}]}',
+    b"null",
+    b"1e999",
+    b'{"messages": [{"role": "user", "content": "x"}], "temperature": "hot"}',
+    b'{"prompt": [-1]}',
 )
 
 
@@ -49,8 +57,9 @@ def requests() -> list[tuple[str, dict[str, Any]]]:
             made.append(("chat/completions", {"messages": messages, "max_tokens": 10, **settings}))
             made.append(("responses", {"input": messages, "max_output_tokens": 10, **settings}))
             messages = [*messages, {"role": "assistant", "content": "Yes."}]
-        made.append(("completions", {"prompt": f"Once {number}", "max_tokens": 8, "seed": number,
-                                     "temperature": 1}))
+        made.append(
+            ("completions", {"prompt": f"Once {number}", "max_tokens": 8, "seed": number, "temperature": 1})
+        )
     return made
 
 
@@ -68,8 +77,12 @@ def said(path: str, answer: Any) -> str:
     if not answer.headers["content-type"].startswith("text/event-stream"):
         found = answer.json()
         if path == "responses":
-            return "".join(part["text"] for item in found["output"] if item["type"] == "message"
-                           for part in item["content"])
+            return "".join(
+                part["text"]
+                for item in found["output"]
+                if item["type"] == "message"
+                for part in item["content"]
+            )
         choice = found["choices"][0]
         return str(choice["text"] if path == "completions" else choice["message"]["content"])
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]

@@ -83,15 +83,22 @@ def unplugged(monkeypatch: pytest.MonkeyPatch) -> Unplugged:
 @pytest.mark.parametrize("turn", range(3))
 @pytest.mark.parametrize("after", [1, 30])
 def test_a_lost_device_is_opened_again(
-    bundle: Path, picture: np.ndarray, wanted: list[dict[str, Any]], unplugged: Unplugged, turn: int,
+    bundle: Path,
+    picture: np.ndarray,
+    wanted: list[dict[str, Any]],
+    unplugged: Unplugged,
+    turn: int,
     after: int,
 ) -> None:
     notes: list[str] = []
     with Qwen35.load(bundle, 2048, "emu:threads=1,quiet", note=notes.append) as model:
         talk = model.conversation()
         for index, text in enumerate(QUESTIONS):
-            options: dict[str, Any] = {"images": [picture] if index == 1 else [], "max_new": 8,
-                                       "sampling": GREEDY}
+            options: dict[str, Any] = {
+                "images": [picture] if index == 1 else [],
+                "max_new": 8,
+                "sampling": GREEDY,
+            }
             if index == turn:
                 unplugged.after, unplugged.refuse = after, 0
                 before = list(talk.messages)
@@ -111,6 +118,7 @@ def test_a_half_read_answer_outlives_the_device(
     bundle: Path, picture: np.ndarray, unplugged: Unplugged, asked_again: bool
 ) -> None:
     """Its state is host memory: it goes on with the model that is loaded anew."""
+
     def ask(model: Qwen35, index: int) -> Reply:
         images = [picture] if index else []
         return model.chat(QUESTIONS[index], max_new=12, sampling=GREEDY, images=images)
@@ -135,7 +143,9 @@ def test_tools_go_on_after_a_lost_device(bundle: Path, unplugged: Unplugged) -> 
     with Qwen35.load(bundle, 256, "emu:threads=1,quiet") as model:
         want = model.prefill(ids).copy(), model.decode(5).copy()
         uses: list[Callable[[], Any]] = [
-            lambda: model.prefill(ids), lambda: model.decode(5), lambda: list(model.generate(ids, 4))
+            lambda: model.prefill(ids),
+            lambda: model.decode(5),
+            lambda: list(model.generate(ids, 4)),
         ]
         for use in uses:
             unplugged.after = 2
@@ -150,8 +160,10 @@ def test_contexts_that_another_program_takes(
 ) -> None:
     """Three contexts are wanted: with two left they take turns; with none the turn ends, and works later."""
     spec = "threads=1,quiet,slots=3"
-    with Qwen35.load(bundle, 2048, f"emu:{spec}") as model, \
-            Device.open(EmuNode(EmuOptions.parse(spec))) as program:
+    with (
+        Qwen35.load(bundle, 2048, f"emu:{spec}") as model,
+        Device.open(EmuNode(EmuOptions.parse(spec))) as program,
+    ):
         talk, xclbin = model.conversation(), Xclbin.read(xclbin_bytes("copy"))
 
         def ask(text: str) -> Reply:

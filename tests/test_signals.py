@@ -77,6 +77,7 @@ def test_the_outermost_section_counts():
 
 def test_several_signals_all_run_their_handlers():
     """The last exception is raised, with the one before as its context, as without sections."""
+
     def work():
         signal.raise_signal(signal.SIGUSR1)
         signal.raise_signal(signal.SIGTERM)
@@ -332,8 +333,13 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize(("module", "use"), [("numpy.exceptions", "load"), ("numpy.dtypes", "view")])
 def test_numpy_is_there_whole_after_a_ctrl_c_in_its_import(module, use):
-    done = subprocess.run([sys.executable, "-c", CUT_IMPORT, module, use], capture_output=True, text=True,
-                          timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", CUT_IMPORT, module, use],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert (done.returncode, done.stdout) == (0, "again\n"), done.stderr
 
 

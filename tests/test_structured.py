@@ -36,8 +36,17 @@ CASES: list[tuple[Any, Callable[[Any], bool]]] = [
     ),
     ({"type": "boolean"}, lambda v: isinstance(v, bool)),
     (
-        {"oneOf": [{"const": 7}, {"type": "object", "properties": {"x": {"type": "null"}}, "required": ["x"],
-                                  "additionalProperties": False}]},
+        {
+            "oneOf": [
+                {"const": 7},
+                {
+                    "type": "object",
+                    "properties": {"x": {"type": "null"}},
+                    "required": ["x"],
+                    "additionalProperties": False,
+                },
+            ]
+        },
         lambda v: v in (7, {"x": None}),
     ),
 ]
@@ -112,8 +121,10 @@ UNUSABLE: list[tuple[Any, str]] = [
     ({"$ref": "http://example.org/schema"}, "cannot be used"),
     ({"enum": []}, "cannot be used"),
     ({"type": "string", "pattern": "("}, "cannot be used"),
-    *((nested(depth, lambda below: {"type": "array", "items": below}), "cannot be used|too deeply|has more")
-      for depth in (200, 900, 5000)),
+    *(
+        (nested(depth, lambda below: {"type": "array", "items": below}), "cannot be used|too deeply|has more")
+        for depth in (200, 900, 5000)
+    ),
     (nested(900, lambda b: {"type": "object", "properties": {"a": b}}), "cannot be used|too deeply|has more"),
     (nested(900, lambda b: {"anyOf": [b, {"type": "null"}]}), "cannot be used|too deeply"),
 ]
@@ -129,8 +140,9 @@ LARGE = [
 
 
 @pytest.mark.parametrize(("schema", "message"), LARGE, ids=range(len(LARGE)))
-def test_large_schemas_do_not_reach_the_library(model: Any, schema: Any, message: str, tmp_path: Path,
-                                                capfd: pytest.CaptureFixture[str]) -> None:
+def test_large_schemas_do_not_reach_the_library(
+    model: Any, schema: Any, message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(UsageError, match=message):
         model.chat("q", json_schema=schema)
     file = tmp_path / "schema.json"
@@ -167,10 +179,18 @@ def test_schema_files(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         read_schema(file)
     for text, message in [
-        ("{", "not JSON"), ("[" * 100_000, "not JSON"), ("[]", "a schema is"), ("3", "a schema is"),
-        ('{"const": NaN}', "NaN is no JSON"), ('{"const": -Infinity}', "no JSON"), ("false", "no document"),
-        ('{"const": "\\ud800"}', "surrogate"), ('{"const": 1e999}', "not JSON"), ("null", "a schema is"),
-        ('{"const": ' + "9" * 5000 + "}", "not JSON"), ('{"$ref": "#"}', "refers to itself"),
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "a schema is"),
+        ("3", "a schema is"),
+        ('{"const": NaN}', "NaN is no JSON"),
+        ('{"const": -Infinity}', "no JSON"),
+        ("false", "no document"),
+        ('{"const": "\\ud800"}', "surrogate"),
+        ('{"const": 1e999}', "not JSON"),
+        ("null", "a schema is"),
+        ('{"const": ' + "9" * 5000 + "}", "not JSON"),
+        ('{"$ref": "#"}', "refers to itself"),
         ("", "not JSON"),
     ]:
         file.write_text(text)
@@ -214,8 +234,10 @@ def test_white_space_has_an_end(tmp_path: Path, character: str) -> None:
         model.tokenizer.vocab_size, model.tokenizer.encode(character)[0]
     )
     schema = {
-        "type": "object", "properties": {"name": {"enum": ["a", "b"]}, "n": {"type": "null"}},
-        "required": ["name", "n"], "additionalProperties": False,
+        "type": "object",
+        "properties": {"name": {"enum": ["a", "b"]}, "n": {"type": "null"}},
+        "required": ["name", "n"],
+        "additionalProperties": False,
     }
     reply = model.chat("q", json_schema=schema, sampling=GREEDY, max_new=400).result()
     assert reply.finish == "stop" and reply.complete and not reply.note
@@ -243,8 +265,11 @@ def test_a_document_that_was_cut_is_told(tmp_path: Path, how: str) -> None:
     model.model.max_ctx = 300 if how == "context" else 4096
     drawn: list[int] = []
     options: dict[str, Any] = {
-        "length": {"max_new": 30}, "loop": {"max_new": 3000}, "stop-string": {"stop": ["aaa"]},
-        "cancel": {"cancel": lambda: drawn.append(1) or len(drawn) > 9}, "context": {"max_new": 3000},
+        "length": {"max_new": 30},
+        "loop": {"max_new": 3000},
+        "stop-string": {"stop": ["aaa"]},
+        "cancel": {"cancel": lambda: drawn.append(1) or len(drawn) > 9},
+        "context": {"max_new": 3000},
     }[how]
     reply = model.chat("q", json_schema={"type": "string"}, sampling=GREEDY, **options).result()
     assert reply.finish == how and not reply.complete and reply.note.endswith("the JSON is not complete")
@@ -283,10 +308,26 @@ def test_on_the_command_line_over_the_real_path(tmp_path: Path) -> None:
     bundle = export(tmp_path, "tied")
     for seed in range(3):
         done = subprocess.run(
-            [sys.executable, "-m", "qwen35", str(bundle), "--prompt", "Who?", "--json-schema",
-             str(tmp_path / "schema.json"), "--seed", str(seed), "--max-new", "400", "--device",
-             "emu:threads=1,quiet"],
-            capture_output=True, cwd=ROOT, env=ENV, timeout=120,
+            [
+                sys.executable,
+                "-m",
+                "qwen35",
+                str(bundle),
+                "--prompt",
+                "Who?",
+                "--json-schema",
+                str(tmp_path / "schema.json"),
+                "--seed",
+                str(seed),
+                "--max-new",
+                "400",
+                "--device",
+                "emu:threads=1,quiet",
+            ],
+            capture_output=True,
+            cwd=ROOT,
+            env=ENV,
+            timeout=120,
         )
         whole = b"error: the JSON is not complete" not in done.stderr
         assert done.returncode == (0 if whole else 1), done.stderr

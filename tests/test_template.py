@@ -209,8 +209,10 @@ def test_the_next_turn_shares_everything_up_to_the_border(tokenizer: Tokenizer) 
             "cannot hold images",
         ),
         ([{"role": "user", "content": "<tool_response>x</tool_response>"}], "no user message"),
-        *(([{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}], "name")
-          for call in ({"function": {}}, {"function": 3}, 3)),
+        *(
+            ([{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}], "name")
+            for call in ({"function": {}}, {"function": 3}, 3)
+        ),
     ],
 )
 def test_what_the_format_has_no_place_for(messages: list[dict[str, Any]], message: str) -> None:

@@ -53,8 +53,9 @@ def test_printable() -> None:
 
 
 @pytest.mark.parametrize("words", [("contexts",), ("doctor",), ("doctor", "--quick")])
-def test_process_names(words: tuple[str, ...], named: None, open_emu: Any,
-                       capsys: pytest.CaptureFixture[str]) -> None:
+def test_process_names(
+    words: tuple[str, ...], named: None, open_emu: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     device = open_emu("slots=5")
     kernel = adder(device, 64, 1)
     kernel.run(device.alloc(64), device.alloc(64))
@@ -75,16 +76,39 @@ def test_process_names_on_a_terminal(named: None, open_emu: Any, monkeypatch: py
     assert stream.getvalue() == "\x1b[1mbold \\x1b[2J\\n\\u202eab\x1b[0m\n"
 
 
-@pytest.mark.parametrize("words", [
-    ("insts", "{}"), ("xclbin", "{}"), ("xclbin", "{}", "{}"), ("snapshot", "{}"), ("run", "{}"),
-    ("telemetry", "--device", "emu:quiet", "-o", "{}/x"), ("trace", "-o", "{}/x", "--", "/bin/true"),
-    ("trace", "--", "{}"), ("emulate", "--", "{}"), ("info", "--device", "{}"),
-    ("contexts", "--device", "{}"), ("doctor", "--device", "{}"), ("bench", "--device", "{}"),
-    ("selftest", "--device", "{}"), ("power", "--device", "{}"), ("sensors", "--device", "{}"),
-    ("decode", "{}"), ("errors", "{}"), ("{}",), ("info", "{}"),
-    ("emulate", "-O", "{}", "--", "/bin/true"), ("example", "{}")])
-def test_names_of_files_and_options(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                    capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("insts", "{}"),
+        ("xclbin", "{}"),
+        ("xclbin", "{}", "{}"),
+        ("snapshot", "{}"),
+        ("run", "{}"),
+        ("telemetry", "--device", "emu:quiet", "-o", "{}/x"),
+        ("trace", "-o", "{}/x", "--", "/bin/true"),
+        ("trace", "--", "{}"),
+        ("emulate", "--", "{}"),
+        ("info", "--device", "{}"),
+        ("contexts", "--device", "{}"),
+        ("doctor", "--device", "{}"),
+        ("bench", "--device", "{}"),
+        ("selftest", "--device", "{}"),
+        ("power", "--device", "{}"),
+        ("sensors", "--device", "{}"),
+        ("decode", "{}"),
+        ("errors", "{}"),
+        ("{}",),
+        ("info", "{}"),
+        ("emulate", "-O", "{}", "--", "/bin/true"),
+        ("example", "{}"),
+    ],
+)
+def test_names_of_files_and_options(
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.chdir(tmp_path)  # where a trace goes that is not told where
     name = f"{tmp_path}/{EVIL}" if words[0] not in ("{}", "errors", "decode") else EVIL
     if words[0] in ("insts", "xclbin", "run"):
@@ -114,7 +138,8 @@ def test_names_in_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     harmless(out + err)
     assert "\\x1b[2J" in out
     (tmp_path / "evil.xclbin").write_bytes(
-        build([PdiSpec(pdi(Family.COPY), (0x101,))], [KernelSpec("a\u202eb\nFAKE", 0x101, SHORT)], columns=8))
+        build([PdiSpec(pdi(Family.COPY), (0x101,))], [KernelSpec("a\u202eb\nFAKE", 0x101, SHORT)], columns=8)
+    )
     main(["xclbin", str(tmp_path / "evil.xclbin")])
     out, err = capsys.readouterr()
     harmless(out + err)
@@ -123,12 +148,22 @@ def test_names_in_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     harmless(out + err)
 
 
-@pytest.mark.parametrize("words", [
-    ("--model", "{}", "--prompt", "x"), ("info", "{}"), ("--image", "{}", "--prompt", "x"), ("{}",),
-    ("export", "{}", "--out", "{}"), ("--device", "{}", "--prompt", "x"), ("export", "--random", "{}"),
-    ("bench", "--model", "{}")])
-def test_names_given_to_qwen35(words: tuple[str, ...], tmp_path: Path,
-                               capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--model", "{}", "--prompt", "x"),
+        ("info", "{}"),
+        ("--image", "{}", "--prompt", "x"),
+        ("{}",),
+        ("export", "{}", "--out", "{}"),
+        ("--device", "{}", "--prompt", "x"),
+        ("export", "--random", "{}"),
+        ("bench", "--model", "{}"),
+    ],
+)
+def test_names_given_to_qwen35(
+    words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     name = f"{tmp_path}/{EVIL}"
     with contextlib.suppress(SystemExit):
         qwen_main([word.replace("{}", name) for word in words])
@@ -150,6 +185,7 @@ def test_a_models_text() -> None:
     text = "\x1b[2J\u202eab\u2066 caf\u00e9 \U0001f469\u200d\U0001f4bb \u200fx\n\tend"
     stream = Terminal()
     assert output.writable(text, stream) == (
-        "\\x1b[2J\\u202eab\\u2066 caf\u00e9 \U0001f469\u200d\U0001f4bb \u200fx\n\tend")
+        "\\x1b[2J\\u202eab\\u2066 caf\u00e9 \U0001f469\u200d\U0001f4bb \u200fx\n\tend"
+    )
     with open(os.devnull, "w", encoding="utf-8") as pipe:
         assert output.writable(text, pipe) == text

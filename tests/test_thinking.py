@@ -54,10 +54,16 @@ def split(text: str, thinking: bool, cuts: list[int], **options: bool) -> tuple[
         ("a <think> mark</think>A<think>b</think>B", True, ("a <think> mark\nb", "AB")),
         ("a `<think>` mark</think>A", True, ("a `<think>` mark", "A")),
         # Quoted.
-        ("x</think>```\n<think>a</think>\n```\n<think>b</think>c", True,
-         ("x\nb", "```\n<think>a</think>\n```\nc")),
-        ("<tool_call>\n<think>a</think></tool_call><think>b", False,
-         ("b", "<tool_call>\n<think>a</think></tool_call>")),
+        (
+            "x</think>```\n<think>a</think>\n```\n<think>b</think>c",
+            True,
+            ("x\nb", "```\n<think>a</think>\n```\nc"),
+        ),
+        (
+            "<tool_call>\n<think>a</think></tool_call><think>b",
+            False,
+            ("b", "<tool_call>\n<think>a</think></tool_call>"),
+        ),
         ('It is "big"<think>a</think>b', False, ("a", 'It is "big"b')),
         ("`x`<think>a</think>b", False, ("a", "`x`b")),
         ("the dogs'<think>a</think>b", False, ("a", "the dogs'b")),

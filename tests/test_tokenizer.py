@@ -13,14 +13,34 @@ from qwen35.tokenizer import Tokenizer, byte_alphabet
 from tests import real_tokenizer, synthetic
 
 SAMPLES = [
-    "What is a penguin?", "Hello, world!", "I'm sure they'll've DON'T", "1234567890 3.14159 1,000,000",
-    "def f(x):\n    return x ** 2  # comment\n\n\n", "日本語のテキストと中文字符，以及한국어",
+    "What is a penguin?",
+    "Hello, world!",
+    "I'm sure they'll've DON'T",
+    "1234567890 3.14159 1,000,000",
+    "def f(x):\n    return x ** 2  # comment\n\n\n",
+    "日本語のテキストと中文字符，以及한국어",
     "Привет, как дела?",
-    "مرحبا بالعالم", "नमस्ते दुनिया", "สวัสดีชาวโลก", "🐧🏳️‍🌈👩‍👩‍👧‍👦 emoji", "e\u0301 vs é, \u1100\u1161\u11a8",
-    "\t\ttabs\r\nand\r\n\r\nlines \n \n", "   leading and trailing   ", "", " ", "\n", "\r\n\r\n",
+    "مرحبا بالعالم",
+    "नमस्ते दुनिया",
+    "สวัสดีชาวโลก",
+    "🐧🏳️‍🌈👩‍👩‍👧‍👦 emoji",
+    "e\u0301 vs é, \u1100\u1161\u11a8",
+    "\t\ttabs\r\nand\r\n\r\nlines \n \n",
+    "   leading and trailing   ",
+    "",
+    " ",
+    "\n",
+    "\r\n\r\n",
     "a\u00a0b\u2003c\u3000d",
-    "https://example.org/a?b=c&d=%20#e", "<b>bold</b> &amp; {json: [1, 2]}", "\x00\x01\x7f\x85\u200b\ufeff",
-    "x" * 300, "ab" * 200, "!" * 70, "∑∫√≤≥≠ ∀x∈ℝ", "\u0300\u0301 marks alone", "ﬁ ﬂ Ⅳ ½ ²",
+    "https://example.org/a?b=c&d=%20#e",
+    "<b>bold</b> &amp; {json: [1, 2]}",
+    "\x00\x01\x7f\x85\u200b\ufeff",
+    "x" * 300,
+    "ab" * 200,
+    "!" * 70,
+    "∑∫√≤≥≠ ∀x∈ℝ",
+    "\u0300\u0301 marks alone",
+    "ﬁ ﬂ Ⅳ ½ ²",
 ]
 
 
@@ -28,9 +48,24 @@ def strings(count: int, seed: int = 0) -> list[str]:
     """Seeded strings over many scripts, white space and code, with combining marks."""
     rng = random.Random(seed)
     ranges = [
-        (0x20, 0x7F), (0x20, 0x7F), (0x61, 0x7B), (0x61, 0x7B), (0xA0, 0x180), (0x300, 0x330), (0x370, 0x400),
-        (0x400, 0x460), (0x590, 0x600), (0x600, 0x6D0), (0x900, 0x980), (0xE00, 0xE60), (0x1100, 0x1200),
-        (0x2000, 0x2070), (0x2190, 0x2200), (0x3040, 0x3100), (0x4E00, 0x5200), (0xAC00, 0xAD00),
+        (0x20, 0x7F),
+        (0x20, 0x7F),
+        (0x61, 0x7B),
+        (0x61, 0x7B),
+        (0xA0, 0x180),
+        (0x300, 0x330),
+        (0x370, 0x400),
+        (0x400, 0x460),
+        (0x590, 0x600),
+        (0x600, 0x6D0),
+        (0x900, 0x980),
+        (0xE00, 0xE60),
+        (0x1100, 0x1200),
+        (0x2000, 0x2070),
+        (0x2190, 0x2200),
+        (0x3040, 0x3100),
+        (0x4E00, 0x5200),
+        (0xAC00, 0xAD00),
         (0x1F300, 0x1F650),
     ]
     glue = [" ", " ", " ", "\n", "\r\n", "  ", "\t", "", "'s", "'LL", ".", ", ", "\n\n", "_", "123"]
@@ -111,7 +146,9 @@ def test_a_marker_that_the_vocabulary_holds_too_is_still_text(tmp_path: Path) ->
     built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     built.decoder = decoders.ByteLevel()
     trainer = BpeTrainer(
-        vocab_size=300, show_progress=False, special_tokens=["<|end|>"],
+        vocab_size=300,
+        show_progress=False,
+        special_tokens=["<|end|>"],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
     )
     built.train_from_iterator(["some text"], trainer)

@@ -46,11 +46,15 @@ def test_tool_calls_are_read_back() -> None:
         (CALL.format("<parameter=a>1\n</parameter>"), {"a": "1"}),
         (CALL.format("<parameter=a>\n1</parameter>"), {"a": "1"}),
         (CALL.format("<parameter=a>\n1\n</parameter>").replace("\n", "\r\n"), {"a": "1"}),
-        (CALL.format("<parameter=a>\n1\n\n</parameter>\n\n<parameter=b>\n\n2\n</parameter>"),
-         {"a": "1\n", "b": "\n2"}),
+        (
+            CALL.format("<parameter=a>\n1\n\n</parameter>\n\n<parameter=b>\n\n2\n</parameter>"),
+            {"a": "1\n", "b": "\n2"},
+        ),
         (CALL.format("<parameter=a>\n1"), {"a": "1"}),
-        (CALL.format("<parameter=a>\nx\n</function>\n</tool_call>\ny\n</parameter>"),
-         {"a": "x\n</function>\n</tool_call>\ny"}),
+        (
+            CALL.format("<parameter=a>\nx\n</function>\n</tool_call>\ny\n</parameter>"),
+            {"a": "x\n</function>\n</tool_call>\ny"},
+        ),
         (CALL.format("<parameter=a>\nx</parameter> y\n</parameter>"), {"a": "x</parameter> y"}),
         (CALL.format("<parameter=a>\n<b> a < b > c </b>\n</parameter>"), {"a": "<b> a < b > c </b>"}),
         (CALL.format("<parameter=a>\n\n</parameter>"), {"a": ""}),
@@ -193,7 +197,9 @@ def test_values_have_the_type_that_the_schema_names(schema: Any, text: str, valu
     declared = tool("f", a=schema)
     loop = {"anyOf": [{"$ref": "#/$defs/loop"}, {"$ref": "#/$defs/loop"}]}
     declared["function"]["parameters"]["$defs"] = {
-        "count": {"type": "integer"}, "name": {"type": "string"}, "loop": loop
+        "count": {"type": "integer"},
+        "name": {"type": "string"},
+        "loop": loop,
     }
     for form in declared, declared["function"]:
         _, [found] = parse_tool_calls(CALL.format(f"<parameter=a>\n{text}\n</parameter>"), [form])
@@ -291,10 +297,19 @@ def test_random_texts() -> None:
 @pytest.mark.parametrize(
     "unit",
     [
-        "<tool_call>", "<tool_call><function=f>", "<tool_call><function=f><parameter=a>", "<parameter=",
-        "<tool_call><function=f><parameter=a>1</parameter>", "</parameter>", "</function></tool_call>",
-        "<tool_call><function=f></function></tool_call>", "<tool_call><function=g></function></tool_call>`",
-        "<tool_call><function=f><parameter=a>1</parameter></function>", " ", "<tool_call> ", "```\n",
+        "<tool_call>",
+        "<tool_call><function=f>",
+        "<tool_call><function=f><parameter=a>",
+        "<parameter=",
+        "<tool_call><function=f><parameter=a>1</parameter>",
+        "</parameter>",
+        "</function></tool_call>",
+        "<tool_call><function=f></function></tool_call>",
+        "<tool_call><function=g></function></tool_call>`",
+        "<tool_call><function=f><parameter=a>1</parameter></function>",
+        " ",
+        "<tool_call> ",
+        "```\n",
     ],
 )
 def test_time_is_linear(unit: str) -> None:

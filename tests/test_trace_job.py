@@ -30,8 +30,20 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def job(bundle: Path, device: str) -> list[str]:
     """The command of the main job."""
-    return [sys.executable, "-m", "qwen35", str(bundle), "--prompt", "hi", "--greedy", "--max-new", "3",
-            "--quiet", "--device", device]
+    return [
+        sys.executable,
+        "-m",
+        "qwen35",
+        str(bundle),
+        "--prompt",
+        "hi",
+        "--greedy",
+        "--max-new",
+        "3",
+        "--quiet",
+        "--device",
+        device,
+    ]
 
 
 def check_main_job(path: Path, source: str) -> None:
@@ -56,11 +68,18 @@ def check_main_job(path: Path, source: str) -> None:
 
 # -- the own process
 
+
 def test_main_job_by_environment(bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "trace-%p.jsonl"
-    ended = subprocess.run(job(bundle, "emu:threads=1,quiet"), cwd=ROOT, capture_output=True, text=True,
-                           env={**os.environ, "AMDXDNA_TRACE": str(path), "OMP_NUM_THREADS": "1"}, check=True)
-    file, = tmp_path.iterdir()
+    ended = subprocess.run(
+        job(bundle, "emu:threads=1,quiet"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "AMDXDNA_TRACE": str(path), "OMP_NUM_THREADS": "1"},
+        check=True,
+    )
+    (file,) = tmp_path.iterdir()
     assert file.name.removeprefix("trace-").removesuffix(".jsonl").isdecimal()
     check_main_job(file, "binding")
     assert ended.stdout.strip()
@@ -91,9 +110,17 @@ def test_nodes_are_recorded_and_behave_as_before(traced: Path) -> None:
     lines = [json.loads(line) for line in traced.read_text().splitlines()]
     names = [line.get("call") for line in lines]
     assert names[1] == "open"
-    assert {"CREATE_BO", "GET_BO_INFO", "mmap", "munmap", "PRIME_HANDLE_TO_FD", "PRIME_FD_TO_HANDLE",
-            "GEM_CLOSE", "close"} <= set(names)
-    created, = (line for line in lines if line.get("call") == "CREATE_BO")
+    assert {
+        "CREATE_BO",
+        "GET_BO_INFO",
+        "mmap",
+        "munmap",
+        "PRIME_HANDLE_TO_FD",
+        "PRIME_FD_TO_HANDLE",
+        "GEM_CLOSE",
+        "close",
+    } <= set(names)
+    (created,) = (line for line in lines if line.get("call") == "CREATE_BO")
     assert created["in"] == {"size": 8192, "type": "SHARE"}
 
 
@@ -146,8 +173,9 @@ def test_conformance_under_the_recorder(traced: Path) -> None:
 
     assert suite.MODULES
     modules = ("buffers", "commands", "packets", "timelines")
-    cases = [name for name, case in kit.CASES.items()
-             if not case.options and name.partition(".")[0] in modules]
+    cases = [
+        name for name, case in kit.CASES.items() if not case.options and name.partition(".")[0] in modules
+    ]
     done = 0
     for name in cases:
         target = kit.Target(lambda: open_node("emu:threads=1,quiet,privileged"), kernel=False)
@@ -166,6 +194,7 @@ def test_conformance_under_the_recorder(traced: Path) -> None:
 
 # -- under the supervisor
 
+
 def test_main_job_on_the_emulated_node(bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     ended = run("trace", "--emulate", "-O", "threads=1,quiet", "-o", str(path), "--", *job(bundle, NODE))
@@ -183,7 +212,7 @@ def check_c_program(path: Path, source: str, opens: int) -> None:
     first = [line for line in calls if line["open"] == 1]
     assert [line["call"] for line in first[:4]] == ["open", "CREATE_BO", "GET_BO_INFO", "mmap"]
     assert first[0]["in"]["path"] == NODE
-    heap, = (line for line in calls_named(first, "CREATE_BO") if line["in"]["type"] == "DEV_HEAP")
+    (heap,) = (line for line in calls_named(first, "CREATE_BO") if line["in"]["type"] == "DEV_HEAP")
     mapped = next(line for line in calls_named(first, "mmap"))
     assert mapped["out"]["bo"] == heap["out"]["handle"]
     assert int(mapped["out"]["address"], 16) % (64 << 20) == 0
@@ -214,8 +243,22 @@ def check_c_program(path: Path, source: str, opens: int) -> None:
 def test_c_program_on_the_emulated_node(tmp_path: Path, address: str) -> None:
     blob, code = device_programs(tmp_path)
     path = tmp_path / "trace.jsonl"
-    ended = run("trace", "--emulate", "-O", "threads=1,quiet", "--address", address, "-o", str(path),
-                "--json", "--", str(c_program()), NODE, str(blob), str(code))
+    ended = run(
+        "trace",
+        "--emulate",
+        "-O",
+        "threads=1,quiet",
+        "--address",
+        address,
+        "-o",
+        str(path),
+        "--json",
+        "--",
+        str(c_program()),
+        NODE,
+        str(blob),
+        str(code),
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     check_c_program(path, "seccomp", 4)
     document = json.loads(ended.stderr.splitlines()[-1])

@@ -29,8 +29,24 @@ def test_c_program_by_ptrace(tmp_path: Path) -> None:
     """
     blob, code = device_programs(tmp_path)
     path = tmp_path / "trace.jsonl"
-    ended = run("trace", "--every-call", "-o", str(path), "--", sys.executable, "-m", "amdxdna", "emulate",
-                "-O", "threads=1,quiet", "--", str(c_program()), NODE, str(blob), str(code))
+    ended = run(
+        "trace",
+        "--every-call",
+        "-o",
+        str(path),
+        "--",
+        sys.executable,
+        "-m",
+        "amdxdna",
+        "emulate",
+        "-O",
+        "threads=1,quiet",
+        "--",
+        str(c_program()),
+        NODE,
+        str(blob),
+        str(code),
+    )
     # Only one process can trace another: what needs the supervisor to do that is refused here.
     assert ended.stdout.splitlines()[-1].startswith("not ok: ")
     assert "errno 95" in ended.stdout
@@ -52,16 +68,30 @@ def test_c_program_by_ptrace(tmp_path: Path) -> None:
     assert failed[("PRIME_HANDLE_TO_FD", "EOPNOTSUPP")] == 1
     assert summary["states"]["COMPLETED"] == summary["submits"]
     # A dup of the descriptor is the same open.
-    assert not any(line["in"].get("inherited") for line in calls
-                   if line["call"] == "open" and line["pid"] == first[0]["pid"])
+    assert not any(
+        line["in"].get("inherited")
+        for line in calls
+        if line["call"] == "open" and line["pid"] == first[0]["pid"]
+    )
 
 
 def test_inside_emulate(tmp_path: Path) -> None:
     """A program that is traced on an emulated node: `emulate` answers its calls first, and they are seen."""
     blob, code = device_programs(tmp_path)
     path = tmp_path / "trace.jsonl"
-    ended = emulate(sys.executable, "-m", "amdxdna", "trace", "-o", str(path), "--", str(c_program()), NODE,
-                    str(blob), str(code))
+    ended = emulate(
+        sys.executable,
+        "-m",
+        "amdxdna",
+        "trace",
+        "-o",
+        str(path),
+        "--",
+        str(c_program()),
+        NODE,
+        str(blob),
+        str(code),
+    )
     assert "somebody else answers this program's calls (`emulate`)" in ended.stderr
     _, calls, summary = read_trace(path)
     assert summary["opens"] == len([line for line in calls if line["call"] == "open"]) == 3
@@ -74,13 +104,21 @@ def test_the_device_in_process_is_no_node(tmp_path: Path) -> None:
     """A program on its own emulated device opens no node, and its memory is none; a line says how
     to record that device."""
     path = tmp_path / "trace.jsonl"
-    ended = run("trace", "-o", str(path), "--", sys.executable, "-c", """
+    ended = run(
+        "trace",
+        "-o",
+        str(path),
+        "--",
+        sys.executable,
+        "-c",
+        """
 from amdxdna import Device
 with Device.open("emu:threads=1,quiet") as device:
     buffers = [device.alloc(4096), device.alloc(4 << 20)]
     print(len(buffers[0].view()) + len(buffers[1].view()))
     fd = buffers[0].export_fd()
-""")
+""",
+    )
     assert ended.stdout == f"{4096 + (4 << 20)}\n", ended.stderr
     _, calls, summary = read_trace(path)
     assert calls == []
@@ -96,16 +134,29 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def trace_python(code: str, file: Path, *more: str,
-                 env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def trace_python(
+    code: str, file: Path, *more: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """Runs Python code under `trace` with the default mechanism: a filter that only lets calls stop that may
     concern a node."""
-    return run("trace", "--node", str(file), "-o", str(file.with_name("trace.jsonl")), *more, "--",
-               sys.executable, "-c", f"NODE = {str(file)!r}\n{code}", env=env)
+    return run(
+        "trace",
+        "--node",
+        str(file),
+        "-o",
+        str(file.with_name("trace.jsonl")),
+        *more,
+        "--",
+        sys.executable,
+        "-c",
+        f"NODE = {str(file)!r}\n{code}",
+        env=env,
+    )
 
 
 def test_calls_of_a_node(file: Path) -> None:
-    ended = trace_python("""
+    ended = trace_python(
+        """
 import fcntl, mmap, os, struct
 fd = os.open(NODE, os.O_RDWR)
 args = bytearray(struct.pack("<QQQII", 0, 0, 4096, 3, 0))
@@ -121,13 +172,21 @@ try:
     os.open("/dev/accel/accel0", os.O_RDWR)
 except OSError as failed:
     print(failed.errno)
-""", file)
+""",
+        file,
+    )
     assert (ended.returncode, ended.stdout) == (0, "25\n2\n"), ended.stderr
     header, calls, summary = read_trace(file.with_name("trace.jsonl"))
     assert (header["source"], header["command"][0]) == ("ptrace", sys.executable)
     assert [(line["call"], line["open"], line.get("errno")) for line in calls] == [
-        ("open", 1, None), ("CREATE_BO", 1, "ENOTTY"), ("mmap", 1, None), ("close", 1, None),
-        ("open", 2, None), ("close", 2, None), ("open", None, "ENOENT")]
+        ("open", 1, None),
+        ("CREATE_BO", 1, "ENOTTY"),
+        ("mmap", 1, None),
+        ("close", 1, None),
+        ("open", 2, None),
+        ("close", 2, None),
+        ("open", None, "ENOENT"),
+    ]
     created = calls[1]
     assert created["in"] == {"size": 4096, "type": "DEV"}
     assert "no amdxdna node" in created["meaning"]
@@ -147,7 +206,8 @@ def test_a_node_is_the_device_whatever_its_name(file: Path) -> None:
     device = other / "npu"
     with contextlib.suppress(OSError):
         os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(261, 77))  # to be opened in vain
-    ended = trace_python("""
+    ended = trace_python(
+        """
 import os
 folder = os.path.dirname(NODE)
 for name in ("else/node", "node2", "else/accel0", "else/link", "else/second", "else/npu"):
@@ -157,7 +217,9 @@ for name in ("else/node", "node2", "else/accel0", "else/link", "else/second", "e
         pass
 os.chdir(f"{folder}/else")
 os.close(os.open("../node", os.O_RDONLY))
-""", file)
+""",
+        file,
+    )
     assert ended.returncode == 0, ended.stderr
     _, calls, _ = read_trace(file.with_name("trace.jsonl"))
     opened = [os.path.basename(line["in"]["path"]) for line in calls if line["call"] == "open"]
@@ -165,7 +227,8 @@ os.close(os.open("../node", os.O_RDONLY))
 
 
 def test_duplicates_forks_and_execs_share_the_open(file: Path) -> None:
-    ended = trace_python("""
+    ended = trace_python(
+        """
 import fcntl, os, sys
 fd = os.open(NODE, os.O_RDWR)
 def ask(fd):
@@ -184,18 +247,26 @@ if not os.fork():
                               "\\nexcept OSError: pass"])
 os.wait()
 ask(other)
-""", file)
+""",
+        file,
+    )
     assert ended.returncode == 0, ended.stderr
     _, calls, summary = read_trace(file.with_name("trace.jsonl"))
     assert [(line["call"], line["open"]) for line in calls] == [
-        ("open", 1), ("GET_BO_INFO", 1), ("GET_BO_INFO", 1), ("GET_BO_INFO", 1), ("GET_BO_INFO", 1),
-        ("close", 1)]
+        ("open", 1),
+        ("GET_BO_INFO", 1),
+        ("GET_BO_INFO", 1),
+        ("GET_BO_INFO", 1),
+        ("GET_BO_INFO", 1),
+        ("close", 1),
+    ]
     assert len({line["pid"] for line in calls}) == 2
     assert summary["opens"] == 1
 
 
 def test_threads(file: Path) -> None:
-    ended = trace_python("""
+    ended = trace_python(
+        """
 import fcntl, os, threading
 fd = os.open(NODE, os.O_RDWR)
 def work():
@@ -207,12 +278,22 @@ def work():
 threads = [threading.Thread(target=work) for _ in range(4)]
 [t.start() for t in threads]
 [t.join() for t in threads]
-""", file)
+""",
+        file,
+    )
     assert ended.returncode == 0, ended.stderr
     _, calls, summary = read_trace(file.with_name("trace.jsonl"))
     assert summary["calls"]["GET_BO_INFO"]["count"] == 100
-    assert len({line["tid"] for line in calls_named(calls, "open") + [
-        line for line in calls if line["call"] == "GET_BO_INFO"]}) == 5
+    assert (
+        len(
+            {
+                line["tid"]
+                for line in calls_named(calls, "open")
+                + [line for line in calls if line["call"] == "GET_BO_INFO"]
+            }
+        )
+        == 5
+    )
 
 
 DRIVER_PAGES = """
@@ -226,7 +307,9 @@ where = int(areas[0], 16) if areas else 0
 def test_pages_of_a_driver_are_read_by_the_program_itself(file: Path, more: tuple[str, ...]) -> None:
     """BO mappings of the kernel's driver cannot be read from outside, and neither can the kernel's own data
     page in every process, which stands for them here. The program does not notice, whatever else goes on."""
-    ended = trace_python(DRIVER_PAGES + """
+    ended = trace_python(
+        DRIVER_PAGES
+        + """
 import ctypes, os, signal, sys, threading
 if not where:
     sys.exit(77)
@@ -245,7 +328,10 @@ threads = [threading.Thread(target=work) for _ in range(3)]
 [t.start() for t in threads]
 [t.join() for t in threads]
 print(wrong, len(seen) > 0)
-""", file, *more)
+""",
+        file,
+        *more,
+    )
     if ended.returncode == 77:
         pytest.skip("this kernel maps no such page")
     assert ended.stdout == "[] True\n", ended.stderr
@@ -268,12 +354,19 @@ def test_own_pages_of_a_driver() -> None:
         own.read(8, 8)
 
 
-@pytest.mark.parametrize(("command", "status"), [
-    (["true"], 0), (["sh", "-c", "exit 7"], 7), (["sh", "-c", "kill -TERM $$"], 143),
-    (["sh", "-c", "sleep 0.2 & exit 4"], 4)])
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (["true"], 0),
+        (["sh", "-c", "exit 7"], 7),
+        (["sh", "-c", "kill -TERM $$"], 143),
+        (["sh", "-c", "sleep 0.2 & exit 4"], 4),
+    ],
+)
 @pytest.mark.parametrize("more", [(), ("--every-call",), ("--emulate",)])
-def test_exit_status_is_the_programs(tmp_path: Path, command: list[str], status: int,
-                                     more: tuple[str, ...]) -> None:
+def test_exit_status_is_the_programs(
+    tmp_path: Path, command: list[str], status: int, more: tuple[str, ...]
+) -> None:
     path = tmp_path / "t"
     ended = run("trace", "-o", str(path), *more, "--", *command)
     assert ended.returncode == status, ended.stderr
@@ -283,7 +376,8 @@ def test_exit_status_is_the_programs(tmp_path: Path, command: list[str], status:
 
 def test_signals_stop_and_continue(file: Path) -> None:
     """A program that is stopped, continued and handles signals is not disturbed by the tracer."""
-    ended = trace_python("""
+    ended = trace_python(
+        """
 import os, signal, subprocess, sys, time
 seen = []
 signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
@@ -296,18 +390,24 @@ for _ in range(20):
     os.kill(os.getpid(), signal.SIGUSR1)
 child.wait()
 print(len(seen), child.returncode, flush=True)
-""", file)
+""",
+        file,
+    )
     assert ended.stdout.splitlines() == ["stopped True", "child", "20 0"], ended.stderr
 
 
-@pytest.mark.parametrize(("words", "status", "said"), [
-    ([], 2, "trace: no command"),
-    (["--emulate", "--every-call", "--", "true"], 2, "--emulate goes without"),
-    (["-o", "/no/such/folder/t", "--", "true"], 1, "/no/such/folder/t cannot be written"),
-    (["--emulate", "--slots", "x", "--", "true"], 1, "'x' is not a number"),
-])
-def test_bad_usage_is_one_line(words: list[str], status: int, said: str,
-                               capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ([], 2, "trace: no command"),
+        (["--emulate", "--every-call", "--", "true"], 2, "--emulate goes without"),
+        (["-o", "/no/such/folder/t", "--", "true"], 1, "/no/such/folder/t cannot be written"),
+        (["--emulate", "--slots", "x", "--", "true"], 1, "'x' is not a number"),
+    ],
+)
+def test_bad_usage_is_one_line(
+    words: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["trace", *words]) == status
     err = capsys.readouterr().err
     assert said in err
@@ -330,9 +430,22 @@ def test_trace_to_stderr(tmp_path: Path) -> None:
 
 def test_a_tracer_that_ends_takes_its_program_along(file: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "amdxdna", "trace", "-o", str(file.with_name("t")), "--", sys.executable, "-c",
-         "import os, time; print(os.getpid(), flush=True); time.sleep(60)"],
-        cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        [
+            sys.executable,
+            "-m",
+            "amdxdna",
+            "trace",
+            "-o",
+            str(file.with_name("t")),
+            "--",
+            sys.executable,
+            "-c",
+            "import os, time; print(os.getpid(), flush=True); time.sleep(60)",
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     child = int(process.stdout.readline())
     process.send_signal(signal.SIGKILL)
@@ -358,17 +471,38 @@ def test_unprivileged() -> None:
         node = folder / "node"
         node.write_bytes(bytes(4096))
         node.chmod(0o666)
-        words = ["trace", "-q", "-o", f"{name}/trace.jsonl", "--node", str(node), "--", "sh", "-c",
-                 f"exec 3<>{node}; id -u; exec 3>&-"]
-        ended = subprocess.run([sys.executable, "-c", f"""
+        words = [
+            "trace",
+            "-q",
+            "-o",
+            f"{name}/trace.jsonl",
+            "--node",
+            str(node),
+            "--",
+            "sh",
+            "-c",
+            f"exec 3<>{node}; id -u; exec 3>&-",
+        ]
+        ended = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                f"""
 import ctypes, os, sys
 from amdxdna.cli import main
 assert main({words!r}) == 0  # imports all there is: an interpreter may lie where nobody else may read
-os.remove({name + '/trace.jsonl'!r})
+os.remove({name + "/trace.jsonl"!r})
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # dumpable, as after an exec by that user
 sys.exit(main({words!r}))
-"""], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+""",
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert (ended.returncode, ended.stdout) == (0, "0\n65534\n"), ended.stderr
         _, calls, _ = read_trace(folder / "trace.jsonl")
         assert [line["call"] for line in calls] == ["open", "close"]
@@ -405,10 +539,13 @@ def test_the_tracer_lets_in_the_traced_process_alone(file: Path, tmp_path: Path)
     if compiler is None:
         pytest.skip("no C compiler")
     (tmp_path / "shim.c").write_text(SHIM)
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", tmp_path / "shim.so", tmp_path / "shim.c", "-ldl"],
-                   check=True)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", tmp_path / "shim.so", tmp_path / "shim.c", "-ldl"], check=True
+    )
     log = tmp_path / "ptracers"
-    ended = trace_python(DRIVER_PAGES + """
+    ended = trace_python(
+        DRIVER_PAGES
+        + """
 import ctypes, os, sys
 if not where:
     sys.exit(77)
@@ -418,7 +555,10 @@ fd = os.open(NODE, os.O_RDWR)
 for _ in range(3):
     libc.ioctl(fd, 0xC0206443, where)
 print(os.getpid())
-""", file, env={"LD_PRELOAD": str(tmp_path / "shim.so"), "PTRACERS": str(log)})
+""",
+        file,
+        env={"LD_PRELOAD": str(tmp_path / "shim.so"), "PTRACERS": str(log)},
+    )
     if ended.returncode == 77:
         pytest.skip("this kernel maps no such page")
     named = log.read_text().split()

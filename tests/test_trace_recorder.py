@@ -42,12 +42,12 @@ class Memory:
             setattr(view, name, value)
 
     def write(self, address: int, data: bytes) -> None:
-        self._chunks[address][:len(data)] = data
+        self._chunks[address][: len(data)] = data
 
     def read(self, address: int, size: int) -> bytes:
         for start, data in self._chunks.items():
             if start <= address and address + size <= start + len(data):
-                return bytes(data[address - start:address - start + size])
+                return bytes(data[address - start : address - start + size])
         raise OSError(14, "Bad address")
 
 
@@ -63,8 +63,14 @@ class Bench:
         self.session: Session = session
         self.memory = Memory()
 
-    def call(self, name: str, address: int, failed: int = 0, after: Callable[[], None] | None = None,
-             request: int | None = None) -> dict[str, Any]:
+    def call(
+        self,
+        name: str,
+        address: int,
+        failed: int = 0,
+        after: Callable[[], None] | None = None,
+        request: int | None = None,
+    ) -> dict[str, Any]:
         number = REQUESTS[name] if request is None else request
         pending = self.recorder.enter(self.session, 10, 11, number, address, self.memory)
         if after:
@@ -75,17 +81,32 @@ class Bench:
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.path.read_text().splitlines()]
 
-    def bo(self, handle: int, kind: int = lib.AMDXDNA_BO_SHARE, size: int = 4096, host: int | None = None,
-           device: int = lib.AMDXDNA_INVALID_ADDR) -> int:
+    def bo(
+        self,
+        handle: int,
+        kind: int = lib.AMDXDNA_BO_SHARE,
+        size: int = 4096,
+        host: int | None = None,
+        device: int = lib.AMDXDNA_INVALID_ADDR,
+    ) -> int:
         """CREATE_BO, GET_BO_INFO and mmap; the host address."""
         args = self.memory.struct("amdxdna_drm_create_bo", size=size, type=kind)
-        self.call("CREATE_BO", args,
-                  after=lambda: self.memory.set(args, "amdxdna_drm_create_bo", handle=handle))
+        self.call(
+            "CREATE_BO", args, after=lambda: self.memory.set(args, "amdxdna_drm_create_bo", handle=handle)
+        )
         offset = (1 << 32) + handle * 0x1000000
         info = self.memory.struct("amdxdna_drm_get_bo_info", handle=handle)
-        self.call("GET_BO_INFO", info, after=lambda: self.memory.set(
-            info, "amdxdna_drm_get_bo_info", map_offset=offset, vaddr=lib.AMDXDNA_INVALID_ADDR,
-            xdna_addr=device))
+        self.call(
+            "GET_BO_INFO",
+            info,
+            after=lambda: self.memory.set(
+                info,
+                "amdxdna_drm_get_bo_info",
+                map_offset=offset,
+                vaddr=lib.AMDXDNA_INVALID_ADDR,
+                xdna_addr=device,
+            ),
+        )
         address = self.memory.put(bytes(size)) if host is None else host
         self.recorder.mapped(self.session, 10, 11, size, offset, 0, address)
         return address
@@ -93,26 +114,49 @@ class Bench:
     def context(self, handle: int, syncobj: int) -> dict[str, Any]:
         qos = self.memory.struct("amdxdna_qos_info", gops=7, priority=lib.AMDXDNA_QOS_HIGH_PRIORITY)
         args = self.memory.struct("amdxdna_drm_create_hwctx", qos_p=qos, max_opc=2048, num_tiles=32)
-        return self.call("CREATE_HWCTX", args, after=lambda: self.memory.set(
-            args, "amdxdna_drm_create_hwctx", handle=handle, syncobj_handle=syncobj))
+        return self.call(
+            "CREATE_HWCTX",
+            args,
+            after=lambda: self.memory.set(
+                args, "amdxdna_drm_create_hwctx", handle=handle, syncobj_handle=syncobj
+            ),
+        )
 
     def submit(self, context: int, command: int, bos: list[int], seq: int) -> dict[str, Any]:
         handles = self.memory.put(struct.pack(f"<{len(bos)}I", *bos))
-        args = self.memory.struct("amdxdna_drm_exec_cmd", hwctx=context, cmd_handles=command, cmd_count=1,
-                                  args=handles, arg_count=len(bos))
-        return self.call("EXEC_CMD", args,
-                         after=lambda: self.memory.set(args, "amdxdna_drm_exec_cmd", seq=seq))
+        args = self.memory.struct(
+            "amdxdna_drm_exec_cmd",
+            hwctx=context,
+            cmd_handles=command,
+            cmd_count=1,
+            args=handles,
+            arg_count=len(bos),
+        )
+        return self.call(
+            "EXEC_CMD", args, after=lambda: self.memory.set(args, "amdxdna_drm_exec_cmd", seq=seq)
+        )
 
-    def wait(self, pairs: list[tuple[int, int]], failed: int = 0, flags: int = 2, first: int = 0,
-             old: bool = False) -> dict[str, Any]:
+    def wait(
+        self, pairs: list[tuple[int, int]], failed: int = 0, flags: int = 2, first: int = 0, old: bool = False
+    ) -> dict[str, Any]:
         handles = self.memory.put(struct.pack(f"<{len(pairs)}I", *(pair[0] for pair in pairs)))
         points = self.memory.put(struct.pack(f"<{len(pairs)}Q", *(pair[1] for pair in pairs)))
-        args = self.memory.struct("drm_syncobj_timeline_wait", handles=handles, points=points, timeout_nsec=5,
-                                  count_handles=len(pairs), flags=flags)
+        args = self.memory.struct(
+            "drm_syncobj_timeline_wait",
+            handles=handles,
+            points=points,
+            timeout_nsec=5,
+            count_handles=len(pairs),
+            flags=flags,
+        )
         kind = "drm_syncobj_timeline_wait"
-        return self.call("SYNCOBJ_TIMELINE_WAIT", args, failed,
-                         request=lib.DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT_V1 if old else None,
-                         after=lambda: self.memory.set(args, kind, first_signaled=first))
+        return self.call(
+            "SYNCOBJ_TIMELINE_WAIT",
+            args,
+            failed,
+            request=lib.DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT_V1 if old else None,
+            after=lambda: self.memory.set(args, kind, first_signaled=first),
+        )
 
 
 @pytest.fixture
@@ -141,8 +185,9 @@ def test_every_request_of_the_binding_is_known() -> None:
 
 def test_create_bo(bench: Bench) -> None:
     args = bench.memory.struct("amdxdna_drm_create_bo", size=64 << 20, type=lib.AMDXDNA_BO_DEV_HEAP)
-    line = bench.call("CREATE_BO", args,
-                      after=lambda: bench.memory.set(args, "amdxdna_drm_create_bo", handle=1))
+    line = bench.call(
+        "CREATE_BO", args, after=lambda: bench.memory.set(args, "amdxdna_drm_create_bo", handle=1)
+    )
     assert line["in"] == {"size": 64 << 20, "type": "DEV_HEAP"}
     assert line["out"] == {"handle": 1}
 
@@ -164,16 +209,30 @@ def test_failure_of_a_device_bo_is_explained_as_one(bench: Bench) -> None:
 
 def test_get_bo_info(bench: Bench) -> None:
     args = bench.memory.struct("amdxdna_drm_get_bo_info", handle=3)
-    line = bench.call("GET_BO_INFO", args, after=lambda: bench.memory.set(
-        args, "amdxdna_drm_get_bo_info", map_offset=lib.AMDXDNA_INVALID_ADDR, vaddr=0x7F12345000,
-        xdna_addr=0x4028000))
+    line = bench.call(
+        "GET_BO_INFO",
+        args,
+        after=lambda: bench.memory.set(
+            args,
+            "amdxdna_drm_get_bo_info",
+            map_offset=lib.AMDXDNA_INVALID_ADDR,
+            vaddr=0x7F12345000,
+            xdna_addr=0x4028000,
+        ),
+    )
     assert line["out"] == {"map_offset": None, "vaddr": "0x7f12345000", "xdna_addr": "0x4028000"}
 
 
 def test_context(bench: Bench) -> None:
     line = bench.context(4, 2)
-    assert line["in"]["qos"] == {"gops": 7, "fps": 0, "dma_bandwidth": 0, "latency": 0, "frame_exec_time": 0,
-                                 "priority": "HIGH"}
+    assert line["in"]["qos"] == {
+        "gops": 7,
+        "fps": 0,
+        "dma_bandwidth": 0,
+        "latency": 0,
+        "frame_exec_time": 0,
+        "priority": "HIGH",
+    }
     assert (line["in"]["max_opc"], line["in"]["num_tiles"]) == (2048, 32)
     assert line["out"] == {"handle": 4, "syncobj_handle": 2}
 
@@ -184,8 +243,12 @@ def test_cu_configuration(bench: Bench) -> None:
     line = bench.call("CONFIG_HWCTX", args)
     assert line["in"]["cus"] == [{"bo": 5, "function": 0}, {"bo": 6, "function": 3}]
     debug = bench.memory.struct("amdxdna_drm_config_hwctx", handle=1, param_type=1, param_val=9)
-    assert bench.call("CONFIG_HWCTX", debug)["in"] == {"handle": 1, "param_type": "ASSIGN_DBG_BUF",
-                                                       "param_val": "0x9", "bo": 9}
+    assert bench.call("CONFIG_HWCTX", debug)["in"] == {
+        "handle": 1,
+        "param_type": "ASSIGN_DBG_BUF",
+        "param_val": "0x9",
+        "bo": 9,
+    }
 
 
 def test_submit_shows_its_packet_and_where_addresses_lie(bench: Bench) -> None:
@@ -215,7 +278,9 @@ def test_waits_tell_which_commands_are_over(bench: Bench) -> None:
     bench.memory.write(command, struct.pack("<I", 4))
     over = bench.wait([(21, 1)])["completed"]
     assert [(each["context"], each["seq"], each["bo"], each["state"]) for each in over] == [
-        (1, 0, 6, "COMPLETED"), (1, 1, 6, "COMPLETED")]
+        (1, 0, 6, "COMPLETED"),
+        (1, 1, 6, "COMPLETED"),
+    ]
     assert all(each["us"] > 0 for each in over)
     assert bench.wait([(21, 1)])["completed"] == []
     # Point 0 is the newest one.
@@ -240,7 +305,7 @@ def test_timed_out_command_shows_its_health(bench: Bench) -> None:
     bench.context(1, 21)
     bench.submit(1, 6, [], 0)
     bench.memory.write(command, struct.pack("<9I", 8, 1, 0, 17, 0xABCD, 0, 0, 0, 0))
-    over, = bench.wait([(21, 0)])["completed"]
+    (over,) = bench.wait([(21, 0)])["completed"]
     assert over["state"] == "TIMEOUT"
     assert "operation 17" in over["health"]
 
@@ -253,19 +318,36 @@ def test_timeout_of_a_wait(bench: Bench) -> None:
     assert "completed" not in line
 
 
-@pytest.mark.parametrize(("param", "kind", "values", "expected"), [
-    (lib.DRM_AMDXDNA_QUERY_FIRMWARE_VERSION, "amdxdna_drm_query_firmware_version",
-     {"major": 1, "build": 64}, {"major": 1, "minor": 0, "patch": 0, "build": 64}),
-    (lib.DRM_AMDXDNA_GET_POWER_MODE, "amdxdna_drm_get_power_mode", {"power_mode": 4},
-     {"power_mode": "TURBO"}),
-    (lib.DRM_AMDXDNA_QUERY_RESOURCE_INFO, "amdxdna_drm_get_resource_info", {"npu_task_max": 16},
-     {"npu_clk_max": 0, "npu_tops_max": 0, "npu_task_max": 16, "npu_tops_curr": 0, "npu_task_curr": 0}),
-])
-def test_query_results(bench: Bench, param: int, kind: str, values: dict[str, int],
-                       expected: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("param", "kind", "values", "expected"),
+    [
+        (
+            lib.DRM_AMDXDNA_QUERY_FIRMWARE_VERSION,
+            "amdxdna_drm_query_firmware_version",
+            {"major": 1, "build": 64},
+            {"major": 1, "minor": 0, "patch": 0, "build": 64},
+        ),
+        (
+            lib.DRM_AMDXDNA_GET_POWER_MODE,
+            "amdxdna_drm_get_power_mode",
+            {"power_mode": 4},
+            {"power_mode": "TURBO"},
+        ),
+        (
+            lib.DRM_AMDXDNA_QUERY_RESOURCE_INFO,
+            "amdxdna_drm_get_resource_info",
+            {"npu_task_max": 16},
+            {"npu_clk_max": 0, "npu_tops_max": 0, "npu_task_max": 16, "npu_tops_curr": 0, "npu_task_curr": 0},
+        ),
+    ],
+)
+def test_query_results(
+    bench: Bench, param: int, kind: str, values: dict[str, int], expected: dict[str, Any]
+) -> None:
     buffer = bench.memory.struct(kind)
-    args = bench.memory.struct("amdxdna_drm_get_info", param=param, buffer=buffer,
-                               buffer_size=ffi.sizeof(f"struct {kind}"))
+    args = bench.memory.struct(
+        "amdxdna_drm_get_info", param=param, buffer=buffer, buffer_size=ffi.sizeof(f"struct {kind}")
+    )
     line = bench.call("GET_INFO", args, after=lambda: bench.memory.set(buffer, kind, **values))
     assert line["in"]["param"] == fields.INFO[param]
     assert line["out"]["result"] == expected
@@ -274,22 +356,34 @@ def test_query_results(bench: Bench, param: int, kind: str, values: dict[str, in
 def test_nested_result(bench: Bench) -> None:
     kind = "amdxdna_drm_query_clock_metadata"
     buffer = bench.memory.put(struct.pack("<16sII16sII", b"MP-NPU Clock", 1267, 0, b"H Clock", 1800, 0))
-    args = bench.memory.struct("amdxdna_drm_get_info", param=lib.DRM_AMDXDNA_QUERY_CLOCK_METADATA,
-                               buffer=buffer, buffer_size=ffi.sizeof(f"struct {kind}"))
+    args = bench.memory.struct(
+        "amdxdna_drm_get_info",
+        param=lib.DRM_AMDXDNA_QUERY_CLOCK_METADATA,
+        buffer=buffer,
+        buffer_size=ffi.sizeof(f"struct {kind}"),
+    )
     assert bench.call("GET_INFO", args)["out"]["result"] == {
         "mp_npu_clock": {"name": "MP-NPU Clock", "freq_mhz": 1267},
-        "h_clock": {"name": "H Clock", "freq_mhz": 1800}}
+        "h_clock": {"name": "H Clock", "freq_mhz": 1800},
+    }
 
 
 @pytest.mark.parametrize("size", [144, 160, 64])
 def test_context_entries_of_any_size(bench: Bench, size: int) -> None:
     """Older drivers fill shorter entries, newer ones longer: the element size comes back."""
-    entries = [bytes(ffi.buffer(ffi.new("struct amdxdna_drm_hwctx_entry *", {"hwctx_id": n, "pid": 100 + n})))
-               .ljust(160, b"\0")[:size] for n in range(2)]
+    entries = [
+        bytes(ffi.buffer(ffi.new("struct amdxdna_drm_hwctx_entry *", {"hwctx_id": n, "pid": 100 + n}))).ljust(
+            160, b"\0"
+        )[:size]
+        for n in range(2)
+    ]
     buffer = bench.memory.put(b"".join(entries).ljust(1000, b"\0"))
     args = bench.memory.struct("amdxdna_drm_get_array", element_size=160, num_element=6, buffer=buffer)
-    line = bench.call("GET_ARRAY", args, after=lambda: bench.memory.set(
-        args, "amdxdna_drm_get_array", element_size=size, num_element=2))
+    line = bench.call(
+        "GET_ARRAY",
+        args,
+        after=lambda: bench.memory.set(args, "amdxdna_drm_get_array", element_size=size, num_element=2),
+    )
     assert line["in"]["param"] == "HW_CONTEXT_ALL"
     assert [(entry["hwctx_id"], entry["pid"]) for entry in line["out"]["elements"]] == [(0, 100), (1, 101)]
 
@@ -297,8 +391,9 @@ def test_context_entries_of_any_size(bench: Bench, size: int) -> None:
 def test_version_texts(bench: Bench) -> None:
     name = bench.memory.put(b"amdxdna_accel_driver".ljust(64, b"\0"))
     args = bench.memory.struct("drm_version", name=name, name_len=63)
-    line = bench.call("VERSION", args, after=lambda: bench.memory.set(args, "drm_version", version_minor=10,
-                                                                      name_len=20))
+    line = bench.call(
+        "VERSION", args, after=lambda: bench.memory.set(args, "drm_version", version_minor=10, name_len=20)
+    )
     assert line["out"] == {"version_minor": 10, "name_len": 20, "name": "amdxdna_accel_driver"}
 
 
@@ -432,7 +527,7 @@ def test_fuzz(bench: Bench, seed: int) -> None:
         data = bytearray(rng.randbytes(256))
         for at in range(0, 64, 8):
             if rng.random() < 0.6:
-                data[at:at + 8] = struct.pack("<Q", rng.choice((0, 1, 6, 0x10000, 1 << 40)))
+                data[at : at + 8] = struct.pack("<Q", rng.choice((0, 1, 6, 0x10000, 1 << 40)))
         address = rng.choice((8, bench.memory.put(bytes(data))))
         bench.call("", address, rng.choice((0, 0, 22, 5000)), request=3 << 30 | size << 16 | 0x6400 | number)
     assert len(bench.lines()) == count + 300

@@ -146,8 +146,14 @@ def test_what_happens_to_one_answer_leaves_the_other_right(how: str) -> None:
     elif how == "cancel":
         passes: list[int] = []
         with pytest.raises(Cancelled):
-            next(generate(session, range(40), cancel=lambda: len(passes) > 1,
-                          progress=lambda done, total: passes.append(done)))
+            next(
+                generate(
+                    session,
+                    range(40),
+                    cancel=lambda: len(passes) > 1,
+                    progress=lambda done, total: passes.append(done),
+                )
+            )
     elif how == "too long":
         with pytest.raises(PromptTooLong):
             next(generate(session, range(61)))
@@ -197,6 +203,7 @@ def test_a_switch_that_fails_loses_nobodys_state(where: str, error: BaseExceptio
 
 def test_what_runs_inside_a_step_cannot_wait_for_itself() -> None:
     """A signal handler, say. A callback between steps may use the model."""
+
     class Handler(HashModel):
         inside: Callable[[], Any] | None = None
 
@@ -348,12 +355,17 @@ def model(bundle: Path) -> Iterator[Qwen35]:
 
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 PICTURES = [np.random.default_rng(i).integers(0, 256, (32, 48, 3), np.uint8) for i in range(2)]
-SCHEMA = {"type": "object", "properties": {"a": {"enum": ["x", "yy"]}}, "required": ["a"],
-          "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"enum": ["x", "yy"]}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 
 
 def asked(model: Qwen35) -> list[Callable[[], Reply]]:
     """Answers of every kind, made anew at each call."""
+
     def user(text: str) -> list[dict[str, Any]]:
         return [{"role": "user", "content": text}]
 
@@ -386,9 +398,7 @@ def wanted(model: Qwen35) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_answers_of_every_kind_in_turns(
-    model: Qwen35, wanted: list[tuple[Any, ...]], seed: int
-) -> None:
+def test_answers_of_every_kind_in_turns(model: Qwen35, wanted: list[tuple[Any, ...]], seed: int) -> None:
     rng = random.Random(seed)
     replies = [make() for make in asked(model)]
     left = [reply.events() for reply in replies]
@@ -405,7 +415,8 @@ def test_answers_of_every_kind_in_threads(
 ) -> None:
     monkeypatch.setattr("qwen35.turns.SLICE", slice_s)
     jobs: list[Callable[[], Any]] = [
-        lambda make=make: told(make().result()) for make in asked(model)  # type: ignore[misc]
+        lambda make=make: told(make().result())
+        for make in asked(model)  # type: ignore[misc]
     ]
     assert threads(jobs) == wanted
 

@@ -25,8 +25,10 @@ from tests.test_vision_tower import pixels
 SHAPE = SHAPES["vision"]
 GRIDS = [(2, 2), (4, 6), (16, 8), (2, 6)]
 CASES = {
-    **HABITS, "strides and pairs": Habits(spare=40, vision="bfp16x2", chunks=2),
-    "large chunks": Habits(chunk=64, least=True), "one row more": Habits(spare=8, least=True, chunks=1),
+    **HABITS,
+    "strides and pairs": Habits(spare=40, vision="bfp16x2", chunks=2),
+    "large chunks": Habits(chunk=64, least=True),
+    "one row more": Habits(spare=8, least=True, chunks=1),
 }
 
 
@@ -57,8 +59,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     paths = {}
     for weights in ("w8", "bfp16x2"):
         options = Options(chunk=16, max_prompt=64, vision=weights, vision_chunk=16, max_pixels=2048)
-        paths[weights] = export_checkpoint(
-            Checkpoint(folder / "hf"), folder / weights, options, quiet=True)
+        paths[weights] = export_checkpoint(Checkpoint(folder / "hf"), folder / weights, options, quiet=True)
     return paths
 
 
@@ -102,8 +103,10 @@ def test_a_conversation_about_pictures(
     for path in (exported[CASES[name].vision], write_bundle(tmp_path / "b", SHAPE, tensors, CASES[name])):
         with Qwen35.load(path, 512, "emu:threads=1,quiet") as model:
             talk = model.conversation()
-            answers.append([
-                talk.ask(text, images=images, max_new=8, sampling=GREEDY).result().tokens
-                for text, images in (("What is this?", [picture]), ("And its colour?", []))
-            ])
+            answers.append(
+                [
+                    talk.ask(text, images=images, max_new=8, sampling=GREEDY).result().tokens
+                    for text, images in (("What is this?", [picture]), ("And its colour?", []))
+                ]
+            )
     assert answers[0] == answers[1]

@@ -31,7 +31,7 @@ def half(rng: np.random.Generator, *shape: int) -> tuple[np.ndarray, np.ndarray]
 
 def close(got: np.ndarray, want: np.ndarray) -> None:
     """`got` bf16 bits within one bf16 step of `want`."""
-    np.testing.assert_allclose(bf16.from_bf16(got), want, rtol=2 ** -8, atol=2e-6)
+    np.testing.assert_allclose(bf16.from_bf16(got), want, rtol=2**-8, atol=2e-6)
 
 
 @pytest.mark.parametrize("dim", [8, 72, 768, 1152])
@@ -48,8 +48,8 @@ def test_layer_norm_and_residual(isa: str, dim: int, factored: bool) -> None:
     norm.rows(x, [p[:, :dim], q], out)
     np.testing.assert_allclose(x, total, rtol=1e-6, atol=1e-5)
     centred = total - total.mean(axis=1, keepdims=True)
-    want = centred / np.sqrt((centred ** 2).mean(axis=1, keepdims=True) + 1e-6) * weight + bias
-    np.testing.assert_allclose(bf16.from_bf16(out[:, :dim]), want, rtol=2 ** -8, atol=1e-4)
+    want = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-6) * weight + bias
+    np.testing.assert_allclose(bf16.from_bf16(out[:, :dim]), want, rtol=2**-8, atol=1e-4)
     assert not out[:, dim:].any()
 
 
@@ -61,7 +61,7 @@ def test_activations(isa: str, kind: int, dim: int) -> None:
     factors = (rng.random(dim) * 4).astype(np.float32)
     x = sum(value for _, value in parts) * factors
     if kind == GELU_TANH:
-        want = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x ** 3)))
+        want = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     elif kind == GELU_ERF:
         want = 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
     else:
@@ -94,7 +94,7 @@ def test_full_attention(isa: str, heads: int, hd: int, n: int) -> None:
     c, s = np.concatenate([cosines] * 2, 1).astype(float), np.concatenate([sines] * 2, 1).astype(float)
 
     def rotated(x: np.ndarray) -> np.ndarray:
-        return x * c + np.concatenate([-x[..., hd // 2:], x[..., :hd // 2]], -1) * s
+        return x * c + np.concatenate([-x[..., hd // 2 :], x[..., : hd // 2]], -1) * s
 
     scores = rotated(q) @ rotated(k).transpose(0, 2, 1) / math.sqrt(hd)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
@@ -102,8 +102,9 @@ def test_full_attention(isa: str, heads: int, hd: int, n: int) -> None:
     attention = FullAttention(heads, hd, factors)
     out = np.zeros((n, heads * hd), np.uint16)
     attention.rows(qkv, cosines, sines, attention.scratch(n), out)
-    np.testing.assert_allclose(bf16.from_bf16(out).reshape(n, heads, hd), want.transpose(1, 0, 2),
-                               rtol=2 ** -7, atol=2e-4)
+    np.testing.assert_allclose(
+        bf16.from_bf16(out).reshape(n, heads, hd), want.transpose(1, 0, 2), rtol=2**-7, atol=2e-4
+    )
 
 
 def test_same_bits_with_one_thread_and_many() -> None:
@@ -132,6 +133,10 @@ def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="rows"):
         attention.rows(good[:4], angle, angle, attention.scratch(8), np.zeros((8, 128), np.uint16))
     with pytest.raises(ValueError, match="multiples"):
-        FullAttention(1, 130).rows(np.zeros((1, 390), np.uint16), np.zeros((1, 65), np.float32),
-                                   np.zeros((1, 65), np.float32), np.zeros(10 ** 6, np.float32),
-                                   np.zeros((1, 130), np.uint16))
+        FullAttention(1, 130).rows(
+            np.zeros((1, 390), np.uint16),
+            np.zeros((1, 65), np.float32),
+            np.zeros((1, 65), np.float32),
+            np.zeros(10**6, np.float32),
+            np.zeros((1, 130), np.uint16),
+        )

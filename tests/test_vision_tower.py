@@ -45,8 +45,9 @@ def reference_tower(folder: Path, tensors: dict[str, np.ndarray]) -> Reference:
     config._attn_implementation = "eager"
     model = model_module.Qwen3_5VisionModel(config).eval()
     at = "model.visual."
-    state = {name[len(at):]: torch.from_numpy(value)
-             for name, value in tensors.items() if name.startswith(at)}
+    state = {
+        name[len(at) :]: torch.from_numpy(value) for name, value in tensors.items() if name.startswith(at)
+    }
     model.load_state_dict(state, strict=True)
 
     def run(patches: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
@@ -154,8 +155,23 @@ def test_published_widths(
 def test_block_order() -> None:
     rows, columns = block_order((4, 4), 2)
     assert list(zip(rows.tolist(), columns.tolist(), strict=True)) == [
-        (0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (0, 3), (1, 2), (1, 3),
-        (2, 0), (2, 1), (3, 0), (3, 1), (2, 2), (2, 3), (3, 2), (3, 3)]
+        (0, 0),
+        (0, 1),
+        (1, 0),
+        (1, 1),
+        (0, 2),
+        (0, 3),
+        (1, 2),
+        (1, 3),
+        (2, 0),
+        (2, 1),
+        (3, 0),
+        (3, 1),
+        (2, 2),
+        (2, 3),
+        (3, 2),
+        (3, 3),
+    ]
 
 
 def test_resampled_corners_are_the_tables() -> None:

@@ -12,8 +12,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-EXTENSIONS = {"amdxdna/_native.abi3.so", "amdxdna/emu/_kernels.abi3.so", "qwen35/_host.abi3.so",
-              "qwen35/rootfs/_blas.abi3.so"}
+EXTENSIONS = {
+    "amdxdna/_native.abi3.so",
+    "amdxdna/emu/_kernels.abi3.so",
+    "qwen35/_host.abi3.so",
+    "qwen35/rootfs/_blas.abi3.so",
+}
 VERSIONS = ("3.10", "3.11", "3.12", "3.13", "3.14")
 
 pytestmark = pytest.mark.slow
@@ -21,8 +25,14 @@ pytestmark = pytest.mark.slow
 
 def run(*words: str | Path, where: Path = ROOT, **more: str) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "QWEN35", "AMDXDNA"))}
-    return subprocess.run([str(word) for word in words], capture_output=True, text=True, cwd=where,
-                          env=environment | more, timeout=600)
+    return subprocess.run(
+        [str(word) for word in words],
+        capture_output=True,
+        text=True,
+        cwd=where,
+        env=environment | more,
+        timeout=600,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +77,7 @@ def test_contents(wheel: Path) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_python_runs_the_main_job_without_a_compiler(
-    wheel: Path, tmp_path: Path, version: str
-) -> None:
+def test_every_python_runs_the_main_job_without_a_compiler(wheel: Path, tmp_path: Path, version: str) -> None:
     program = interpreter(version)
     if not program:
         pytest.skip(f"there is no Python {version} here")

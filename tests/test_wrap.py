@@ -108,20 +108,35 @@ def test_wrap_takes_addresses_and_mmaps_and_keeps_them_alive(device):
     by_object.close()
 
 
-@pytest.mark.parametrize("make", [
-    lambda block: (np.frombuffer(block, "u1")[1:4097],),
-    lambda block: (np.frombuffer(block, "u1")[:4000],),
-    lambda block: (block, 8193),
-    lambda block: (block, 0),
-    lambda block: (4096,),
-    lambda block: (4096 + 1, 4096),
-    lambda block: (np.frombuffer(block, "u1")[::2],),
-    lambda block: ("text",),
-    lambda block: (-4096, 4096),
-    lambda block: (1 << 64, 4096),
-    lambda block: (4096, 1 << 64),
-], ids=["unaligned", "odd size", "too long", "empty", "no size", "odd address", "strided", "no buffer",
-        "negative", "past the end", "too large"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda block: (np.frombuffer(block, "u1")[1:4097],),
+        lambda block: (np.frombuffer(block, "u1")[:4000],),
+        lambda block: (block, 8193),
+        lambda block: (block, 0),
+        lambda block: (4096,),
+        lambda block: (4096 + 1, 4096),
+        lambda block: (np.frombuffer(block, "u1")[::2],),
+        lambda block: ("text",),
+        lambda block: (-4096, 4096),
+        lambda block: (1 << 64, 4096),
+        lambda block: (4096, 1 << 64),
+    ],
+    ids=[
+        "unaligned",
+        "odd size",
+        "too long",
+        "empty",
+        "no size",
+        "odd address",
+        "strided",
+        "no buffer",
+        "negative",
+        "past the end",
+        "too large",
+    ],
+)
 def test_what_cannot_be_wrapped(device, make):
     block = mmap.mmap(-1, 8192)
     with pytest.raises(errors.BadArgument):
@@ -201,8 +216,10 @@ def test_the_memory_of_a_command_in_flight_outlives_its_dropped_context(device):
     block = Page(-1, 4096)
     context, code = raw_context(device)
     source, target = device.alloc(4096), device.wrap(block)
-    context.run(packet.start_cu(0, code.address, code.nbytes, [source.address, target.address]),
-                [code, source, target])
+    context.run(
+        packet.start_cu(0, code.address, code.nbytes, [source.address, target.address]),
+        [code, source, target],
+    )
     alive = weakref.ref(block)
     del context, code, source, target, block
     gc.collect()

@@ -18,9 +18,16 @@ PDI_B = b"second configuration" * 9
 def two_pdis() -> bytes:
     return writer.build(
         [writer.PdiSpec(PDI_A, (0x901, 0x903)), writer.PdiSpec(PDI_B, (0x902,))],
-        [writer.KernelSpec("FIRST", 0x901, "one"), writer.KernelSpec("SECOND", 0x902, "two", 1),
-         writer.KernelSpec("THIRD", 0x903, "three")],
-        columns=4, start_columns=(0, 4), ops_per_cycle=1024, inference_fingerprint=77)
+        [
+            writer.KernelSpec("FIRST", 0x901, "one"),
+            writer.KernelSpec("SECOND", 0x902, "two", 1),
+            writer.KernelSpec("THIRD", 0x903, "three"),
+        ],
+        columns=4,
+        start_columns=(0, 4),
+        ops_per_cycle=1024,
+        inference_fingerprint=77,
+    )
 
 
 def test_layout_of_the_written_file():
@@ -45,14 +52,14 @@ def test_layout_of_the_written_file():
     pdis, pdis_at = struct.unpack_from("<II", data, part + 120)
     assert pdis == 1
     size, image_at, groups, groups_at = struct.unpack_from("<IIII", data, part + pdis_at + 16)
-    assert data[part + image_at:part + image_at + size] == PDI_A and groups == 1
+    assert data[part + image_at : part + image_at + size] == PDI_A and groups == 1
     ids, ids_at = struct.unpack_from("<II", data, part + groups_at + 16)
     assert ids == 1 and struct.unpack_from("<Q", data, part + ids_at) == (0x901,)
     ip, _ = sections[8]
     kind, properties, base = struct.unpack_from("<IIQ", data, ip + 8)
     assert (kind, properties, base) == (7, 0x901 << 16 | 1, (1 << 64) - 1)
-    assert data[ip + 24:ip + 88].rstrip(b"\0") == b"MLIR_AIE:MLIRAIE"
-    assert b'dpu_kernel_id="0x901"' in data[sections[2][0]:sum(sections[2])]
+    assert data[ip + 24 : ip + 88].rstrip(b"\0") == b"MLIR_AIE:MLIRAIE"
+    assert b'dpu_kernel_id="0x901"' in data[sections[2][0] : sum(sections[2])]
 
 
 def test_reads_what_was_written(tmp_path):
@@ -69,7 +76,10 @@ def test_reads_what_was_written(tmp_path):
     assert [p.cu_ids for p in xclbin.pdis] == [(0x901, 0x903), (0x902,)]
     assert [p.functions for p in xclbin.pdis] == [(0, 0), (1,)]
     assert [(c.kernel_id, c.function, c.pdi) for c in xclbin.cus] == [
-        (0x901, 0, 0), (0x902, 1, 1), (0x903, 0, 0)]
+        (0x901, 0, 0),
+        (0x902, 1, 1),
+        (0x903, 0, 0),
+    ]
     assert xclbin.cu_index("SECOND") == 1
     assert xclbin.cu_index("THIRD:three") == 2
     section = xclbin.section(layout.AIE_PARTITION)
@@ -119,7 +129,7 @@ def test_older_files_do_not_mark_kernels_as_the_arrays():
 
 def patched(offset: int, value: bytes) -> bytes:
     data = bytearray(writer.build([writer.PdiSpec(PDI_A)]))
-    data[offset:offset + len(value)] = value
+    data[offset : offset + len(value)] = value
     return bytes(data)
 
 
@@ -129,21 +139,24 @@ def partition_at() -> int:
     return section.offset
 
 
-@pytest.mark.parametrize(("data", "offset", "what"), [
-    (b"", 0, "ends inside the header"),
-    (b"xclbin2\0" + bytes(300), 308, "ends inside the header"),
-    (patched(0, b"\x7fELF"), 0, "not an xclbin"),
-    (patched(304, struct.pack("<Q", 1 << 40)), 304, "promises"),
-    (patched(448, struct.pack("<I", 0xFFFFFFFF)), 448, "section headers"),
-    (patched(448, struct.pack("<I", 1)), 448, "no AIE_PARTITION"),
-    (patched(456 + 24, struct.pack("<QQ", 1 << 63, 1 << 63)), 480, "past the file's end"),
-    (patched(456 + 24, struct.pack("<QQ", 0, 4000)), 520, "overlap"),
-    (patched(partition_at() + 32, b"\0\0"), partition_at() + 32, "0 columns"),
-    (patched(partition_at() + 40, struct.pack("<I", 1 << 31)), partition_at() + 40, "start columns"),
-    (patched(partition_at() + 120, struct.pack("<I", 1 << 31)), partition_at() + 120, "PDIs"),
-    (patched(partition_at() + 120, struct.pack("<I", 0)), partition_at() + 120, "no PDI"),
-    (patched(partition_at() + 4, struct.pack("<I", 1 << 30)), partition_at() + (1 << 30), "name"),
-])
+@pytest.mark.parametrize(
+    ("data", "offset", "what"),
+    [
+        (b"", 0, "ends inside the header"),
+        (b"xclbin2\0" + bytes(300), 308, "ends inside the header"),
+        (patched(0, b"\x7fELF"), 0, "not an xclbin"),
+        (patched(304, struct.pack("<Q", 1 << 40)), 304, "promises"),
+        (patched(448, struct.pack("<I", 0xFFFFFFFF)), 448, "section headers"),
+        (patched(448, struct.pack("<I", 1)), 448, "no AIE_PARTITION"),
+        (patched(456 + 24, struct.pack("<QQ", 1 << 63, 1 << 63)), 480, "past the file's end"),
+        (patched(456 + 24, struct.pack("<QQ", 0, 4000)), 520, "overlap"),
+        (patched(partition_at() + 32, b"\0\0"), partition_at() + 32, "0 columns"),
+        (patched(partition_at() + 40, struct.pack("<I", 1 << 31)), partition_at() + 40, "start columns"),
+        (patched(partition_at() + 120, struct.pack("<I", 1 << 31)), partition_at() + 120, "PDIs"),
+        (patched(partition_at() + 120, struct.pack("<I", 0)), partition_at() + 120, "no PDI"),
+        (patched(partition_at() + 4, struct.pack("<I", 1 << 30)), partition_at() + (1 << 30), "name"),
+    ],
+)
 def test_damage_is_located(data, offset, what):
     with pytest.raises(BadXclbin, match=what) as caught:
         Xclbin.read(data)
@@ -158,8 +171,15 @@ def test_arrays_cannot_multiply_the_file():
     body = bytearray(layout.PARTITION.size + count * layout.PDI.size + image)
     layout.PARTITION.pack_into(body, 0, 0, 0, 0, 0, 0, 8, 0, 0, count, layout.PARTITION.size, 0)
     for index in range(count):
-        layout.PDI.pack_into(body, layout.PARTITION.size + index * layout.PDI.size, bytes(16), image,
-                             layout.PARTITION.size + count * layout.PDI.size, 0, 0)
+        layout.PDI.pack_into(
+            body,
+            layout.PARTITION.size + index * layout.PDI.size,
+            bytes(16),
+            image,
+            layout.PARTITION.size + count * layout.PDI.size,
+            0,
+            0,
+        )
     data = bytearray(writer.build([writer.PdiSpec(PDI_A)]))
     at = len(data)
     data += body
@@ -169,11 +189,15 @@ def test_arrays_cannot_multiply_the_file():
         Xclbin.read(bytes(data))
 
 
-@pytest.mark.parametrize("make", [
-    lambda p: p / "missing.xclbin",
-    lambda p: p,
-    lambda p: os.mkfifo(p / "fifo") or p / "fifo",
-], ids=["missing", "folder", "fifo"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: p / "missing.xclbin",
+        lambda p: p,
+        lambda p: os.mkfifo(p / "fifo") or p / "fifo",
+    ],
+    ids=["missing", "folder", "fifo"],
+)
 def test_unreadable_paths(tmp_path, make):
     path = make(tmp_path)
     with pytest.raises(BadXclbin) as caught:
@@ -188,11 +212,18 @@ def test_every_truncation_is_refused_or_whole():
             Xclbin.read(data[:end])
 
 
-@pytest.mark.parametrize("arguments", [
-    {"pdis": []}, {"kernels": []}, {"columns": 0}, {"start_columns": (1 << 16,)},
-    {"kernels": [writer.KernelSpec(kernel_id=0x1000)]}, {"kernels": [writer.KernelSpec("x" * 64)]},
-    {"pdis": [writer.PdiSpec(b"")]},
-])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"pdis": []},
+        {"kernels": []},
+        {"columns": 0},
+        {"start_columns": (1 << 16,)},
+        {"kernels": [writer.KernelSpec(kernel_id=0x1000)]},
+        {"kernels": [writer.KernelSpec("x" * 64)]},
+        {"pdis": [writer.PdiSpec(b"")]},
+    ],
+)
 def test_the_writer_refuses_what_the_format_cannot_hold(arguments):
     with pytest.raises(BadArgument):
         writer.build(**{"pdis": [writer.PdiSpec(PDI_A)], **arguments})

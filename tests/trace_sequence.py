@@ -100,7 +100,7 @@ class Sequence:
         self.contexts += 1
 
     def _config_hwctx(self, line: Line) -> None:
-        cu, = line["in"]["cus"]
+        (cu,) = line["in"]["cus"]
         assert cu["function"] == 0
         assert self._bos[cu["bo"]][0] == "DEV"
         assert line["in"]["handle"] not in self._configured
@@ -134,8 +134,8 @@ class Sequence:
 
     def _syncobj_timeline_wait(self, line: Line) -> None:
         given = line["in"]
-        (syncobj, point), = given["waits"]
-        context, = (handle for handle, known in self._syncobjs.items() if known == syncobj)
+        ((syncobj, point),) = given["waits"]
+        (context,) = (handle for handle, known in self._syncobjs.items() if known == syncobj)
         assert point in self._submitted[context]
         assert given["flags"] == WAIT_FOR_SUBMIT
         assert all(command["state"] == "COMPLETED" for command in line["completed"])

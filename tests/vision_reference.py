@@ -47,8 +47,9 @@ def conditional(shape: Shape, tensors: dict[str, np.ndarray]) -> Any:
     settings = synthetic.config(shape)
     settings.pop("architectures")
     model = qwen.Qwen3_5ForConditionalGeneration(qwen.Qwen3_5Config(**settings)).float().eval()
-    state = {name: torch.from_numpy(np.ascontiguousarray(value, np.float32))
-             for name, value in tensors.items()}
+    state = {
+        name: torch.from_numpy(np.ascontiguousarray(value, np.float32)) for name, value in tensors.items()
+    }
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert not unexpected and set(missing) <= {"lm_head.weight"}
     model.tie_weights()
@@ -73,7 +74,13 @@ def logits(model: Any, ids: Sequence[int], pictures: dict[str, Any], positions: 
     kinds = (tokens == model.config.image_token_id).int()
     where = None if positions is None else torch.from_numpy(np.array(positions))[:, None]
     with torch.no_grad():
-        out = model(input_ids=tokens, attention_mask=torch.ones_like(tokens), mm_token_type_ids=kinds,
-                    position_ids=where, use_cache=False, **pictures)
+        out = model(
+            input_ids=tokens,
+            attention_mask=torch.ones_like(tokens),
+            mm_token_type_ids=kinds,
+            position_ids=where,
+            use_cache=False,
+            **pictures,
+        )
     found: np.ndarray = out.logits[0].numpy()
     return found

@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     `trace` and `emulate` end with their program's own status.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    own = words[:words.index("--")] if "--" in words else words
+    own = words[: words.index("--")] if "--" in words else words
     as_json = "--json" in own
 
     def failed(error: BaseException) -> int:
@@ -96,7 +96,8 @@ def _run(words: list[str]) -> int:
     if name not in commands:
         known = "this installation has no such command" if name in COMMANDS else "no such command"
         meant = " or ".join(nearest(name, commands))
-        raise UsageError(f"{name}: {known}", f"Did you mean {meant}?" if meant else
-                         f"There are: {', '.join(commands)}")
+        raise UsageError(
+            f"{name}: {known}", f"Did you mean {meant}?" if meant else f"There are: {', '.join(commands)}"
+        )
     command: Callable[[list[str]], int] = getattr(import_module(commands[name]), f"{name}_main")
     return command(words[1:])

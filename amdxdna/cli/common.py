@@ -23,8 +23,18 @@ from typing import Any, NoReturn
 from amdxdna.entry import FAILED, USAGE, library_fault, memory_fault, thread_fault
 from amdxdna.text import one_line
 
-__all__ = ["CannotStart", "CommandError", "FAILED", "Parser", "USAGE", "UsageError", "document", "one_line",
-           "print_json", "report"]
+__all__ = [
+    "CannotStart",
+    "CommandError",
+    "FAILED",
+    "Parser",
+    "USAGE",
+    "UsageError",
+    "document",
+    "one_line",
+    "print_json",
+    "report",
+]
 
 
 class CommandError(Exception):
@@ -96,8 +106,9 @@ def report(error: BaseException, as_json: bool = False) -> None:
     if as_json:
         name = None if number is None else errno.errorcode.get(number, str(number))
         name = "EOPNOTSUPP" if number == errno.EOPNOTSUPP else name
-        print_json(document("error", call=call or None, errno=name, meaning=one_line(meaning),
-                            remedy=remedy or None))
+        print_json(
+            document("error", call=call or None, errno=name, meaning=one_line(meaning), remedy=remedy or None)
+        )
 
 
 def _explain(error: BaseException) -> tuple[str, str, int | None, str, str]:

@@ -32,12 +32,19 @@ With --json an amdxdna.emulate document goes to stderr at the end:
 
 def parser() -> Parser:
     """The options of `emulate -- COMMAND`."""
-    p = Parser("emulate", usage="amdxdna emulate [options] -- COMMAND [ARGUMENT...]\n"
-                                "       amdxdna emulate --vfio-user SOCKET [--print-qemu-args] [options]",
-               description=_DESCRIPTION, epilog=_EPILOG)
+    p = Parser(
+        "emulate",
+        usage="amdxdna emulate [options] -- COMMAND [ARGUMENT...]\n"
+        "       amdxdna emulate --vfio-user SOCKET [--print-qemu-args] [options]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
     add_device_options(p)
-    p.add_argument("--vfio-user", metavar="SOCKET", help="serve the NPU to QEMU instead: see amdxdna emulate "
-                                                         "--vfio-user SOCKET --help")
+    p.add_argument(
+        "--vfio-user",
+        metavar="SOCKET",
+        help="serve the NPU to QEMU instead: see amdxdna emulate --vfio-user SOCKET --help",
+    )
     p.add_json()
     return p
 
@@ -49,23 +56,41 @@ def add_device_options(p: Parser) -> None:
     add("--slots", metavar="N", help="hardware contexts (default 16)")
     add("--minor", metavar="N", help="DRM minor that the driver reports (default: the driver's, 10)")
     add("--address", metavar="MODE", help="pasid: packets carry host addresses (default); iova: the driver's")
-    add("--fault", action="append", default=[], metavar="KIND=N", help="hang=3, fail=2:0x3000002, "
-        "slow=*:5000, refuse=1, open=1:EACCES, ...; repeatable")
+    add(
+        "--fault",
+        action="append",
+        default=[],
+        metavar="KIND=N",
+        help="hang=3, fail=2:0x3000002, slow=*:5000, refuse=1, open=1:EACCES, ...; repeatable",
+    )
     add("--threads", metavar="N", help="threads a kernel computes on; 0: one a core (default)")
     add("--instant", action="store_true", help="kernels compute nothing and return at once")
     add("--slow", metavar="US", help="every command takes US microseconds more")
-    add("--options", "-O", action="append", default=[], metavar="KEY=VALUE,...",
-        help="any option of amdxdna/emu/options.py, as in emu:KEY=VALUE,...")
-    add("--device-path", default="/dev/accel/accel0", metavar="PATH",
-        help="where the program finds the node (default %(default)s)")
+    add(
+        "--options",
+        "-O",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE,...",
+        help="any option of amdxdna/emu/options.py, as in emu:KEY=VALUE,...",
+    )
+    add(
+        "--device-path",
+        default="/dev/accel/accel0",
+        metavar="PATH",
+        help="where the program finds the node (default %(default)s)",
+    )
 
 
 def emulator_options(given: argparse.Namespace) -> EmuOptions:
     """The device that the command line describes, on top of AMDXDNA_EMU. Raises BadArgument."""
     from amdxdna.emu.options import EmuOptions
 
-    parts = [f"{key}={getattr(given, key)}" for key in ("slots", "minor", "address", "threads")
-             if getattr(given, key) is not None]
+    parts = [
+        f"{key}={getattr(given, key)}"
+        for key in ("slots", "minor", "address", "threads")
+        if getattr(given, key) is not None
+    ]
     if given.instant:
         parts.append("instant")
     if given.slow is not None:
@@ -76,8 +101,9 @@ def emulator_options(given: argparse.Namespace) -> EmuOptions:
 def check_node_path(path: str) -> None:
     """Raises UsageError for a path that cannot be the node's."""
     if not os.path.isabs(path) or os.path.normpath(path) != path or path == "/":
-        raise UsageError(f"--device-path {path}: not a plain absolute path", "Give one such as "
-                                                                            "/dev/accel/accel0")
+        raise UsageError(
+            f"--device-path {path}: not a plain absolute path", "Give one such as /dev/accel/accel0"
+        )
 
 
 def split(argv: list[str], name: str) -> tuple[list[str], list[str]]:
@@ -85,8 +111,8 @@ def split(argv: list[str], name: str) -> tuple[list[str], list[str]]:
 
     Raises UsageError when no program is named and no help is asked for.
     """
-    own = argv[:argv.index("--")] if "--" in argv else argv
-    command = argv[len(own) + 1:]
+    own = argv[: argv.index("--")] if "--" in argv else argv
+    command = argv[len(own) + 1 :]
     if not command and not {"-h", "--help"} & set(own):
         raise UsageError(f"{name}: no command", f"Give it after --: amdxdna {name} -- PROGRAM ARGUMENT...")
     return own, command
@@ -101,7 +127,8 @@ def cannot_start(command: list[str], failed: OSError) -> CommandError:
         return CommandError(
             f"the kernel refuses the seccomp filter: {failed.strerror}",
             "Linux 5.14 or newer is needed, and nobody else may answer this program's calls already (emulate "
-            "in emulate)")
+            "in emulate)",
+        )
     if isinstance(failed, NoFolder):
         return CommandError(str(failed.strerror), "Set TMPDIR to one that can")
     return CannotStart(command[0], failed)
@@ -129,7 +156,7 @@ def options_json(options: EmuOptions) -> dict[str, Any]:
 
 def emulate_main(argv: list[str]) -> int:
     """Runs `emulate` with `argv`; the exit status."""
-    own = argv[:argv.index("--")] if "--" in argv else argv
+    own = argv[: argv.index("--")] if "--" in argv else argv
     if any(word == "--vfio-user" or word.startswith("--vfio-user=") for word in own):
         from amdxdna.emu.pci.serve import main
 
@@ -151,8 +178,20 @@ def emulate_main(argv: list[str]) -> int:
     if given.json:
         import json
 
-        print(json.dumps(document(
-            "emulate", status=code, signal=killed, node=supervisor.node, options=options_json(options),
-            opens=supervisor.opens, ioctls=supervisor.ioctls, calls_seen=supervisor.seen,
-            log=list(supervisor.driver.messages))), file=sys.stderr)
+        print(
+            json.dumps(
+                document(
+                    "emulate",
+                    status=code,
+                    signal=killed,
+                    node=supervisor.node,
+                    options=options_json(options),
+                    opens=supervisor.opens,
+                    ioctls=supervisor.ioctls,
+                    calls_seen=supervisor.seen,
+                    log=list(supervisor.driver.messages),
+                )
+            ),
+            file=sys.stderr,
+        )
     return code

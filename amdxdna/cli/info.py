@@ -139,7 +139,8 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(
         (
             "contexts",
-            text("contexts_open", f"{facts['contexts_open']} in use") if facts["contexts_limit"] is None
+            text("contexts_open", f"{facts['contexts_open']} in use")
+            if facts["contexts_limit"] is None
             else f"{facts['contexts_open']} of {facts['contexts_limit']} in use",
         )
     )

@@ -42,10 +42,19 @@ def parser() -> Parser:
     """The options of `insts`."""
     p = Parser("insts", description=_DESCRIPTION, epilog=_EPILOG)
     p.add_argument("file", metavar="FILE", help="the stream; - reads stdin")
-    p.add_argument("--at", metavar="N", type=int,
-                   help="mark operation N, where a hang stopped, and show what is around it")
-    p.add_argument("--around", metavar="N", type=int, default=8,
-                   help="with --at: operations shown on each side (default %(default)s)")
+    p.add_argument(
+        "--at",
+        metavar="N",
+        type=int,
+        help="mark operation N, where a hang stopped, and show what is around it",
+    )
+    p.add_argument(
+        "--around",
+        metavar="N",
+        type=int,
+        default=8,
+        help="with --at: operations shown on each side (default %(default)s)",
+    )
     p.add_json()
     return p
 
@@ -86,16 +95,24 @@ def insts_main(argv: list[str]) -> int:
 
 
 def _stream(listing: Listing) -> dict[str, Any]:
-    return {"format": listing.format, "section": listing.section, "size": listing.size,
-            "header": listing.header, "arguments": listing.arguments, "problems": listing.problems,
-            "ops": listing.ops}
+    return {
+        "format": listing.format,
+        "section": listing.section,
+        "size": listing.size,
+        "header": listing.header,
+        "arguments": listing.arguments,
+        "problems": listing.problems,
+        "ops": listing.ops,
+    }
 
 
 def _text(listing: Listing, marked: int | None = None, around: int = 0) -> list[str]:
     what = {"txn": "AIE transaction", "emu": "emulator stream", "unknown": "unknown format"}[listing.format]
     head = ", ".join(f"{name} {value}" for name, value in listing.header.items() if value is not None)
-    lines = [f"{what}{f' in {listing.section}' if listing.section else ''}, {listing.size} bytes"
-             + (f": {head}" if head else "")]
+    lines = [
+        f"{what}{f' in {listing.section}' if listing.section else ''}, {listing.size} bytes"
+        + (f": {head}" if head else "")
+    ]
     for number, op in enumerate(listing.ops):
         if marked is None or abs(number - marked) <= around:
             first, *rest = _op(op)
@@ -122,8 +139,10 @@ def _op(op: dict[str, Any]) -> list[str]:
         parts[1:] = [f"<- argument {op['argument']} + {op['plus']:#x}"]
     if "task" in op:
         task = op["task"]
-        parts.append(f"start {task['direction']} {task['channel']}: BD {task['bd']}, {task['repeat']} times"
-                     + (", token" if task["token"] else ""))
+        parts.append(
+            f"start {task['direction']} {task['channel']}: BD {task['bd']}, {task['repeat']} times"
+            + (", token" if task["token"] else "")
+        )
     lines = [f"{op['offset']:#08x}  {op['op']:<12} {'  '.join(parts)}".rstrip()]
     data = op.get("data", [])
     if "descriptors" in op:
@@ -131,14 +150,16 @@ def _op(op: dict[str, Any]) -> list[str]:
             fields = "  ".join(f"{name} {value}" for name, value in bd.items() if name != "bd")
             lines.append(f"            BD {bd['bd']}: {fields}")
     else:
-        rows = [f"            {' '.join(data[at:at + _ROW])}" for at in range(0, len(data), _ROW)]
+        rows = [f"            {' '.join(data[at : at + _ROW])}" for at in range(0, len(data), _ROW)]
         if op["op"] == "raw" and len(rows) > _MOST_ROWS:
             left = len(data) - _MOST_ROWS * _ROW
             rows[_MOST_ROWS:] = [f"            ... and {left} words more, which --json shows"]
         lines += rows
     for place in op.get("registers", []):
-        lines.append(f"            {place['address']} ({place['tile'][0]},{place['tile'][1]}) "
-                     f"{place['register'] or '?'}")
+        lines.append(
+            f"            {place['address']} ({place['tile'][0]},{place['tile'][1]}) "
+            f"{place['register'] or '?'}"
+        )
     if op.get("tail"):
         lines.append(f"            bytes {op['tail']}")
     return lines

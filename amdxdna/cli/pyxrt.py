@@ -21,11 +21,19 @@ Ends with the program's own exit status. From Python: amdxdna.pyxrt.install(), o
 
 def parser() -> Parser:
     """The options."""
-    p = Parser("pyxrt", usage="amdxdna pyxrt [--device DEVICE] -- SCRIPT [ARGUMENT...]\n"
-                              "       amdxdna pyxrt [--device DEVICE] -- -m MODULE [ARGUMENT...]",
-               description=_DESCRIPTION, epilog=_EPILOG)
-    p.add_argument("--device", metavar="DEVICE", help="what pyxrt.device(0) is: an index, a node's path, "
-                   "emu or emu:KEY=VALUE,... (default: the first NPU; never an emulated one unasked)")
+    p = Parser(
+        "pyxrt",
+        usage="amdxdna pyxrt [--device DEVICE] -- SCRIPT [ARGUMENT...]\n"
+        "       amdxdna pyxrt [--device DEVICE] -- -m MODULE [ARGUMENT...]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    p.add_argument(
+        "--device",
+        metavar="DEVICE",
+        help="what pyxrt.device(0) is: an index, a node's path, "
+        "emu or emu:KEY=VALUE,... (default: the first NPU; never an emulated one unasked)",
+    )
     p.add_argument("--path", action="store_true", help="print the folder for PYTHONPATH")
     return p
 
@@ -44,8 +52,10 @@ def _require(device: str) -> None:
     except XdnaError as error:
         raise UsageError(f"pyxrt: --device {device}: {error.meaning}", error.remedy) from error
     if not os.path.exists(where):
-        raise UsageError(f"pyxrt: --device {device}: there is no such node",
-                         "Give an index, a node's path, emu or emu:KEY=VALUE,...")
+        raise UsageError(
+            f"pyxrt: --device {device}: there is no such node",
+            "Give an index, a node's path, emu or emu:KEY=VALUE,...",
+        )
 
 
 def environment(device: str | None) -> None:

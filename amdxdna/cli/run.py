@@ -307,8 +307,12 @@ def argument_names(xclbin: Xclbin, kernel: str | None, count: int) -> list[str]:
     if not names and rest and all(argument.size == _ADDRESS_BYTES for argument in rest):
         # AMD's own overlays: RyzenAI-SW's xclbins declare their buffers argv0 to argv4 as uint64_t values.
         names = [argument.name for argument in rest]
-        tell([f"amdxdna: {info.name}'s arguments {', '.join(names)} are values in the file's metadata: --in "
-              "and --out are given as their addresses"])
+        tell(
+            [
+                f"amdxdna: {info.name}'s arguments {', '.join(names)} are values in the file's metadata: "
+                "--in and --out are given as their addresses"
+            ]
+        )
     if count > len(names):
         raise CommandError(
             f"{info.name} takes {len(names)} buffers ({', '.join(names)}), {count} are given",

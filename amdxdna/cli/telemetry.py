@@ -57,8 +57,9 @@ def telemetry_main(argv: list[str]) -> int:
         try:
             write_whole(options.output, block.data)
         except OSError as failed:
-            raise CommandError(f"{options.output} cannot be written: {failed.strerror}",
-                               "Name another file") from None
+            raise CommandError(
+                f"{options.output} cannot be written: {failed.strerror}", "Name another file"
+            ) from None
     used = block.data.rstrip(b"\0")
     used = block.data[: -(-len(used) // 4) * 4]
     if options.json:

@@ -51,28 +51,58 @@ _LONGEST, _LARGEST = 64 << 20, 64 << 30
 
 def parser() -> Parser:
     """The options of `trace`."""
-    p = Parser("trace", usage="amdxdna trace [options] -- COMMAND [ARGUMENT...]\n"
-               "       amdxdna trace --read TRACE [--text] [--timeline FILE]",
-               description=_DESCRIPTION, epilog=_EPILOG)
-    p.add_argument("-o", "--output", metavar="FILE",
-                   help=f"the trace (default {DEFAULT_FILE}; with --text none); - writes it to stderr")
+    p = Parser(
+        "trace",
+        usage="amdxdna trace [options] -- COMMAND [ARGUMENT...]\n"
+        "       amdxdna trace --read TRACE [--text] [--timeline FILE]",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+    )
+    p.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help=f"the trace (default {DEFAULT_FILE}; with --text none); - writes it to stderr",
+    )
     p.add_argument("--emulate", action="store_true", help="run COMMAND on an emulated NPU")
-    p.add_argument("--every-call", action="store_true",
-                   help="let every system call stop, not only those that a filter picks: slow, for a COMMAND "
-                        "that starts `emulate` itself (inside `emulate` it is done without asking)")
-    p.add_argument("--node", action="append", default=[], metavar="PATH",
-                   help="take this file or device for a node too, whatever name it is opened by; repeatable")
+    p.add_argument(
+        "--every-call",
+        action="store_true",
+        help="let every system call stop, not only those that a filter picks: slow, for a COMMAND "
+        "that starts `emulate` itself (inside `emulate` it is done without asking)",
+    )
+    p.add_argument(
+        "--node",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="take this file or device for a node too, whatever name it is opened by; repeatable",
+    )
     p.add_argument("--quiet", "-q", action="store_true", help="do not print the summary")
     views = p.add_argument_group("views for people")
     views.add_argument("--text", action="store_true", help="a line a call, to stderr, instead of the trace")
-    views.add_argument("-e", dest="names", metavar="NAME,...", action="append", default=[],
-                       help="with --text: only these calls, as EXEC_CMD,CREATE_BO")
+    views.add_argument(
+        "-e",
+        dest="names",
+        metavar="NAME,...",
+        action="append",
+        default=[],
+        help="with --text: only these calls, as EXEC_CMD,CREATE_BO",
+    )
     views.add_argument("--packets", action="store_true", help="with --text: the packets of submits too")
-    views.add_argument("--buffers", metavar="N", type=int, default=0,
-                       help="record the first N bytes of the buffers that a submit lists")
-    views.add_argument("--timeline", metavar="FILE",
-                       help="write calls, commands and contexts on a time axis (Chrome's trace format, which "
-                            "Perfetto opens)")
+    views.add_argument(
+        "--buffers",
+        metavar="N",
+        type=int,
+        default=0,
+        help="record the first N bytes of the buffers that a submit lists",
+    )
+    views.add_argument(
+        "--timeline",
+        metavar="FILE",
+        help="write calls, commands and contexts on a time axis (Chrome's trace format, which "
+        "Perfetto opens)",
+    )
     views.add_argument("--read", metavar="TRACE", help="run nothing: make these views of a recorded trace")
     emulate.add_device_options(p)
     p.add_json()
@@ -88,8 +118,9 @@ def trace_main(argv: list[str]) -> int:
     if given.read:
         raise UsageError("--read goes without a COMMAND", "Leave the command away")
     if given.emulate and (given.every_call or given.node):
-        raise UsageError("--emulate goes without --every-call and --node",
-                         "It sees every call of its node already")
+        raise UsageError(
+            "--emulate goes without --every-call and --node", "It sees every call of its node already"
+        )
     _check(given)
     runner = _emulated(given) if given.emulate else _kernel(given)
 
@@ -98,8 +129,9 @@ def trace_main(argv: list[str]) -> int:
     with contextlib.ExitStack() as stack:
         fd = None if given.text and given.output is None else _output(stack, given.output or DEFAULT_FILE)
         views = _views(stack, given)
-        recorder = Recorder(fd, "seccomp" if given.emulate else "ptrace", command, views=views,
-                            contents=given.buffers)
+        recorder = Recorder(
+            fd, "seccomp" if given.emulate else "ptrace", command, views=views, contents=given.buffers
+        )
         status = runner(recorder, command)
         summary = recorder.finish()
     code, killed = emulate.wait_status(status)
@@ -108,8 +140,10 @@ def trace_main(argv: list[str]) -> int:
     if given.json:
         import json
 
-        print(json.dumps(document("trace-summary", status=code, signal=killed, file=where,
-                                  summary=summary)), file=sys.stderr)
+        print(
+            json.dumps(document("trace-summary", status=code, signal=killed, file=where, summary=summary)),
+            file=sys.stderr,
+        )
     elif not given.quiet:
         from amdxdna.trace.summary import lines
 
@@ -150,8 +184,9 @@ def _views(stack: contextlib.ExitStack, given: argparse.Namespace) -> list[View]
 
     views: list[View] = []
     if given.text:
-        views.append(TextView(lambda text: write_all(2, text), names=names_of(given.names),
-                              packets=given.packets))
+        views.append(
+            TextView(lambda text: write_all(2, text), names=names_of(given.names), packets=given.packets)
+        )
     if given.timeline:
         target = _output(stack, given.timeline)
         timeline = TimelineView(lambda text: write_all(target, text))
@@ -164,7 +199,7 @@ def write_all(fd: int, text: str) -> None:
     """Writes all of `text`; a disk that is full raises OSError."""
     data = text.encode("utf-8", "backslashreplace")
     while data:
-        data = data[os.write(fd, data):]
+        data = data[os.write(fd, data) :]
 
 
 def _read(given: argparse.Namespace) -> int:
@@ -210,8 +245,9 @@ def _rows(stack: contextlib.ExitStack, path: str) -> Iterator[bytes]:
                 raise CommandError(f"{path} cannot be read: {failed.strerror}") from None
             left -= len(row)
             if len(row) > _LONGEST or left < 0:
-                raise CommandError(f"{path}: line {number} is not of a trace: longer than {_LONGEST:,} bytes",
-                                   _GIVE)
+                raise CommandError(
+                    f"{path}: line {number} is not of a trace: longer than {_LONGEST:,} bytes", _GIVE
+                )
             if not row:
                 return
             yield row
@@ -226,14 +262,14 @@ def _output(stack: contextlib.ExitStack, path: str) -> int:
     try:
         fd = open_growing(path)
     except OSError as failed:
-        raise CommandError(f"{path} cannot be written: {failed.strerror}",
-                           "Name another file") from None
+        raise CommandError(f"{path} cannot be written: {failed.strerror}", "Name another file") from None
     stack.callback(os.close, fd)
     return fd
 
 
 def _kernel(given: argparse.Namespace) -> Any:
     """Runs the program on the kernel's node."""
+
     def run(recorder: Recorder, command: list[str]) -> int:
         from amdxdna.trace.ptrace import CannotTrace, Tracer
 
@@ -246,7 +282,8 @@ def _kernel(given: argparse.Namespace) -> Any:
             raise CommandError(
                 f"the kernel refuses to trace: {failed.strerror}",
                 "A sandbox or container may forbid ptrace or seccomp; try --every-call, or set "
-                "AMDXDNA_TRACE=FILE where the program uses this package") from None
+                "AMDXDNA_TRACE=FILE where the program uses this package",
+            ) from None
         except OSError as failed:
             raise CannotStart(command[0], failed) from None
 

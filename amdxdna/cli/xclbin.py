@@ -384,13 +384,15 @@ def _compare(path: str, content: dict[str, Any], other_path: str, as_json: bool)
         )
         return int(bool(changes))
     how = "the same content" if not changes else f"{len(changes)} differences"
-    show([
-        f"{path} and {other_path}: {how}",
-        *(f"  {name}: {'-' if a is None else a} | {'-' if b is None else b}" for name, a, b in changes),
-        "One hardware context serves both."
-        if same
-        else "Columns, compute units or PDIs differ: each needs a hardware context of its own.",
-    ])
+    show(
+        [
+            f"{path} and {other_path}: {how}",
+            *(f"  {name}: {'-' if a is None else a} | {'-' if b is None else b}" for name, a, b in changes),
+            "One hardware context serves both."
+            if same
+            else "Columns, compute units or PDIs differ: each needs a hardware context of its own.",
+        ]
+    )
     return int(bool(changes))
 
 

@@ -23,5 +23,5 @@ def guard(buffer: Buffer, nbytes: int) -> None:
 
 def overrun(buffer: Buffer, nbytes: int) -> int:
     """How many bytes behind the first `nbytes` are known to be written over; 0: none."""
-    found = bytes(buffer.view()[nbytes:nbytes + GUARD_BYTES])
+    found = bytes(buffer.view()[nbytes : nbytes + GUARD_BYTES])
     return next((n + 1 for n in range(GUARD_BYTES - 1, -1, -1) if found[n] != _PATTERN[n]), 0)

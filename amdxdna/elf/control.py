@@ -83,8 +83,13 @@ class ControlElf:
             made = GENERATIONS.get(elf.os_abi)
             raise BadElf(
                 f"{path} is control code for {made or 'no known generation of the array'} (OS/ABI "
-                f"{elf.os_abi:#x}), not for NPU2 ({AIE2P:#x})", call="elf", path=path, offset=7,
-                remedy="Compile it for npu2", os_abi=elf.os_abi)
+                f"{elf.os_abi:#x}), not for NPU2 ({AIE2P:#x})",
+                call="elf",
+                path=path,
+                offset=7,
+                remedy="Compile it for npu2",
+                os_abi=elf.os_abi,
+            )
         self.grouped = elf.abi_version >> 4 >= 1
         """Whether its code is in groups, one for each instance of a kernel."""
         note = elf.named(_CONFIGURATION)
@@ -118,11 +123,20 @@ class ControlElf:
             if isinstance(error, BadElf):
                 raise
             why = f": {error.strerror}" if error.errno in (errno.EFBIG, errno.EINVAL) else ""
-            raise BadElf(f"{path} cannot be read{why}", call="elf", errno=error.errno, path=path,
-                         remedy="Give the path of an ELF file of control code") from None
+            raise BadElf(
+                f"{path} cannot be read{why}",
+                call="elf",
+                errno=error.errno,
+                path=path,
+                remedy="Give the path of an ELF file of control code",
+            ) from None
         except ValueError:
-            raise BadElf(f"{path!r} is no path", call="elf", path=path,
-                         remedy="Give the path of an ELF file of control code") from None
+            raise BadElf(
+                f"{path!r} is no path",
+                call="elf",
+                path=path,
+                remedy="Give the path of an ELF file of control code",
+            ) from None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -136,8 +150,11 @@ class ControlElf:
         symbols = [symbol for symbol, part in patches if part == TEXT]
         last = max(self._members[name])
         pdis = {symbol: self._pdi(symbol, last) for symbol in symbols if "pdi" in symbol}
-        packets = {symbol: self._section("." + symbol.replace("-", "."), symbol)
-                   for symbol in symbols if _PM_SYMBOL in symbol}
+        packets = {
+            symbol: self._section("." + symbol.replace("-", "."), symbol)
+            for symbol in symbols
+            if _PM_SYMBOL in symbol
+        }
         return Code(name, parts, patches, pdis, packets)
 
     def _columns(self, note: Section) -> int:
@@ -156,9 +173,9 @@ class ControlElf:
         for section in elf.sections:
             if section.kind != GROUP or len(section.data) < 4:
                 continue
-            words = section.data[4:len(section.data) // 4 * 4]
+            words = section.data[4 : len(section.data) // 4 * 4]
             kernel, instance = self._instance(section, symbols)
-            self._take(f"{kernel}:{instance}", [word for word, in struct.iter_unpack("<I", words)], section)
+            self._take(f"{kernel}:{instance}", [word for (word,) in struct.iter_unpack("<I", words)], section)
 
     def _instance(self, section: Section, symbols: tuple[Symbol, ...]) -> tuple[str, str]:
         """Kernel and instance of a group. Its symbol is the instance's, whose section index is the number of
@@ -185,12 +202,12 @@ class ControlElf:
         start = head.end() if head else 0
         if not head or start + length > len(mangled) or not length:
             elf.bad(f"{mangled!r} is no mangled name of a kernel", at)
-        types = re.findall(r"P*[vci]", mangled[start + length:])
-        if "".join(types) != mangled[start + length:]:
+        types = re.findall(r"P*[vci]", mangled[start + length :])
+        if "".join(types) != mangled[start + length :]:
             elf.bad(f"{mangled!r} has arguments of a type that is not known", at)
         if any(not each.startswith("P") for each in types):
             elf.bad(f"{mangled!r} has arguments that are no buffers", at)
-        return mangled[start:start + length], len(types)
+        return mangled[start : start + length], len(types)
 
     def _take(self, name: str, members: list[int], group: Section | None = None) -> None:
         at = 0 if group is None else group.at
@@ -214,8 +231,12 @@ class ControlElf:
                 elf.bad(f"{name!r} has two sections {part}", section.at)
             found[part] = elf.plain(section)
         if TEXT not in found:
-            elf.bad(f"{name!r} has no control code (.ctrltext)" if name else
-                    "there is no control code (.ctrltext)", 0)
+            elf.bad(
+                f"{name!r} has no control code (.ctrltext)"
+                if name
+                else "there is no control code (.ctrltext)",
+                0,
+            )
         if (SAVE in found) != (RESTORE in found):
             elf.bad("sections to save and to restore at a preemption are not paired", 0)
         return found
@@ -237,12 +258,26 @@ class ControlElf:
             section = elf.sections[symbol.section]
             # Version 1 of the ABI: the kind is in the addend's low four bits.
             old = elf.abi_version == 1
-            self._place(number, section, symbol, self._owner.get(symbol.section), each.offset,
-                        each.addend & 15 if old else each.kind,
-                        (each.addend & 0xFFFFFFFF) >> 4 if old else each.addend)
+            self._place(
+                number,
+                section,
+                symbol,
+                self._owner.get(symbol.section),
+                each.offset,
+                each.addend & 15 if old else each.kind,
+                (each.addend & 0xFFFFFFFF) >> 4 if old else each.addend,
+            )
 
-    def _place(self, number: int, section: Section, symbol: Symbol, owner: str | None, offset: int, kind: int,
-               addend: int) -> None:
+    def _place(
+        self,
+        number: int,
+        section: Section,
+        symbol: Symbol,
+        owner: str | None,
+        offset: int,
+        kind: int,
+        addend: int,
+    ) -> None:
         elf = self._elf
         part = part_of(section.name)
         if owner is None or part is None or part not in self._codes[owner]:

@@ -50,7 +50,7 @@ class Patch(NamedTuple):
         if kind is Kind.ADDRESS:
             return _LONG.pack(value & (1 << 64) - 1)
         if kind is Kind.SCALAR:
-            before, = _WORD.unpack(self.original)
+            (before,) = _WORD.unpack(self.original)
             return _WORD.pack(before & ~self.mask | value & self.mask)
         low, high = _PAIR.unpack(self.original)
         # Modulo 2^48, of which XRT lets the carry out into the bits above.
@@ -64,4 +64,4 @@ def patch(kind: Kind, data: bytes, offset: int, addend: int = 0, mask: int = 0) 
     size = _BYTES[kind]
     if offset % 4 or at + size > len(data):
         return None
-    return Patch(kind, at, data[at:at + size], addend & 0xFFFFFFFF, mask)
+    return Patch(kind, at, data[at : at + size], addend & 0xFFFFFFFF, mask)

@@ -61,10 +61,20 @@ class Layout(NamedTuple):
     """Of r_info, below the symbol's index."""
 
 
-_NARROW = Layout(struct.Struct("<32xI10xHHH"), struct.Struct("<IIIIIIII8x"), struct.Struct("<IIIBBH"),
-                 struct.Struct("<IIi"), 8)
-_WIDE = Layout(struct.Struct("<40xQ10xHHH"), struct.Struct("<IIQQQQII16x"), struct.Struct("<IBBHQQ"),
-               struct.Struct("<QQq"), 32)
+_NARROW = Layout(
+    struct.Struct("<32xI10xHHH"),
+    struct.Struct("<IIIIIIII8x"),
+    struct.Struct("<IIIBBH"),
+    struct.Struct("<IIi"),
+    8,
+)
+_WIDE = Layout(
+    struct.Struct("<40xQ10xHHH"),
+    struct.Struct("<IIQQQQII16x"),
+    struct.Struct("<IBBHQQ"),
+    struct.Struct("<QQq"),
+    32,
+)
 
 
 class Elf:
@@ -82,8 +92,13 @@ class Elf:
 
     def bad(self, what: str, offset: int) -> NoReturn:
         """Raises BadElf for the byte at `offset`."""
-        raise BadElf(f"{self.path} at byte {offset}: {what}", call="elf", path=self.path, offset=offset,
-                     remedy="Make the file anew, with aiebu-asm")
+        raise BadElf(
+            f"{self.path} at byte {offset}: {what}",
+            call="elf",
+            path=self.path,
+            offset=offset,
+            remedy="Make the file anew, with aiebu-asm",
+        )
 
     def _sections(self, data: bytes) -> Iterator[Section]:
         layout = self._layout
@@ -106,7 +121,7 @@ class Elf:
             raw[index] = (*raw[index][:6], size)
         table = self._part(data, raw[names])
         for name, kind, flags, link, info, offset, size in raw:
-            yield Section(text(table, name), kind, flags, link, info, offset, data[offset:offset + size])
+            yield Section(text(table, name), kind, flags, link, info, offset, data[offset : offset + size])
 
     def _raw(self, data: bytes, at: int) -> tuple[int, ...]:
         """Name, kind, flags, link, info, offset, size."""
@@ -115,7 +130,7 @@ class Elf:
 
     @staticmethod
     def _part(data: bytes, raw: tuple[int, ...]) -> bytes:
-        return data[raw[5]:raw[5] + raw[6]]
+        return data[raw[5] : raw[5] + raw[6]]
 
     def named(self, name: str) -> Section | None:
         """The first section of this name."""
@@ -137,7 +152,7 @@ class Elf:
         names = self.plain(self._linked(section))
         data, layout = self.plain(section), self._layout.symbol
         found: list[Symbol] = []
-        for fields in layout.iter_unpack(data[:len(data) // layout.size * layout.size]):
+        for fields in layout.iter_unpack(data[: len(data) // layout.size * layout.size]):
             if layout is _WIDE.symbol:
                 name, info, _, place, _, size = fields
             else:
@@ -151,7 +166,7 @@ class Elf:
         """The relocations of a table, with addends."""
         data, layout = self.plain(section), self._layout
         size, bits = layout.relocation.size, layout.kind_bits
-        for offset, info, addend in layout.relocation.iter_unpack(data[:len(data) // size * size]):
+        for offset, info, addend in layout.relocation.iter_unpack(data[: len(data) // size * size]):
             yield Relocation(offset, info >> bits, info & (1 << bits) - 1, addend)
 
     def note(self, section: Section) -> bytes:
@@ -161,9 +176,9 @@ class Elf:
         start = 12 + (name + 3) // 4 * 4
         if start + size > len(data):
             self.bad(f"the note in {section.name!r} does not fit it", section.at)
-        return data[start:start + size]
+        return data[start : start + size]
 
 
 def text(table: bytes, at: int) -> str:
     """A name in a table of names; what is no ASCII is replaced."""
-    return table[at:at + _LONGEST_NAME].split(b"\0", 1)[0].decode("ascii", "replace")
+    return table[at : at + _LONGEST_NAME].split(b"\0", 1)[0].decode("ascii", "replace")

@@ -4,12 +4,35 @@ from typing import Any
 
 class _Lib:
     def emu_gemm(
-        self, a: int, b: int, c: int, rows: int, k: int, n: int, lda: int, c_stride: int,
-        flags: int, format: int, threads: int, isa: int, stop: Any, /,
+        self,
+        a: int,
+        b: int,
+        c: int,
+        rows: int,
+        k: int,
+        n: int,
+        lda: int,
+        c_stride: int,
+        flags: int,
+        format: int,
+        threads: int,
+        isa: int,
+        stop: Any,
+        /,
     ) -> int: ...
     def emu_gemv(
-        self, x: int, w: int, y: int, m: int, k: int, flags: int, format: int, threads: int, isa: int,
-        stop: Any, /,
+        self,
+        x: int,
+        w: int,
+        y: int,
+        m: int,
+        k: int,
+        flags: int,
+        format: int,
+        threads: int,
+        isa: int,
+        stop: Any,
+        /,
     ) -> int: ...
     def emu_copy(self, src: int, dst: int, nbytes: int, addend: int, stop: Any, /) -> int: ...
     def emu_read(self, src: int, nbytes: int, threads: int, /) -> int: ...

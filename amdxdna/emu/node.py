@@ -105,8 +105,11 @@ class EmuNode(Uncopied):
 
     def _usable(self) -> Client:
         if self._pid != _pid:
-            raise Closed("this device was opened by the parent process", call=self.path,
-                         remedy="Open the device in the process that uses it, after the fork")
+            raise Closed(
+                "this device was opened by the parent process",
+                call=self.path,
+                remedy="Open the device in the process that uses it, after the fork",
+            )
         if self._closed:
             raise Closed("the node is closed", call=self.path, remedy="Open the device again")
         return self.client
@@ -182,8 +185,11 @@ class EmuNode(Uncopied):
         own = {r.bo for r in client.space.overlapping(address, size) if r.own}
         if any(bo.user_memory for bo in own):
             raise error(errno.EBUSY)
-        own |= {bo for bo in client.memory.by_offset.values()
-                if not bo.user_memory and bo.pointer < address + size and address < bo.pointer + bo.size}
+        own |= {
+            bo
+            for bo in client.memory.by_offset.values()
+            if not bo.user_memory and bo.pointer < address + size and address < bo.pointer + bo.size
+        }
         if own and not client.memory.quiet(self.driver.idle_wait):
             raise error(errno.EBUSY)
         client.unmapped(address, size)

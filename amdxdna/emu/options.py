@@ -54,8 +54,13 @@ from amdxdna.errors import BadArgument
 
 ENVIRONMENT = "AMDXDNA_EMU"
 _WHICH = re.compile(r"(?P<first>\d+)(?P<range>-(?P<last>\d+)?)?|\*")
-_RANGES = {"slots": (0, 1024), "columns": (1, 8), "minor": (0, 16), "threads": (0, 1024),
-           "held_slots": (0, 1024)}
+_RANGES = {
+    "slots": (0, 1024),
+    "columns": (1, 8),
+    "minor": (0, 16),
+    "threads": (0, 1024),
+    "held_slots": (0, 1024),
+}
 
 
 @dataclass(frozen=True)
@@ -119,8 +124,11 @@ class EmuOptions:
 
 
 def _bad(option: str, why: str) -> BadArgument:
-    return BadArgument(f"emulator option {option!r}: {why}", call="open",
-                       remedy="The options are listed in amdxdna/emu/options.py")
+    return BadArgument(
+        f"emulator option {option!r}: {why}",
+        call="open",
+        remedy="The options are listed in amdxdna/emu/options.py",
+    )
 
 
 def _apply(options: EmuOptions, text: str) -> EmuOptions:

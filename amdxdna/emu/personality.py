@@ -24,9 +24,14 @@ class Personality:
     minor: int = 10
     """DRM version; features newer than the minor are refused."""
     out_of_tree: bool = False
-    parameters: Mapping[str, tuple[str, bool]] = field(default_factory=lambda: {
-        "aie2_max_col": ("128", False), "force_cmdlist": ("Y", False), "force_iova": ("N", False),
-        "tdr_timeout_ms": ("2000", False)})
+    parameters: Mapping[str, tuple[str, bool]] = field(
+        default_factory=lambda: {
+            "aie2_max_col": ("128", False),
+            "force_cmdlist": ("Y", False),
+            "force_iova": ("N", False),
+            "tdr_timeout_ms": ("2000", False),
+        }
+    )
     """The module's parameters: their values, and whether everybody may read them."""
     tdr: float = 2.0
     """Seconds without progress after which a command times out; 0: never."""
@@ -97,20 +102,50 @@ class Personality:
 _OLD_PARAMETERS = {"aie2_max_col": ("128", False), "force_cmdlist": ("N", False)}
 # Stable 6.18: 60 s (HWCTX_MAX_TIMEOUT); amdxdna_flush; a hung single keeps its state, a hung list is ABORT.
 _LINUX_6_18 = Personality(
-    release="6.18.15", minor=1, parameters=_OLD_PARAMETERS, tdr=60.0, lists_singles=False,
-    fills_payload=False, hung="abort", heap_max=64 * MIB, heap_grows=False,
-    refused_pointer="ENOMEM", flush_destroys=True, packet_words=19, refuses_unconfigured=True,
-    all_power_modes=False, checks_sync=False)
+    release="6.18.15",
+    minor=1,
+    parameters=_OLD_PARAMETERS,
+    tdr=60.0,
+    lists_singles=False,
+    fills_payload=False,
+    hung="abort",
+    heap_max=64 * MIB,
+    heap_grows=False,
+    refused_pointer="ENOMEM",
+    flush_destroys=True,
+    packet_words=19,
+    refuses_unconfigured=True,
+    all_power_modes=False,
+    checks_sync=False,
+)
 # oot 856409ca. The report of a hung chain is in its first member, as in tree.
-_OOT_2026_08 = Personality(release="6.18.12", minor=16, out_of_tree=True, user_pointers="ro",
-                           refused_pointer="ENOMEM")
+_OOT_2026_08 = Personality(
+    release="6.18.12", minor=16, out_of_tree=True, user_pointers="ro", refused_pointer="ENOMEM"
+)
 # legacy 856409ca.
 _LEGACY_2026_08 = Personality(
-    release="6.18.12", major=1, minor=0, out_of_tree=True, tdr=6.0, fills_payload=False, hung="member",
-    heap_max=64 * MIB, heap_grows=False, user_pointers="ro", refused_pointer="ENOMEM", context_limit=32,
-    parameters={"aie2_max_col": ("128", False), "context_limit": ("32", True), "force_cmdlist": ("Y", False),
-                "force_iova": ("N", False), "fw_log_level": ("0", True), "hwctx_limit": ("16", True),
-                "timeout_in_sec": ("2", True)})
+    release="6.18.12",
+    major=1,
+    minor=0,
+    out_of_tree=True,
+    tdr=6.0,
+    fills_payload=False,
+    hung="member",
+    heap_max=64 * MIB,
+    heap_grows=False,
+    user_pointers="ro",
+    refused_pointer="ENOMEM",
+    context_limit=32,
+    parameters={
+        "aie2_max_col": ("128", False),
+        "context_limit": ("32", True),
+        "force_cmdlist": ("Y", False),
+        "force_iova": ("N", False),
+        "fw_log_level": ("0", True),
+        "hwctx_limit": ("16", True),
+        "timeout_in_sec": ("2", True),
+    },
+)
 
 
 def _without(parameters: Mapping[str, tuple[str, bool]], *names: str) -> dict[str, tuple[str, bool]]:
@@ -119,13 +154,21 @@ def _without(parameters: Mapping[str, tuple[str, bool]], *names: str) -> dict[st
 
 # legacy d7e832da: the first member gets the report.
 _LEGACY_2025_12 = replace(
-    _LEGACY_2026_08, release="6.17.13", hung="report", user_pointers="rw",
-    parameters=_without(_LEGACY_2026_08.parameters, "force_iova"))
+    _LEGACY_2026_08,
+    release="6.17.13",
+    hung="report",
+    user_pointers="rw",
+    parameters=_without(_LEGACY_2026_08.parameters, "force_iova"),
+)
 # legacy be90de6d: the report goes over the chain's own payload.
 _LEGACY_2025_09 = replace(_LEGACY_2025_12, release="6.16.12", hung="packet", report_version=0)
 # legacy 57296466: before ea527bf9 a failed list's status is raw, and singles are lists of one.
-_LEGACY_2025_06 = replace(_LEGACY_2025_09, release="6.12.94", raw_status=True,
-                          parameters=_without(_LEGACY_2025_09.parameters, "fw_log_level"))
+_LEGACY_2025_06 = replace(
+    _LEGACY_2025_09,
+    release="6.12.94",
+    raw_status=True,
+    parameters=_without(_LEGACY_2025_09.parameters, "fw_log_level"),
+)
 
 PERSONALITIES: dict[str, Personality] = {
     "7.3": Personality(),

@@ -97,10 +97,14 @@ def _raw(listing: Listing, data: bytes, at: int) -> None:
     if not rest:
         return
     words = struct.unpack_from(f"<{len(rest) // 4}I", rest)
-    op: dict[str, Any] = {"offset": at, "op": "raw", "bytes": len(rest),
-                          "data": [f"{word:#010x}" for word in words]}
+    op: dict[str, Any] = {
+        "offset": at,
+        "op": "raw",
+        "bytes": len(rest),
+        "data": [f"{word:#010x}" for word in words],
+    }
     if len(rest) % 4:
-        op["tail"] = rest[len(rest) // 4 * 4:].hex()
+        op["tail"] = rest[len(rest) // 4 * 4 :].hex()
     listing.ops.append(op)
 
 
@@ -130,8 +134,10 @@ def _emulated(data: bytes) -> Listing:
         problems = []
     except stream.StreamError as wrong:
         problems = [str(wrong)]
-    kinds = {kind.opcode: kind for kind in (stream.Gemm, stream.Gemv, stream.Copy, stream.Delay, stream.Hang,
-                                            stream.Fail)}
+    kinds = {
+        kind.opcode: kind
+        for kind in (stream.Gemm, stream.Gemv, stream.Copy, stream.Delay, stream.Hang, stream.Fail)
+    }
     listing = Listing("emu", len(data), problems=problems)
     words = struct.unpack_from(f"<{len(data) // 4}I", data)
     if len(words) >= 3:
@@ -144,11 +150,12 @@ def _emulated(data: bytes) -> Listing:
         if kind is None or count < 1 or at + count > len(words):
             break
         names = [item.name for item in fields(kind)]
-        values = words[at + 1:at + count]
+        values = words[at + 1 : at + count]
         if len(values) != len(names):
             break
-        listing.ops.append({"offset": 4 * at, "op": kind.__name__.upper(), "bytes": 4 * count,
-                            **_named(names, values)})
+        listing.ops.append(
+            {"offset": 4 * at, "op": kind.__name__.upper(), "bytes": 4 * count, **_named(names, values)}
+        )
         at += count
     _raw(listing, data, min(4 * at, len(data)))
     return listing
@@ -166,5 +173,6 @@ def _named(names: list[str], values: tuple[int, ...]) -> dict[str, Any]:
         result["flags"] = flags + ([f"{rest:#x}"] if rest else [])
     if "format" in result:
         result["format"] = {value: name for name, value in stream.FORMATS.items()}.get(
-            result["format"], result["format"])
+            result["format"], result["format"]
+        )
     return result

@@ -23,12 +23,27 @@ GENERATIONS = {3: "NPU1 (AIE2)", 4: "NPU2 (AIE2P)"}
 WRITE, BLOCKWRITE, BLOCKSET, MASKWRITE, MASKPOLL, NOOP, PREEMPT, MASKPOLL_BUSY, LOADPDI = range(9)
 LOAD_PM_START, CREATE_SCRATCHPAD, UPDATE_STATE_TABLE, UPDATE_REG, UPDATE_SCRATCH = range(9, 14)
 TCT, DDR_PATCH, READ_REGS, RECORD_TIMER, MERGE_SYNC = range(0x80, 0x85)
-NAMES = {WRITE: "WRITE", BLOCKWRITE: "BLOCKWRITE", BLOCKSET: "BLOCKSET", MASKWRITE: "MASKWRITE",
-         MASKPOLL: "MASKPOLL", NOOP: "NOOP", PREEMPT: "PREEMPT", MASKPOLL_BUSY: "MASKPOLL_BUSY",
-         LOADPDI: "LOADPDI", LOAD_PM_START: "LOAD_PM_START", CREATE_SCRATCHPAD: "CREATE_SCRATCHPAD",
-         UPDATE_STATE_TABLE: "UPDATE_STATE_TABLE", UPDATE_REG: "UPDATE_REG",
-         UPDATE_SCRATCH: "UPDATE_SCRATCH", TCT: "TCT", DDR_PATCH: "DDR_PATCH", READ_REGS: "READ_REGS",
-         RECORD_TIMER: "RECORD_TIMER", MERGE_SYNC: "MERGE_SYNC"}
+NAMES = {
+    WRITE: "WRITE",
+    BLOCKWRITE: "BLOCKWRITE",
+    BLOCKSET: "BLOCKSET",
+    MASKWRITE: "MASKWRITE",
+    MASKPOLL: "MASKPOLL",
+    NOOP: "NOOP",
+    PREEMPT: "PREEMPT",
+    MASKPOLL_BUSY: "MASKPOLL_BUSY",
+    LOADPDI: "LOADPDI",
+    LOAD_PM_START: "LOAD_PM_START",
+    CREATE_SCRATCHPAD: "CREATE_SCRATCHPAD",
+    UPDATE_STATE_TABLE: "UPDATE_STATE_TABLE",
+    UPDATE_REG: "UPDATE_REG",
+    UPDATE_SCRATCH: "UPDATE_SCRATCH",
+    TCT: "TCT",
+    DDR_PATCH: "DDR_PATCH",
+    READ_REGS: "READ_REGS",
+    RECORD_TIMER: "RECORD_TIMER",
+    MERGE_SYNC: "MERGE_SYNC",
+}
 _PREEMPT_LEVELS = {0: "noop", 1: "memory tile", 2: "compute tile", 3: "registers"}
 _STATE_FUNCTIONS = {0: "multiply", 1: "increment", 2: "decrement"}
 
@@ -52,9 +67,16 @@ class Header(NamedTuple):
 
     def document(self) -> dict[str, Any]:
         """For JSON."""
-        return {"version": f"{self.major}.{self.minor}", "generation": self.generation,
-                "device": GENERATIONS.get(self.generation), "rows": self.rows, "columns": self.columns,
-                "memory_rows": self.memory_rows, "ops": self.ops, "size": self.size}
+        return {
+            "version": f"{self.major}.{self.minor}",
+            "generation": self.generation,
+            "device": GENERATIONS.get(self.generation),
+            "rows": self.rows,
+            "columns": self.columns,
+            "memory_rows": self.memory_rows,
+            "ops": self.ops,
+            "size": self.size,
+        }
 
 
 class Malformed(Exception):
@@ -66,8 +88,13 @@ def header(data: bytes) -> Header | None:
     if len(data) < HEADER.size:
         return None
     found = Header(*HEADER.unpack_from(data))
-    plausible = ((found.major, found.minor) in VERSIONS and 0 < found.columns <= 128
-                 and 0 < found.rows <= 32 and found.memory_rows < found.rows and found.size >= HEADER.size)
+    plausible = (
+        (found.major, found.minor) in VERSIONS
+        and 0 < found.columns <= 128
+        and 0 < found.rows <= 32
+        and found.memory_rows < found.rows
+        and found.size >= HEADER.size
+    )
     return found if plausible else None
 
 
@@ -95,8 +122,11 @@ class Reader:
     def place(self, address: int) -> dict[str, Any]:
         """An address with its tile and register."""
         tile = registers.tile_of(address, self.head.memory_rows)
-        return {"address": f"{address:#x}", "tile": [tile.column, tile.row],
-                "register": registers.name_of(tile)}
+        return {
+            "address": f"{address:#x}",
+            "tile": [tile.column, tile.row],
+            "register": registers.name_of(tile),
+        }
 
 
 def ops(data: bytes, head: Header) -> Iterator[dict[str, Any]]:
@@ -161,9 +191,13 @@ def _block(r: Reader, code: int) -> Decoded:
 
 def _wait_for_tokens(r: Reader, code: int) -> Decoded:
     size, word, config = r.field("I", 4), r.field("I", 8), r.field("I", 12)
-    return size, {"direction": "MM2S" if word & 0xFF else "S2MM", "channel": config >> 24 & 0xFF,
-                  "tile": [word >> 16 & 0xFF, word >> 8 & 0xFF], "columns": config >> 16 & 0xFF,
-                  "rows": config >> 8 & 0xFF}
+    return size, {
+        "direction": "MM2S" if word & 0xFF else "S2MM",
+        "channel": config >> 24 & 0xFF,
+        "tile": [word >> 16 & 0xFF, word >> 8 & 0xFF],
+        "columns": config >> 16 & 0xFF,
+        "rows": config >> 8 & 0xFF,
+    }
 
 
 def _patch(r: Reader, code: int) -> Decoded:
@@ -182,7 +216,7 @@ def _read_registers(r: Reader, code: int) -> Decoded:
     if words and size == 12 + 4 * words[0]:
         return size, {"registers": [r.place(address) for address in words[1:]]}
     if words and size >= 16 + 8 * words[0]:
-        return size, {"registers": [r.place(address) for address in words[2:2 + 2 * words[0]:2]]}
+        return size, {"registers": [r.place(address) for address in words[2 : 2 + 2 * words[0] : 2]]}
     return size, {"data": [f"{word:#010x}" for word in words]}
 
 
@@ -218,8 +252,11 @@ def _scratchpad(r: Reader, code: int) -> Decoded:
 
 def _state(r: Reader, code: int) -> Decoded:
     function = r.field("B", 2)
-    return 8, {"index": r.field("B", 1), "function": _STATE_FUNCTIONS.get(function, function),
-               "operand": r.field("I", 4)}
+    return 8, {
+        "index": r.field("B", 1),
+        "function": _STATE_FUNCTIONS.get(function, function),
+        "operand": r.field("I", 4),
+    }
 
 
 def _state_register(r: Reader, code: int) -> Decoded:
@@ -228,10 +265,23 @@ def _state_register(r: Reader, code: int) -> Decoded:
 
 
 _DECODERS: dict[int, Callable[[Reader, int], Decoded]] = {
-    WRITE: _write, BLOCKWRITE: _block, BLOCKSET: _block, MASKWRITE: _masked, MASKPOLL: _masked,
-    NOOP: _nothing, PREEMPT: _preempt, MASKPOLL_BUSY: _masked, LOADPDI: _load_pdi,
-    LOAD_PM_START: _load_program, CREATE_SCRATCHPAD: _scratchpad, UPDATE_STATE_TABLE: _state,
+    WRITE: _write,
+    BLOCKWRITE: _block,
+    BLOCKSET: _block,
+    MASKWRITE: _masked,
+    MASKPOLL: _masked,
+    NOOP: _nothing,
+    PREEMPT: _preempt,
+    MASKPOLL_BUSY: _masked,
+    LOADPDI: _load_pdi,
+    LOAD_PM_START: _load_program,
+    CREATE_SCRATCHPAD: _scratchpad,
+    UPDATE_STATE_TABLE: _state,
     UPDATE_REG: _state_register,
-    UPDATE_SCRATCH: _nothing, TCT: _wait_for_tokens, DDR_PATCH: _patch, READ_REGS: _read_registers,
-    RECORD_TIMER: _timer, MERGE_SYNC: _merge,
+    UPDATE_SCRATCH: _nothing,
+    TCT: _wait_for_tokens,
+    DDR_PATCH: _patch,
+    READ_REGS: _read_registers,
+    RECORD_TIMER: _timer,
+    MERGE_SYNC: _merge,
 }

@@ -38,10 +38,36 @@ _TOLD = 4
 """The least grave level that is shown, as in XRT's own default."""
 
 __all__ = [
-    "XCL_BO_FLAGS_NONE", "alert", "bo", "critical", "debug", "device", "elf", "emergency",
-    "enumerate_devices", "error", "ert_cmd_state", "ext", "hw_context", "implementation", "info", "install",
-    "installed", "kernel", "log_message", "module", "notice", "program", "run", "runlist", "uuid", "warning",
-    "xclBOSyncDirection", "xclbin", "xrt_info_device", "xrt_msg_level",
+    "XCL_BO_FLAGS_NONE",
+    "alert",
+    "bo",
+    "critical",
+    "debug",
+    "device",
+    "elf",
+    "emergency",
+    "enumerate_devices",
+    "error",
+    "ert_cmd_state",
+    "ext",
+    "hw_context",
+    "implementation",
+    "info",
+    "install",
+    "installed",
+    "kernel",
+    "log_message",
+    "module",
+    "notice",
+    "program",
+    "run",
+    "runlist",
+    "uuid",
+    "warning",
+    "xclBOSyncDirection",
+    "xclbin",
+    "xrt_info_device",
+    "xrt_msg_level",
 ]
 
 
@@ -68,8 +94,9 @@ def install(device: str | None = None) -> None:
         raise TypeError(f"device is {device!r}; give a str: an index, a node's path or emu")
     found = sys.modules.get("pyxrt")
     if found is not None and found is not sys.modules[__name__]:
-        raise ImportError(f"another pyxrt is imported already: {getattr(found, '__file__', found)}",
-                          name="pyxrt")
+        raise ImportError(
+            f"another pyxrt is imported already: {getattr(found, '__file__', found)}", name="pyxrt"
+        )
     sys.modules["pyxrt"] = sys.modules[__name__]
     sys.modules["pyxrt.ext"] = ext
     if device is not None:

@@ -43,8 +43,14 @@ class bo:
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
         form, values = select(
-            "__init__", args, keywords, (_DEVICE, _SIZE, _FLAGS, _GROUP), (_CONTEXT, _SIZE, _FLAGS, _GROUP),
-            (_CONTEXT, _SIZE, _GROUP), (("", lambda value: isinstance(value, bo)), ("", SIZE), ("", SIZE)))
+            "__init__",
+            args,
+            keywords,
+            (_DEVICE, _SIZE, _FLAGS, _GROUP),
+            (_CONTEXT, _SIZE, _FLAGS, _GROUP),
+            (_CONTEXT, _SIZE, _GROUP),
+            (("", lambda value: isinstance(value, bo)), ("", SIZE), ("", SIZE)),
+        )
         if form == 3:
             self._part(*values)
             return
@@ -83,7 +89,7 @@ class bo:
         self._size = size
         self._address = parent._address + offset
         self._root, self._at = parent._root, parent._at + offset
-        self._memory = parent._memory[offset:offset + size]
+        self._memory = parent._memory[offset : offset + size]
         self._buffer = None
         if size:
             with translated():
@@ -111,7 +117,7 @@ class bo:
             return
         if source.ndim != 1 or source.format != "B":
             source = source.cast("B") if source.c_contiguous else memoryview(source.tobytes())
-        self._memory[at:at + source.nbytes] = source
+        self._memory[at : at + source.nbytes] = source
 
     def read(self, size: Any, skip: Any) -> NDArray[Any]:
         """A copy of `size` bytes from `skip`, as int8. Raises RuntimeError past the end."""
@@ -122,8 +128,11 @@ class bo:
             incompatible("read", self, size, skip)
         if int(skip) + int(size) > self._size:
             refuse("attempting to read past buffer size", errno.EINVAL)
-        return np.frombuffer(self._memory, np.int8, int(size), int(skip)).copy() if int(size) \
+        return (
+            np.frombuffer(self._memory, np.int8, int(size), int(skip)).copy()
+            if int(size)
             else np.empty(0, np.int8)
+        )
 
     def sync(self, direction: xclBOSyncDirection, *part: Any) -> None:
         """Writes cache lines back and drops them: of all, or (size, offset). Raises RuntimeError outside."""
@@ -132,8 +141,10 @@ class bo:
         size, offset = map(int, part) if part else (self._size, 0)
         # A part may be synced past its end, as far as the whole goes: XRT checks no more.
         if self._at + offset + size > self._root.nbytes:
-            refuse(f"Invalid BO offset and size for sync'ing: {offset}, {size} (err={errno.EINVAL})",
-                   errno.EINVAL)
+            refuse(
+                f"Invalid BO offset and size for sync'ing: {offset}, {size} (err={errno.EINVAL})",
+                errno.EINVAL,
+            )
         if int(direction) in _WAYS and size:
             try:  # not translated(), which takes longer than the flush
                 self._root.from_device(self._at + offset, size)

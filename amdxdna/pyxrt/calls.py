@@ -18,17 +18,19 @@ Form = Sequence[tuple[str, Callable[[Any], bool]]]
 def incompatible(name: str, *given: object) -> NoReturn:
     """Raises the TypeError for a call that no overload takes."""
     kind = "constructor" if name.endswith("__init__") else "function"
-    raise TypeError(f"{name}(): incompatible {kind} arguments. Invoked with: "
-                    + ", ".join(repr(each) for each in given))
+    raise TypeError(
+        f"{name}(): incompatible {kind} arguments. Invoked with: " + ", ".join(repr(each) for each in given)
+    )
 
 
-def select(name: str, args: tuple[Any, ...], keywords: Mapping[str, Any],
-           *forms: Form) -> tuple[int, list[Any]]:
+def select(
+    name: str, args: tuple[Any, ...], keywords: Mapping[str, Any], *forms: Form
+) -> tuple[int, list[Any]]:
     """(which of `forms` takes the arguments, their values in its order). Raises TypeError when none does."""
     for number, form in enumerate(forms):
         if len(args) + len(keywords) != len(form):
             continue
-        rest = form[len(args):]
+        rest = form[len(args) :]
         if any(not parameter or parameter not in keywords for parameter, _ in rest):
             continue
         values = [*args, *(keywords[parameter] for parameter, _ in rest)]
@@ -62,8 +64,9 @@ def text(value: Any) -> bool:
 
 def settings(value: Any) -> bool:
     """Accepts a dict of names and unsigned numbers."""
-    return isinstance(value, dict) and all(isinstance(key, str) and UNSIGNED(number)
-                                           for key, number in value.items())
+    return isinstance(value, dict) and all(
+        isinstance(key, str) and UNSIGNED(number) for key, number in value.items()
+    )
 
 
 def refuse(what: str, code: int | None = None) -> NoReturn:

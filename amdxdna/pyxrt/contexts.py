@@ -14,8 +14,14 @@ from amdxdna.pyxrt.uuids import uuid
 from amdxdna.pyxrt.xclbins import xclbin
 
 # XRT's name of a setting -> the field of the driver's QoS block (xdna-driver's src/shim/hwctx.cpp).
-_QOS = {"gops": "gops", "fps": "fps", "dma_bandwidth": "dma_bandwidth", "latency": "latency",
-        "frame_execution_time": "frame_exec_time", "priority": "priority"}
+_QOS = {
+    "gops": "gops",
+    "fps": "fps",
+    "dma_bandwidth": "dma_bandwidth",
+    "latency": "latency",
+    "frame_execution_time": "frame_exec_time",
+    "priority": "priority",
+}
 
 
 @enumeration(exclusive=0, shared=1)
@@ -32,8 +38,9 @@ def _is(kind: type) -> Any:
 
 _DEVICE, _UUID, _XCLBIN = ("device", _is(device)), ("uuid", _is(uuid)), ("xclbin", _is(xclbin))
 _PATH, _MODE, _CONFIG = ("xclbin_path", text), ("mode", _is(_AccessMode)), ("cfg_param", settings)
-_FORMS = tuple((_DEVICE, first, *more) for more in ((), (_MODE,), (_CONFIG,))
-               for first in (_UUID, _XCLBIN, _PATH))
+_FORMS = tuple(
+    (_DEVICE, first, *more) for more in ((), (_MODE,), (_CONFIG,)) for first in (_UUID, _XCLBIN, _PATH)
+)
 _ELF = ("elf", _is(elf))
 _ELF_FORMS: tuple[Any, ...] = ((_DEVICE, _ELF), (_DEVICE, _ELF, _CONFIG, _MODE))
 
@@ -79,16 +86,21 @@ class hw_context:
     def context(self) -> HwContext:
         """The binding's context. Raises RuntimeError where there is none yet."""
         if self._context is None:
-            refuse("Hardware Context Handle is not yet created, so cannot determine flow type."
-                   if self._device is not None else "this hw_context object is empty: it has no xclbin")
+            refuse(
+                "Hardware Context Handle is not yet created, so cannot determine flow type."
+                if self._device is not None
+                else "this hw_context object is empty: it has no xclbin"
+            )
         return self._context
 
     @property
     def file(self) -> xclbin:
         """The xclbin. Raises RuntimeError for a context without one."""
         if self._context is not None and self._xclbin is None:
-            refuse("Invalid API called for xrt::kernel creation, xrt::hw_context passed is not created using "
-                   "XCLBIN")
+            refuse(
+                "Invalid API called for xrt::kernel creation, xrt::hw_context passed is not created using "
+                "XCLBIN"
+            )
         if self._xclbin is None:
             refuse("this hw_context object is empty: it has no xclbin")
         return self._xclbin
@@ -115,8 +127,10 @@ class hw_context:
         """The ELF file with a kernel, and its ``KERNEL:INSTANCE``. Raises RuntimeError for none."""
         _ = self.context
         if self._xclbin is not None:
-            refuse("Invalid API called for xrt::kernel creation, xrt::hw_context passed is not created using "
-                   "full ELF")
+            refuse(
+                "Invalid API called for xrt::kernel creation, xrt::hw_context passed is not created using "
+                "full ELF"
+            )
         base, colon, instance = kernel.partition(":")
         found = self._elfs.get(base)
         if found is None:
@@ -147,5 +161,3 @@ class hw_context:
     def get_mode(self) -> _AccessMode:
         """How it was asked for."""
         return self._mode
-
-

@@ -76,8 +76,9 @@ class device:
                 raise
         nodes = sysfs.find_nodes()
         if index >= len(nodes):
-            cause, remedy = sysfs.why_none() if not nodes else \
-                (f"there are {len(nodes)}", "Give a smaller index")
+            cause, remedy = (
+                sysfs.why_none() if not nodes else (f"there are {len(nodes)}", "Give a smaller index")
+            )
             refuse(f" No such device with index '{index}'\n{cause}. {remedy}")
         try:
             return _opened(nodes[index].path)
@@ -112,8 +113,11 @@ class device:
         """Registers a file. XRT's own fails on every NPU."""
         if not isinstance(file, (str, xclbin)):
             incompatible("load_xclbin", self, file)
-        warnings.warn("device.load_xclbin is deprecated: use register_xclbin and hw_context",
-                      DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            "device.load_xclbin is deprecated: use register_xclbin and hw_context",
+            DeprecationWarning,
+            stacklevel=2,
+        )
         return self.register_xclbin(xclbin(file) if isinstance(file, str) else file)
 
     def registered(self, wanted: uuid) -> xclbin:

@@ -37,7 +37,8 @@ class elf:
         first = f"{values[0]} is not found or is not a valid ELF file" if form == 0 else "not valid ELF data"
         try:
             self.read = ControlElf.read(
-                values[0] if form == 0 else ctypes.string_at(address_of(values[0]), int(values[1])))
+                values[0] if form == 0 else ctypes.string_at(address_of(values[0]), int(values[1]))
+            )
         except BadElf as error:
             if error.os_abi is not None and error.os_abi not in GENERATIONS:
                 first = f"ELF contains unsupported platform OS/ABI: {error.os_abi}"

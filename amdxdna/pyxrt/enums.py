@@ -89,26 +89,60 @@ def enumeration(module: str = "pyxrt", /, **names: int) -> Callable[[type[Enumer
     return made
 
 
-@enumeration(XCL_BO_SYNC_BO_TO_DEVICE=0, XCL_BO_SYNC_BO_FROM_DEVICE=1, XCL_BO_SYNC_BO_GMIO_TO_AIE=2,
-             XCL_BO_SYNC_BO_AIE_TO_GMIO=3)
+@enumeration(
+    XCL_BO_SYNC_BO_TO_DEVICE=0,
+    XCL_BO_SYNC_BO_FROM_DEVICE=1,
+    XCL_BO_SYNC_BO_GMIO_TO_AIE=2,
+    XCL_BO_SYNC_BO_AIE_TO_GMIO=3,
+)
 class xclBOSyncDirection(PlainEnumeration):
     """Which way a buffer's bytes go."""
 
     __slots__ = ()
 
 
-@enumeration(**{f"ERT_CMD_STATE_{name}": number for name, number in (
-    ("NEW", 1), ("QUEUED", 2), ("COMPLETED", 4), ("ERROR", 5), ("ABORT", 6), ("SUBMITTED", 7),
-    ("TIMEOUT", 8), ("NORESPONSE", 9), ("SKERROR", 10), ("SKCRASHED", 11))})
+@enumeration(
+    **{
+        f"ERT_CMD_STATE_{name}": number
+        for name, number in (
+            ("NEW", 1),
+            ("QUEUED", 2),
+            ("COMPLETED", 4),
+            ("ERROR", 5),
+            ("ABORT", 6),
+            ("SUBMITTED", 7),
+            ("TIMEOUT", 8),
+            ("NORESPONSE", 9),
+            ("SKERROR", 10),
+            ("SKCRASHED", 11),
+        )
+    }
+)
 class ert_cmd_state(PlainEnumeration):
     """The state of a run."""
 
     __slots__ = ()
 
 
-@enumeration(bdf=0, interface_uuid=1, kdma=2, max_clock_frequency_mhz=3, m2m=4, name=5, nodma=6, offline=7,
-             electrical=8, thermal=9, mechanical=10, memory=11, platform=12, pcie_info=13, host=14,
-             dynamic_regions=17, vmr=18)
+@enumeration(
+    bdf=0,
+    interface_uuid=1,
+    kdma=2,
+    max_clock_frequency_mhz=3,
+    m2m=4,
+    name=5,
+    nodma=6,
+    offline=7,
+    electrical=8,
+    thermal=9,
+    mechanical=10,
+    memory=11,
+    platform=12,
+    pcie_info=13,
+    host=14,
+    dynamic_regions=17,
+    vmr=18,
+)
 class xrt_info_device(Enumeration):
     """What a device can be asked."""
 

@@ -50,9 +50,16 @@ class bo(_bo):
 
     def __init__(self, *args: _Any) -> None:
         form, values = _select(
-            "__init__", args, {}, (_OWNER, _CAPSULE, _BYTES, _ACCESS), (_OWNER, _CAPSULE, _BYTES),
-            (_OWNER, _BYTES, _ACCESS), (_OWNER, _BYTES),
-            (_OF_CONTEXT, _BYTES, _ACCESS), (_OF_CONTEXT, _BYTES))
+            "__init__",
+            args,
+            {},
+            (_OWNER, _CAPSULE, _BYTES, _ACCESS),
+            (_OWNER, _CAPSULE, _BYTES),
+            (_OWNER, _BYTES, _ACCESS),
+            (_OWNER, _BYTES),
+            (_OF_CONTEXT, _BYTES, _ACCESS),
+            (_OF_CONTEXT, _BYTES),
+        )
         opened = values[0].opened if form < 4 else values[0].get_device().opened
         if form > 1:
             self._make(opened, int(values[1]), int(_bo.host_only))
@@ -71,8 +78,12 @@ class kernel(_kernels.kernel):
 
     def __init__(self, *args: _Any, **keywords: _Any) -> None:
         form, values = _select(
-            "__init__", args, keywords, (("hwctx", _OF_CONTEXT[1]), _MODULE, ("name", _text)),
-            (("hwctx", _OF_CONTEXT[1]), ("name", _text)))
+            "__init__",
+            args,
+            keywords,
+            (("hwctx", _OF_CONTEXT[1]), _MODULE, ("name", _text)),
+            (("hwctx", _OF_CONTEXT[1]), ("name", _text)),
+        )
         if form == 0:
             self._open(values[0], values[2], values[1])
         else:
@@ -80,5 +91,16 @@ class kernel(_kernels.kernel):
 
 
 def __dir__() -> list[str]:
-    return ["access_mode", "bo", "hybrid", "kernel", "local", "none", "process", "read", "read_write",
-            "shared", "write"]
+    return [
+        "access_mode",
+        "bo",
+        "hybrid",
+        "kernel",
+        "local",
+        "none",
+        "process",
+        "read",
+        "read_write",
+        "shared",
+        "write",
+    ]

@@ -14,8 +14,13 @@ from amdxdna.errors import XdnaError
 from amdxdna.pyxrt.calls import message, refuse
 
 # XRT's numbers of the queries that no NPU answers, as its texts give them.
-_REFUSED = {1: "No such query request (185)", 2: "bad any_cast", 3: "No such query request (72)",
-            6: "No such query request (70)", 7: "No such query request (180)"}
+_REFUSED = {
+    1: "No such query request (185)",
+    2: "bad any_cast",
+    3: "No such query request (72)",
+    6: "No such query request (70)",
+    7: "No such query request (180)",
+}
 _POWER = {0: "default", 1: "powersaver", 2: "balanced", 3: "performance", 4: "turbo"}
 
 
@@ -60,31 +65,55 @@ def _sensors(device: Device) -> dict[str, Any]:
 
 def _platform(device: Device) -> str:
     mode = query.power_mode(device.client)
-    return _json({"platforms": [{
-        "static_region": {"name": _name(device), "total_columns": str(device.metadata().cols)},
-        "status": {"power_mode": _POWER.get(int(mode), "unknown")},
-        "electrical": _sensors(device)}]})
+    return _json(
+        {
+            "platforms": [
+                {
+                    "static_region": {"name": _name(device), "total_columns": str(device.metadata().cols)},
+                    "status": {"power_mode": _POWER.get(int(mode), "unknown")},
+                    "electrical": _sensors(device),
+                }
+            ]
+        }
+    )
 
 
 def _pcie(device: Device) -> str:
     plain = {name: attribute(device, name).removeprefix("0x") for name in ("device", "revision")}
-    return _json({"vendor": attribute(device, "vendor"), **plain,
-                  "sub_device": attribute(device, "subsystem_device"),
-                  "sub_vendor": attribute(device, "subsystem_vendor")})
+    return _json(
+        {
+            "vendor": attribute(device, "vendor"),
+            **plain,
+            "sub_device": attribute(device, "subsystem_device"),
+            "sub_vendor": attribute(device, "subsystem_vendor"),
+        }
+    )
 
 
 def _host(device: Device) -> str:
     version = device.node.text("sys/module/amdxdna/version") or "unknown"
-    return _json({"version": amdxdna.__version__, "branch": "", "hash": "", "build_hash_date": "",
-                  "drivers": [{"name": "amdxdna", "version": version, "hash": "unknown"}]})
+    return _json(
+        {
+            "version": amdxdna.__version__,
+            "branch": "",
+            "hash": "",
+            "build_hash_date": "",
+            "drivers": [{"name": "amdxdna", "version": version, "hash": "unknown"}],
+        }
+    )
 
 
 _ANSWERS: dict[int, Callable[[Device], str]] = {
-    0: _bdf, 4: lambda device: "0", 5: _name,
+    0: _bdf,
+    4: lambda device: "0",
+    5: _name,
     8: lambda device: _json(_sensors(device)),
     9: lambda device: _json({"thermals": _sensors(device)}),
     10: lambda device: _json({"fans": _sensors(device)}),
     11: lambda device: _json({"error_msg": "No such query request (28)"}),
-    12: _platform, 13: _pcie, 14: _host, 17: lambda device: _json({"dynamic_regions": ""}),
+    12: _platform,
+    13: _pcie,
+    14: _host,
+    17: lambda device: _json({"dynamic_regions": ""}),
     18: lambda device: _json({}),
 }

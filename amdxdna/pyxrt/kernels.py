@@ -41,8 +41,11 @@ class _CuAccessMode(Enumeration):
 _CuAccessMode.__name__, _CuAccessMode.__qualname__ = "cu_access_mode", "kernel.cu_access_mode"
 _NAME = ("", text)
 _CONTEXT = ("", lambda value: isinstance(value, hw_context))
-_OF_DEVICE = (("", lambda value: isinstance(value, device)),
-              ("", lambda value: isinstance(value, uuid)), _NAME)
+_OF_DEVICE = (
+    ("", lambda value: isinstance(value, device)),
+    ("", lambda value: isinstance(value, uuid)),
+    _NAME,
+)
 
 
 class kernel:
@@ -57,11 +60,20 @@ class kernel:
     """Of each argument, its byte in the packet and its size there."""
 
     def __init__(self, *args: Any) -> None:
-        form, values = select("__init__", args, {}, (_CONTEXT, _NAME), _OF_DEVICE,
-                              (*_OF_DEVICE, ("", lambda value: isinstance(value, _CuAccessMode))))
+        form, values = select(
+            "__init__",
+            args,
+            {},
+            (_CONTEXT, _NAME),
+            _OF_DEVICE,
+            (*_OF_DEVICE, ("", lambda value: isinstance(value, _CuAccessMode))),
+        )
         if form:
-            warnings.warn("kernel(device, uuid, name) is deprecated: use kernel(hw_context, name)",
-                          DeprecationWarning, stacklevel=2)
+            warnings.warn(
+                "kernel(device, uuid, name) is deprecated: use kernel(hw_context, name)",
+                DeprecationWarning,
+                stacklevel=2,
+            )
             self._open(hw_context(values[0], values[1]), values[2])
         else:
             self._open(values[0], values[1])
@@ -73,8 +85,9 @@ class kernel:
         self._owner = context
         file = context.file
         if code is not None and code.elf.read.columns is not None:
-            refuse("Invalid API called for xrt::kernel creation, xrt::module passed is created using full "
-                   "ELF")
+            refuse(
+                "Invalid API called for xrt::kernel creation, xrt::module passed is created using full ELF"
+            )
         found = file.metadata.kernel(base)
         if found is None:
             refuse(f"No such kernel '{base}'", errno.EINVAL)
@@ -85,13 +98,18 @@ class kernel:
         units = [place for place, cu in enumerate(cus) if cu.name in names]
         if not units:
             if not colon and found.kind != "dpu":
-                refuse(f"CU name ({base}:{found.instances[0] if found.instances else ''}) not found "
-                       f"(err={errno.ENOENT})", errno.ENOENT)
+                refuse(
+                    f"CU name ({base}:{found.instances[0] if found.instances else ''}) not found "
+                    f"(err={errno.ENOENT})",
+                    errno.ENOENT,
+                )
             refuse(f"No compute units matching '{name}'")
         self._arguments = found.arguments
         at = {each.index: each for each in found.arguments}
-        self._places = tuple((_HEAD + at[n].offset, min(at[n].size, 8)) if n in at else (0, 0)
-                             for n in range(max(at, default=-1) + 1))
+        self._places = tuple(
+            (_HEAD + at[n].offset, min(at[n].size, 8)) if n in at else (0, 0)
+            for n in range(max(at, default=-1) + 1)
+        )
         self._names = tuple(at[n].name if n in at else "" for n in range(len(self._places)))
         with translated():
             self._packet = packet.register_map(units[0], found.map_words)
@@ -120,7 +138,7 @@ class kernel:
 
     def __call__(self, *args: Any) -> run:
         made = run(self)
-        for number, value in enumerate(args[:len(self._places)]):
+        for number, value in enumerate(args[: len(self._places)]):
             made._try(number, value)
         made.start()
         return made
@@ -175,8 +193,10 @@ class run:
             incompatible("set_arg", self, argument, value)
         place = index(argument)
         if not 0 <= place < len(self._places):
-            raise IndexError(f"vector::_M_range_check: __n (which is {place % (1 << 64)}) >= this->size() "
-                             f"(which is {len(self._places)})")
+            raise IndexError(
+                f"vector::_M_range_check: __n (which is {place % (1 << 64)}) >= this->size() "
+                f"(which is {len(self._places)})"
+            )
         self._set(job, place, value)
 
     def _set(self, job: Restartable, place: int, value: Any) -> None:
@@ -187,12 +207,12 @@ class run:
             number = value._address if isinstance(value, bo) else index(value) & 0xFFFFFFFF
             self._code.set(place, self._kernel._names[place], number)
         if isinstance(value, bo):
-            job.packet[offset:offset + size] = _ADDRESS.pack(value._address)[:size]
+            job.packet[offset : offset + size] = _ADDRESS.pack(value._address)[:size]
             self._bos[place] = value
         else:
             # Four bytes of an argument of eight too.
             count = min(size, 4)
-            job.packet[offset:offset + count] = _VALUE.pack(index(value))[:count]
+            job.packet[offset : offset + count] = _VALUE.pack(index(value))[:count]
             self._bos.pop(place, None)
 
     def _try(self, place: int, value: Any) -> None:
@@ -288,12 +308,17 @@ def failure(what: str, state: ert_cmd_state, error: CommandFailed | None) -> str
     lines = [f"{what} ({state.name})"]
     health = error.health if isinstance(error, CommandTimeout) else None
     if health is not None:
-        lines += [f"{name} = {value:#x}" for name, value in (
-            ("txn_op_idx", health.txn_op_idx), ("ctx_pc", health.ctx_pc),
-            ("fatal_error_type", health.fatal_error_type),
-            ("fatal_error_exception_type", health.fatal_error_exception_type),
-            ("fatal_error_exception_pc", health.fatal_error_exception_pc),
-            ("fatal_error_app_module", health.fatal_error_app_module))]
+        lines += [
+            f"{name} = {value:#x}"
+            for name, value in (
+                ("txn_op_idx", health.txn_op_idx),
+                ("ctx_pc", health.ctx_pc),
+                ("fatal_error_type", health.fatal_error_type),
+                ("fatal_error_exception_type", health.fatal_error_exception_type),
+                ("fatal_error_exception_pc", health.fatal_error_exception_pc),
+                ("fatal_error_app_module", health.fatal_error_app_module),
+            )
+        ]
     if error is not None:
         lines.append(str(error))
     return "\n".join(lines)

@@ -61,14 +61,15 @@ class runlist:
             member._marked = None
             if member.job.in_flight:
                 refuse("bad command state, can't launch")
-        words = max((argument_words(int.from_bytes(each.job.packet[:4], "little")) for each in self._runs),
-                    default=0)
+        words = max(
+            (argument_words(int.from_bytes(each.job.packet[:4], "little")) for each in self._runs), default=0
+        )
         step = min(_MOST, packet.chain_limit(words))
         with translated():
             for member in self._runs:
                 member.prepare()
             for first in range(0, len(self._runs), step):
-                members = self._runs[first:first + step]
+                members = self._runs[first : first + step]
                 chain = RestartableChain([each.job for each in members])
                 chain.start(dict.fromkeys(buffer for each in members for buffer in each.buffers()))
                 self._chains.append((first, chain))
@@ -99,5 +100,3 @@ class runlist:
                 self._runs[number]._marked = state if number == place else ert_cmd_state(State.ABORT)
             self._failed = failure("runlist failed execution", state, cause)
             raise RuntimeError(self._failed) from cause
-
-

@@ -35,6 +35,7 @@ def _read(memory: Memory, address: int, size: int) -> bytes:
 
 # -- before
 
+
 def _qos(args: Any, memory: Memory) -> dict[str, Any]:
     size = ffi.sizeof("struct amdxdna_qos_info")
     return {"qos": fields.decode("amdxdna_qos_info", memory.read(args.qos_p, size), zeros=True)}
@@ -45,8 +46,10 @@ def _cus(args: Any, memory: Memory) -> dict[str, Any]:
         return {"bo": args.param_val & 0xFFFFFFFF}
     data = _read(memory, args.param_val, args.param_val_size)
     count = int.from_bytes(data[:2], "little")
-    cus = [{"bo": bo, "function": function}
-           for bo, function in struct.iter_unpack("<IB3x", data[8:8 + min(count, len(data) // 8 - 1) * 8])]
+    cus = [
+        {"bo": bo, "function": function}
+        for bo, function in struct.iter_unpack("<IB3x", data[8 : 8 + min(count, len(data) // 8 - 1) * 8])
+    ]
     return {"cus": cus}
 
 
@@ -57,8 +60,14 @@ def _table(args: Any, memory: Memory) -> dict[str, Any]:
     if not count:
         return {"table": {"dmabuf_fd": dmabuf}}
     data = memory.read(args.vaddr + 8, 16 * min(count, MOST_ITEMS))
-    return {"table": {"entries": count, "ranges": [[fields.hexadecimal(address), length]
-                                                   for address, length in struct.iter_unpack("<QQ", data)]}}
+    return {
+        "table": {
+            "entries": count,
+            "ranges": [
+                [fields.hexadecimal(address), length] for address, length in struct.iter_unpack("<QQ", data)
+            ],
+        }
+    }
 
 
 def _bos(args: Any, memory: Memory) -> dict[str, Any]:
@@ -77,9 +86,11 @@ def _waits(args: Any, memory: Memory) -> dict[str, Any]:
 
 
 def _setting(args: Any, memory: Memory) -> dict[str, Any]:
-    kind = {lib.DRM_AMDXDNA_SET_POWER_MODE: "amdxdna_drm_set_power_mode",
-            lib.DRM_AMDXDNA_SET_FORCE_PREEMPT: "amdxdna_drm_attribute_state",
-            lib.DRM_AMDXDNA_SET_FRAME_BOUNDARY_PREEMPT: "amdxdna_drm_attribute_state"}.get(args.param)
+    kind = {
+        lib.DRM_AMDXDNA_SET_POWER_MODE: "amdxdna_drm_set_power_mode",
+        lib.DRM_AMDXDNA_SET_FORCE_PREEMPT: "amdxdna_drm_attribute_state",
+        lib.DRM_AMDXDNA_SET_FRAME_BOUNDARY_PREEMPT: "amdxdna_drm_attribute_state",
+    }.get(args.param)
     if kind is None:
         return {}
     return {"value": fields.decode(kind, _read(memory, args.buffer, args.buffer_size), zeros=True)}
@@ -99,11 +110,15 @@ _RESULTS = {
     lib.DRM_AMDXDNA_QUERY_RESOURCE_INFO: "amdxdna_drm_get_resource_info",
     lib.DRM_AMDXDNA_GET_FRAME_BOUNDARY_PREEMPT_STATE: "amdxdna_drm_attribute_state",
 }
-_LISTS = {lib.DRM_AMDXDNA_QUERY_SENSORS: "amdxdna_drm_query_sensor",
-          lib.DRM_AMDXDNA_QUERY_HW_CONTEXTS: "amdxdna_drm_query_hwctx"}
-_ARRAYS = {lib.DRM_AMDXDNA_HW_CONTEXT_ALL: "amdxdna_drm_hwctx_entry",
-           lib.DRM_AMDXDNA_HW_LAST_ASYNC_ERR: "amdxdna_async_error",
-           lib.DRM_AMDXDNA_BO_USAGE: "amdxdna_drm_bo_usage"}
+_LISTS = {
+    lib.DRM_AMDXDNA_QUERY_SENSORS: "amdxdna_drm_query_sensor",
+    lib.DRM_AMDXDNA_QUERY_HW_CONTEXTS: "amdxdna_drm_query_hwctx",
+}
+_ARRAYS = {
+    lib.DRM_AMDXDNA_HW_CONTEXT_ALL: "amdxdna_drm_hwctx_entry",
+    lib.DRM_AMDXDNA_HW_LAST_ASYNC_ERR: "amdxdna_async_error",
+    lib.DRM_AMDXDNA_BO_USAGE: "amdxdna_drm_bo_usage",
+}
 
 
 def _info(before: Any, after: Any, memory: Memory) -> dict[str, Any]:
@@ -117,8 +132,11 @@ def _info(before: Any, after: Any, memory: Memory) -> dict[str, Any]:
     # The context list gives back the room left, the sensors the bytes written.
     is_contexts = before.param == lib.DRM_AMDXDNA_QUERY_HW_CONTEXTS
     size = before.buffer_size - after.buffer_size if is_contexts else after.buffer_size
-    return {"elements": fields.array(kind, _read(memory, before.buffer, max(size, 0)),
-                                     ffi.sizeof(f"struct {kind}"))}
+    return {
+        "elements": fields.array(
+            kind, _read(memory, before.buffer, max(size, 0)), ffi.sizeof(f"struct {kind}")
+        )
+    }
 
 
 def _array(before: Any, after: Any, memory: Memory) -> dict[str, Any]:
@@ -160,11 +178,24 @@ REQUESTS: dict[int, Request] = {
 }
 """By number (a request's low byte)."""
 CORE_NAMES = {
-    0x01: "GET_UNIQUE", 0x02: "GET_MAGIC", 0x0C: "GET_CAP", 0x0D: "SET_CLIENT_CAP", 0x11: "AUTH_MAGIC",
-    0x1E: "SET_MASTER", 0x1F: "DROP_MASTER", 0xBF: "SYNCOBJ_CREATE", 0xC1: "SYNCOBJ_HANDLE_TO_FD",
-    0xC2: "SYNCOBJ_FD_TO_HANDLE", 0xC3: "SYNCOBJ_WAIT", 0xC4: "SYNCOBJ_RESET", 0xC5: "SYNCOBJ_SIGNAL",
-    0xCB: "SYNCOBJ_QUERY", 0xCC: "SYNCOBJ_TRANSFER", 0xCD: "SYNCOBJ_TIMELINE_SIGNAL",
-    0xCF: "SYNCOBJ_EVENTFD", 0xD1: "SET_CLIENT_NAME",
+    0x01: "GET_UNIQUE",
+    0x02: "GET_MAGIC",
+    0x0C: "GET_CAP",
+    0x0D: "SET_CLIENT_CAP",
+    0x11: "AUTH_MAGIC",
+    0x1E: "SET_MASTER",
+    0x1F: "DROP_MASTER",
+    0xBF: "SYNCOBJ_CREATE",
+    0xC1: "SYNCOBJ_HANDLE_TO_FD",
+    0xC2: "SYNCOBJ_FD_TO_HANDLE",
+    0xC3: "SYNCOBJ_WAIT",
+    0xC4: "SYNCOBJ_RESET",
+    0xC5: "SYNCOBJ_SIGNAL",
+    0xCB: "SYNCOBJ_QUERY",
+    0xCC: "SYNCOBJ_TRANSFER",
+    0xCD: "SYNCOBJ_TIMELINE_SIGNAL",
+    0xCF: "SYNCOBJ_EVENTFD",
+    0xD1: "SET_CLIENT_NAME",
 }
 """By number too: DRM's own requests (include/uapi/drm/drm.h), which are shown as bytes."""
 

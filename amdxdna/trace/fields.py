@@ -11,19 +11,56 @@ from amdxdna.packet import State
 
 _INVALID = lib.AMDXDNA_INVALID_ADDR
 _PADDING = {"pad", "ext", "ext_flags"}
-_ADDRESSES = {"address", "args", "buffer", "date", "desc", "handles", "map_offset", "name", "param_val",
-              "points", "qos_p", "vaddr", "xdna_addr"}
+_ADDRESSES = {
+    "address",
+    "args",
+    "buffer",
+    "date",
+    "desc",
+    "handles",
+    "map_offset",
+    "name",
+    "param_val",
+    "points",
+    "qos_p",
+    "vaddr",
+    "xdna_addr",
+}
 
-PRIORITIES = {lib.AMDXDNA_QOS_REALTIME_PRIORITY: "REALTIME", lib.AMDXDNA_QOS_HIGH_PRIORITY: "HIGH",
-              lib.AMDXDNA_QOS_NORMAL_PRIORITY: "NORMAL", lib.AMDXDNA_QOS_LOW_PRIORITY: "LOW"}
-BO_TYPES = {lib.AMDXDNA_BO_SHARE: "SHARE", lib.AMDXDNA_BO_DEV_HEAP: "DEV_HEAP", lib.AMDXDNA_BO_DEV: "DEV",
-            lib.AMDXDNA_BO_CMD: "CMD"}
-POWER_MODES = {lib.POWER_MODE_DEFAULT: "DEFAULT", lib.POWER_MODE_LOW: "LOW", lib.POWER_MODE_MEDIUM: "MEDIUM",
-               lib.POWER_MODE_HIGH: "HIGH", lib.POWER_MODE_TURBO: "TURBO"}
+PRIORITIES = {
+    lib.AMDXDNA_QOS_REALTIME_PRIORITY: "REALTIME",
+    lib.AMDXDNA_QOS_HIGH_PRIORITY: "HIGH",
+    lib.AMDXDNA_QOS_NORMAL_PRIORITY: "NORMAL",
+    lib.AMDXDNA_QOS_LOW_PRIORITY: "LOW",
+}
+BO_TYPES = {
+    lib.AMDXDNA_BO_SHARE: "SHARE",
+    lib.AMDXDNA_BO_DEV_HEAP: "DEV_HEAP",
+    lib.AMDXDNA_BO_DEV: "DEV",
+    lib.AMDXDNA_BO_CMD: "CMD",
+}
+POWER_MODES = {
+    lib.POWER_MODE_DEFAULT: "DEFAULT",
+    lib.POWER_MODE_LOW: "LOW",
+    lib.POWER_MODE_MEDIUM: "MEDIUM",
+    lib.POWER_MODE_HIGH: "HIGH",
+    lib.POWER_MODE_TURBO: "TURBO",
+}
 STATES = {state.value: state.name for state in State if state != State.INVALID}
-INFO = {0: "AIE_STATUS", 1: "AIE_METADATA", 2: "AIE_VERSION", 3: "CLOCK_METADATA", 4: "SENSORS",
-        5: "HW_CONTEXTS", 8: "FIRMWARE_VERSION", 9: "POWER_MODE", 10: "TELEMETRY", 11: "FORCE_PREEMPT",
-        12: "RESOURCE_INFO", 13: "FRAME_BOUNDARY_PREEMPT"}
+INFO = {
+    0: "AIE_STATUS",
+    1: "AIE_METADATA",
+    2: "AIE_VERSION",
+    3: "CLOCK_METADATA",
+    4: "SENSORS",
+    5: "HW_CONTEXTS",
+    8: "FIRMWARE_VERSION",
+    9: "POWER_MODE",
+    10: "TELEMETRY",
+    11: "FORCE_PREEMPT",
+    12: "RESOURCE_INFO",
+    13: "FRAME_BOUNDARY_PREEMPT",
+}
 ARRAYS = {0: "HW_CONTEXT_ALL", 2: "HW_LAST_ASYNC_ERR", 6: "BO_USAGE"}
 SETTINGS = {0: "POWER_MODE", 1: "AIE_MEM", 2: "AIE_REG", 3: "FORCE_PREEMPT", 4: "FRAME_BOUNDARY_PREEMPT"}
 CONFIGS = {0: "CONFIG_CU", 1: "ASSIGN_DBG_BUF", 2: "REMOVE_DBG_BUF"}
@@ -107,8 +144,14 @@ def changes(kind: str, before: bytes, after: bytes) -> dict[str, Any]:
 
 def array(kind: str, data: bytes, element: int) -> list[dict[str, Any]]:
     """`struct kind` after `struct kind`, each `element` bytes long."""
-    return [decode(kind, data[at:at + element], zeros=True)
-            for at in range(0, len(data) - element + 1, element)] if element > 0 else []
+    return (
+        [
+            decode(kind, data[at : at + element], zeros=True)
+            for at in range(0, len(data) - element + 1, element)
+        ]
+        if element > 0
+        else []
+    )
 
 
 def guarded(make: Callable[[], Any]) -> Any:

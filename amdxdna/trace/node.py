@@ -63,8 +63,9 @@ class TraceNode:
         self._recorder = recorder
         self._pid = os.getpid()
         self._memory = own_memory()
-        session = recorder.opened(self._pid, threading.get_native_id(), node.path,
-                                  getattr(node, "_fd", None), 0, began)
+        session = recorder.opened(
+            self._pid, threading.get_native_id(), node.path, getattr(node, "_fd", None), 0, began
+        )
         assert session is not None
         self._session: Session = session
 
@@ -75,8 +76,9 @@ class TraceNode:
         """See :meth:`amdxdna.node.Node.ioctl`."""
         if os.getpid() != self._pid:
             return self._node.ioctl(request, address)
-        pending = self._recorder.enter(self._session, os.getpid(), threading.get_native_id(), request,
-                                       address, self._memory)
+        pending = self._recorder.enter(
+            self._session, os.getpid(), threading.get_native_id(), request, address, self._memory
+        )
         try:
             value = self._node.ioctl(request, address)
         except OSError as failed:
@@ -96,8 +98,9 @@ class TraceNode:
             where = self._node.mmap(length, offset, address=address)
         except OSError as failed:
             if failed.errno:
-                self._recorder.mapped(self._session, *identity, length, offset, address, None, failed.errno,
-                                      began)
+                self._recorder.mapped(
+                    self._session, *identity, length, offset, address, None, failed.errno, began
+                )
             raise
         self._recorder.mapped(self._session, *identity, length, offset, address, where, 0, began)
         return where
@@ -136,8 +139,12 @@ def recorder(path: str) -> Recorder:
             try:
                 fd = open_appending(path)
             except OSError as failed:
-                raise BadArgument(f"{ENVIRONMENT}={path} cannot be written: {failed.strerror}", call="open",
-                                  errno=failed.errno, remedy="Name a file that can be") from None
+                raise BadArgument(
+                    f"{ENVIRONMENT}={path} cannot be written: {failed.strerror}",
+                    call="open",
+                    errno=failed.errno,
+                    remedy="Name a file that can be",
+                ) from None
             known = _recorders[os.getpid(), path] = Recorder(fd, "binding")
             atexit.register(_finish, os.getpid(), path)
         return known

@@ -36,8 +36,9 @@ class TraceObserver:
         self._sessions: dict[RemoteClient, Session] = {}
         self._mappings: dict[RemoteClient, list[_Mapping]] = {}
 
-    def opened(self, client: RemoteClient | None, caller: Caller, path: str, fd: int, failed: int,
-               began: float) -> None:
+    def opened(
+        self, client: RemoteClient | None, caller: Caller, path: str, fd: int, failed: int, began: float
+    ) -> None:
         """See Observer."""
         session = self._recorder.opened(caller.process, caller.thread, path, fd, failed, began)
         if client is not None and session is not None:
@@ -49,15 +50,17 @@ class TraceObserver:
         """See Observer."""
         self._settle(client)
         request, address = call.arguments[1] & 0xFFFFFFFF, call.arguments[2]
-        return self._recorder.enter(self._sessions[client], client.pid, call.thread, request, address,
-                                    UserMemory(call.thread))
+        return self._recorder.enter(
+            self._sessions[client], client.pid, call.thread, request, address, UserMemory(call.thread)
+        )
 
     def leave(self, entry: Pending, failed: int) -> None:
         """See Observer."""
         self._recorder.leave(entry, failed)
 
-    def mapped(self, client: RemoteClient, call: Call, address: int | None, failed: int,
-               began: float) -> None:
+    def mapped(
+        self, client: RemoteClient, call: Call, address: int | None, failed: int, began: float
+    ) -> None:
         """See Observer."""
         self._settle(client)
         hint, length, _, _, _, offset = call.arguments
@@ -65,10 +68,12 @@ class TraceObserver:
             known = _starts(client, offset)
             with self._lock:
                 self._mappings.setdefault(client, []).append(
-                    _Mapping(call.thread, length, offset, hint, began, known))
+                    _Mapping(call.thread, length, offset, hint, began, known)
+                )
             return
-        self._recorder.mapped(self._sessions[client], client.pid, call.thread, length, offset, hint, address,
-                              failed, began)
+        self._recorder.mapped(
+            self._sessions[client], client.pid, call.thread, length, offset, hint, address, failed, began
+        )
 
     def _settle(self, client: RemoteClient, last: bool = False) -> None:
         """Writes the mappings whose addresses have become known."""
@@ -83,9 +88,18 @@ class TraceObserver:
                 if not new and not last:
                     keep.append(mapping)
                     continue
-                self._recorder.mapped(self._sessions[client], client.pid, mapping.tid, mapping.length,
-                                      mapping.offset, mapping.hint, new[0] if new else None, 0,
-                                      mapping.began, mapping.began)
+                self._recorder.mapped(
+                    self._sessions[client],
+                    client.pid,
+                    mapping.tid,
+                    mapping.length,
+                    mapping.offset,
+                    mapping.hint,
+                    new[0] if new else None,
+                    0,
+                    mapping.began,
+                    mapping.began,
+                )
             if keep:
                 self._mappings[client] = keep
 

@@ -10,8 +10,13 @@ from typing import Any
 from amdxdna import packet
 from amdxdna.trace.fields import STATES, guarded, hexadecimal, named
 
-OPCODES = {packet.START_CU: "START_CU", packet.CMD_CHAIN: "CMD_CHAIN", packet.START_NPU: "START_NPU",
-           21: "START_NPU_PREEMPT", 22: "START_NPU_PREEMPT_ELF"}
+OPCODES = {
+    packet.START_CU: "START_CU",
+    packet.CMD_CHAIN: "CMD_CHAIN",
+    packet.START_NPU: "START_NPU",
+    21: "START_NPU_PREEMPT",
+    22: "START_NPU_PREEMPT_ELF",
+}
 _MOST_MEMBERS = 64
 _PREEMPT = struct.Struct("<QQQIIII")
 
@@ -37,11 +42,14 @@ def state_of(data: bytes) -> int:
 
 def decode(data: bytes, find: Find, read: ReadBo) -> dict[str, Any]:
     """A packet as a dictionary; words that do not fit its opcode are shown raw."""
-    head, = struct.unpack_from("<I", data)
+    (head,) = struct.unpack_from("<I", data)
     opcode, count, masks = head >> 23 & 31, head >> 12 & 0x7FF, 1 + (head >> 10 & 3)
     payload = struct.unpack_from(f"<{min(count, len(data) // 4 - 1)}I", data, 4)
-    result: dict[str, Any] = {"opcode": named(OPCODES, opcode), "state": named(STATES, head & 15),
-                              "words": count}
+    result: dict[str, Any] = {
+        "opcode": named(OPCODES, opcode),
+        "state": named(STATES, head & 15),
+        "words": count,
+    }
     if opcode == packet.CMD_CHAIN:
         result.update(_chain(payload, find, read))
         return result
@@ -95,10 +103,13 @@ def _preempt(arguments: tuple[int, ...], find: Find) -> dict[str, Any]:
     if len(data) < _PREEMPT.size:
         return {"arguments": [f"{word:#010x}" for word in arguments]}
     code, save, restore, size, save_size, restore_size, properties = _PREEMPT.unpack_from(data)
-    return {"instructions": {**place(code, find), "bytes": size},
-            "save": {**place(save, find), "bytes": save_size},
-            "restore": {**place(restore, find), "bytes": restore_size}, "properties": properties,
-            "arguments": [f"{word:#010x}" for word in arguments[_PREEMPT.size // 4:]]}
+    return {
+        "instructions": {**place(code, find), "bytes": size},
+        "save": {**place(save, find), "bytes": save_size},
+        "restore": {**place(restore, find), "bytes": restore_size},
+        "properties": properties,
+        "arguments": [f"{word:#010x}" for word in arguments[_PREEMPT.size // 4 :]],
+    }
 
 
 def _chain(payload: tuple[int, ...], find: Find, read: ReadBo) -> dict[str, Any]:
@@ -107,9 +118,10 @@ def _chain(payload: tuple[int, ...], find: Find, read: ReadBo) -> dict[str, Any]
     result: dict[str, Any] = {"members": payload[0]}
     if payload[2] not in (0, packet.UNTOUCHED):
         result["error_index"] = payload[2]
-    handles = payload[6::2][:min(payload[0], _MOST_MEMBERS)]
-    result["commands"] = [{"bo": handle, "packet": guarded(partial(_member, handle, find, read))}
-                          for handle in handles]
+    handles = payload[6::2][: min(payload[0], _MOST_MEMBERS)]
+    result["commands"] = [
+        {"bo": handle, "packet": guarded(partial(_member, handle, find, read))} for handle in handles
+    ]
     return result
 
 

@@ -98,7 +98,7 @@ class Tracer:
         with open(failures, "rb") as file:
             data = file.read(_ERRNO.size + 1)
         if data:
-            number, = _ERRNO.unpack(data[:_ERRNO.size])
+            (number,) = _ERRNO.unpack(data[: _ERRNO.size])
             raise (CannotTrace if len(data) > _ERRNO.size else OSError)(number, os.strerror(number))
         return status
 
@@ -135,8 +135,9 @@ class Tracer:
             if e.nr == IOCTL:
                 session = self._session(e.pid, e.tid, _descriptor(e.args[0]))
                 request, address = int(e.args[1]) & 0xFFFFFFFF, int(e.args[2])
-                self._pending[e.tid] = self._recorder.enter(session, e.pid, e.tid, request, address,
-                                                            self._memory(e.tid))
+                self._pending[e.tid] = self._recorder.enter(
+                    session, e.pid, e.tid, request, address, self._memory(e.tid)
+                )
             else:
                 self._close(e.pid, e.tid, _descriptor(e.args[0]))
         elif e.kind == lib.XDNA_TRACE_EXIT:
@@ -163,8 +164,17 @@ class Tracer:
                 self._recorder.leave(pending, failed, ended)
         elif e.nr == MMAP:
             session = self._session(e.pid, e.tid, _descriptor(e.args[4]))
-            self._recorder.mapped(session, e.pid, e.tid, int(e.args[1]), int(e.args[5]), int(e.args[0]),
-                                  None if failed else value, failed, began)
+            self._recorder.mapped(
+                session,
+                e.pid,
+                e.tid,
+                int(e.args[1]),
+                int(e.args[5]),
+                int(e.args[0]),
+                None if failed else value,
+                failed,
+                began,
+            )
         elif e.nr in _OPENS:
             path = os.fsdecode(ffi.string(e.path))
             opened = self._recorder.opened(e.pid, e.tid, path, None if failed else value, failed, began)
@@ -173,6 +183,7 @@ class Tracer:
 
     def _memory(self, tid: int) -> UserMemory:
         """The memory of a stopped thread's process: what cannot be read from outside it has to hand over."""
+
         def fetch(address: int, data: Any, size: int) -> int:
             if address < _LOWEST:
                 return -errno.EFAULT

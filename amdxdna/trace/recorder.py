@@ -54,8 +54,15 @@ class Recorder:
     Times are time.monotonic()'s; `began` and `ended` default to now.
     """
 
-    def __init__(self, fd: int | None, source: str, command: Sequence[str] | None = None, *,
-                 views: Sequence[View] = (), contents: int = 0) -> None:
+    def __init__(
+        self,
+        fd: int | None,
+        source: str,
+        command: Sequence[str] | None = None,
+        *,
+        views: Sequence[View] = (),
+        contents: int = 0,
+    ) -> None:
         """Writes to descriptor `fd` (None: nowhere), which the caller closes after :meth:`finish`.
 
         `views` get every line's dictionary too. `contents`: bytes recorded of each BO that a submit lists.
@@ -70,9 +77,16 @@ class Recorder:
         self._broken = False
         self.summary = Summary()
         self.finished: dict[str, Any] | None = None
-        self._record({"schema": SCHEMA, "version": VERSION, "source": source, "pid": os.getpid(),
-                      "command": list(command) if command is not None else None,
-                      "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")})
+        self._record(
+            {
+                "schema": SCHEMA,
+                "version": VERSION,
+                "source": source,
+                "pid": os.getpid(),
+                "command": list(command) if command is not None else None,
+                "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            }
+        )
 
     def _write(self, line: dict[str, Any]) -> None:
         for view in self._views:
@@ -81,7 +95,7 @@ class Recorder:
             return
         data = (json.dumps(line) + "\n").encode()
         while data:
-            data = data[os.write(self._fd, data):]
+            data = data[os.write(self._fd, data) :]
 
     @property
     def broken(self) -> bool:
@@ -99,12 +113,31 @@ class Recorder:
             with contextlib.suppress(OSError, ValueError):
                 print(f"amdxdna: the trace ends here: {error.strerror}", file=sys.stderr, flush=True)
 
-    def _line(self, name: str, kind: str, session: Session | None, pid: int, tid: int, began: float,
-              ended: float, failed: int, given: dict[str, Any], filled: dict[str, Any],
-              more: dict[str, Any] | None = None) -> None:
-        line: dict[str, Any] = {"t": round(began - self._start, 6), "us": round((ended - began) * 1e6, 1),
-                                "pid": pid, "tid": tid, "open": session.number if session else None,
-                                "call": name, "in": given, "out": filled, **(more or {})}
+    def _line(
+        self,
+        name: str,
+        kind: str,
+        session: Session | None,
+        pid: int,
+        tid: int,
+        began: float,
+        ended: float,
+        failed: int,
+        given: dict[str, Any],
+        filled: dict[str, Any],
+        more: dict[str, Any] | None = None,
+    ) -> None:
+        line: dict[str, Any] = {
+            "t": round(began - self._start, 6),
+            "us": round((ended - began) * 1e6, 1),
+            "pid": pid,
+            "tid": tid,
+            "open": session.number if session else None,
+            "call": name,
+            "in": given,
+            "out": filled,
+            **(more or {}),
+        }
         error = None
         if failed:
             _, meaning, remedy = explain(f"{name} {kind}" if kind else name, failed)
@@ -116,8 +149,16 @@ class Recorder:
 
     # -- open, close, mappings
 
-    def opened(self, pid: int, tid: int, path: str, fd: int | None, failed: int = 0,
-               began: float | None = None, inherited: bool = False) -> Session | None:
+    def opened(
+        self,
+        pid: int,
+        tid: int,
+        path: str,
+        fd: int | None,
+        failed: int = 0,
+        began: float | None = None,
+        inherited: bool = False,
+    ) -> Session | None:
         """An open of the node; its session when it worked. `inherited`: the descriptor came another way."""
         now = time.monotonic()
         with self._lock:
@@ -130,8 +171,18 @@ class Recorder:
             given: dict[str, Any] = {"path": path}
             if inherited:
                 given["inherited"] = True
-            self._line("open", "", session, pid, tid, now if began is None else began, now, failed, given,
-                       {} if failed else {"fd": fd})
+            self._line(
+                "open",
+                "",
+                session,
+                pid,
+                tid,
+                now if began is None else began,
+                now,
+                failed,
+                given,
+                {} if failed else {"fd": fd},
+            )
             return session
 
     def closed(self, session: Session, pid: int, tid: int) -> None:
@@ -143,9 +194,19 @@ class Recorder:
                 self.summary.unobserved += session.in_flight
                 self._line("close", "", session, pid, tid, now, now, 0, {}, {})
 
-    def mapped(self, session: Session, pid: int, tid: int, length: int, offset: int, hint: int,
-               address: int | None, failed: int = 0, began: float | None = None,
-               ended: float | None = None) -> None:
+    def mapped(
+        self,
+        session: Session,
+        pid: int,
+        tid: int,
+        length: int,
+        offset: int,
+        hint: int,
+        address: int | None,
+        failed: int = 0,
+        began: float | None = None,
+        ended: float | None = None,
+    ) -> None:
         """An mmap of the node. `hint`: the address asked for; `address`: the one given, None if unknown."""
         now = time.monotonic() if ended is None else ended
         with self._lock:
@@ -158,8 +219,9 @@ class Recorder:
             filled: dict[str, Any] = {}
             if not failed:
                 filled = {"address": None if address is None else hexadecimal(address), "bo": bo}
-            self._line("mmap", "", session, pid, tid, now if began is None else began, now, failed, given,
-                       filled)
+            self._line(
+                "mmap", "", session, pid, tid, now if began is None else began, now, failed, given, filled
+            )
 
     def unmapping(self, session: Session, address: int, length: int) -> None:
         """A munmap of a mapping of the node begins."""
@@ -170,20 +232,38 @@ class Recorder:
         """The munmap worked."""
         now = time.monotonic()
         with self._lock:
-            self._line("munmap", "", session, pid, tid, now, now, 0,
-                       {"address": hexadecimal(address), "length": length}, {})
+            self._line(
+                "munmap",
+                "",
+                session,
+                pid,
+                tid,
+                now,
+                now,
+                0,
+                {"address": hexadecimal(address), "length": length},
+                {},
+            )
 
     def stage(self, name: str, began: float, ended: float) -> None:
         """A stage of the program's own work, such as a model's, on the calling thread."""
         with self._lock:
             if self.finished is None:
-                self._record({"t": round(began - self._start, 6), "us": round((ended - began) * 1e6, 1),
-                              "pid": os.getpid(), "tid": threading.get_native_id(), "stage": name})
+                self._record(
+                    {
+                        "t": round(began - self._start, 6),
+                        "us": round((ended - began) * 1e6, 1),
+                        "pid": os.getpid(),
+                        "tid": threading.get_native_id(),
+                        "stage": name,
+                    }
+                )
 
     # -- ioctl
 
-    def enter(self, session: Session, pid: int, tid: int, request: int, address: int,
-              memory: Memory) -> Pending:
+    def enter(
+        self, session: Session, pid: int, tid: int, request: int, address: int, memory: Memory
+    ) -> Pending:
         """An ioctl begins: reads what it was given, and for a submit its packet."""
         known = REQUESTS.get(request & 0xFF)
         pending = Pending(session, pid, tid, request, address, memory, time.monotonic(), known, b"")
@@ -203,8 +283,9 @@ class Recorder:
             # Now, for by the end another thread may have been seen to create what has the handle next.
             handle = int(calls.view(known.struct, pending.before).handle)
             with self._lock:
-                pending.closing = (session.dropped(handle) if known.name == "GEM_CLOSE"
-                                   else session.contexts.get(handle))
+                pending.closing = (
+                    session.dropped(handle) if known.name == "GEM_CLOSE" else session.contexts.get(handle)
+                )
         if known.name == "EXEC_CMD" and len(pending.before) >= 28:
             handle = int(calls.view(known.struct, pending.before).cmd_handles) & 0xFFFFFFFF
             with self._lock:
@@ -240,8 +321,11 @@ class Recorder:
             filled = guarded(lambda: fields.changes(known.struct, pending.before, after))
             if not failed and known.filled is not None:
                 make = known.filled
-                filled |= guarded(lambda: make(calls.view(known.struct, pending.before),
-                                               calls.view(known.struct, after), memory))
+                filled |= guarded(
+                    lambda: make(
+                        calls.view(known.struct, pending.before), calls.view(known.struct, after), memory
+                    )
+                )
         if known and known.name == "EXEC_CMD":
             more["packet"] = pending.packet
             if pending.contents:
@@ -259,11 +343,23 @@ class Recorder:
                 elif isinstance(pending.closing, TracedBo):
                     handle = int(calls.view(known.struct, pending.before).handle)
                     pending.session.kept(handle, pending.closing)
-            self._line(name, kind, pending.session, pending.pid, pending.tid, pending.began, ended, failed,
-                       pending.given, filled, more)
+            self._line(
+                name,
+                kind,
+                pending.session,
+                pending.pid,
+                pending.tid,
+                pending.began,
+                ended,
+                failed,
+                pending.given,
+                filled,
+                more,
+            )
 
-    def _effect(self, pending: Pending, known: Request, after: bytes,
-                ended: float) -> list[dict[str, Any]] | None:
+    def _effect(
+        self, pending: Pending, known: Request, after: bytes, ended: float
+    ) -> list[dict[str, Any]] | None:
         """Follows what a call that worked changes; the commands that a wait found over."""
         session, summary = pending.session, self.summary
         before = calls.view(known.struct, pending.before)
@@ -292,7 +388,7 @@ class Recorder:
         elif known.name == "SYNCOBJ_TIMELINE_WAIT":
             waits = [(syncobj, point) for syncobj, point in pending.given.get("waits", [])]
             if not before.flags & _WAIT_ALL and len(waits) > 1:
-                waits = waits[now.first_signaled:now.first_signaled + 1]
+                waits = waits[now.first_signaled : now.first_signaled + 1]
             over = session.completed(waits, ended, pending.memory)
             for command in over:
                 summary.completed(command)

@@ -79,6 +79,7 @@ class Session:
 
     def reader(self, memory: Memory) -> packets.ReadBo:
         """How packets are read from the program."""
+
         def read(handle: int, size: int) -> bytes | None:
             if self.read_bo is not None:
                 return self.read_bo(handle, size)
@@ -140,8 +141,11 @@ class Session:
     def unmapped(self, address: int, size: int) -> None:
         """What was mapped in that range is gone (or replaced)."""
         for bo in self.bos.values():
-            bo.mappings = [(start, length) for start, length in bo.mappings
-                           if start + length <= address or start >= address + size]
+            bo.mappings = [
+                (start, length)
+                for start, length in bo.mappings
+                if start + length <= address or start >= address + size
+            ]
         self._index = None
 
     def context(self, handle: int, syncobj: int) -> None:
@@ -176,10 +180,16 @@ class Session:
                     over.append(self._over(handle, sequence, command, ended, read))
         return over
 
-    def _over(self, context: int, sequence: int, command: Submitted, ended: float,
-              read: packets.ReadBo) -> dict[str, Any]:
-        entry: dict[str, Any] = {"context": context, "seq": sequence, "bo": command.bo, "state": None,
-                                 "us": round((ended - command.began) * 1e6, 1)}
+    def _over(
+        self, context: int, sequence: int, command: Submitted, ended: float, read: packets.ReadBo
+    ) -> dict[str, Any]:
+        entry: dict[str, Any] = {
+            "context": context,
+            "seq": sequence,
+            "bo": command.bo,
+            "state": None,
+            "us": round((ended - command.began) * 1e6, 1),
+        }
         try:
             data = read(command.bo, 64)
         except OSError:

@@ -80,40 +80,53 @@ class Summary:
         states = dict(self._states)
         if self.unobserved:
             states["unobserved"] = states.get("unobserved", 0) + self.unobserved
-        calls = {name: {"count": count, "errors": self._failed[name],
-                        "us": self._durations[name].percentiles()}
-                 for name, count in sorted(self._count.items())}
+        calls = {
+            name: {"count": count, "errors": self._failed[name], "us": self._durations[name].percentiles()}
+            for name, count in sorted(self._count.items())
+        }
         total = sum(self._count.values())
-        return {"seconds": round(seconds, 6), "calls": calls,
-                "calls_per_second": round(total / seconds, 1) if seconds > 0 else 0.0,
-                "opens": self.opens, "contexts": self.contexts, "submits": self.submits,
-                "submit_to_complete_us": self._latency.percentiles(), "states": states,
-                "errors": dict(sorted(self._errors.items())),
-                "bytes": {kind: self._bytes[kind]
-                          for kind in ("allocated", "listed", "instructions", "synced")}}
+        return {
+            "seconds": round(seconds, 6),
+            "calls": calls,
+            "calls_per_second": round(total / seconds, 1) if seconds > 0 else 0.0,
+            "opens": self.opens,
+            "contexts": self.contexts,
+            "submits": self.submits,
+            "submit_to_complete_us": self._latency.percentiles(),
+            "states": states,
+            "errors": dict(sorted(self._errors.items())),
+            "bytes": {kind: self._bytes[kind] for kind in ("allocated", "listed", "instructions", "synced")},
+        }
 
 
 def lines(summary: dict[str, Any]) -> list[str]:
     """The summary for a person."""
     total = sum(call["count"] for call in summary["calls"].values())
-    text = [f"{total} calls in {summary['seconds']:.2f} s ({summary['calls_per_second']:.0f} a second), "
-            f"{summary['opens']} opens, {summary['contexts']} contexts, {summary['submits']} submits"]
+    text = [
+        f"{total} calls in {summary['seconds']:.2f} s ({summary['calls_per_second']:.0f} a second), "
+        f"{summary['opens']} opens, {summary['contexts']} contexts, {summary['submits']} submits"
+    ]
     latency = summary["submit_to_complete_us"]
     if latency:
-        text.append("submit to complete: " + ", ".join(f"{name} {value:.0f} us"
-                                                       for name, value in latency.items()))
+        text.append(
+            "submit to complete: " + ", ".join(f"{name} {value:.0f} us" for name, value in latency.items())
+        )
     if summary["states"]:
         states = (f"{count} {state}" for state, count in summary["states"].items())
         text.append("commands: " + ", ".join(states))
     counts = summary["bytes"]
-    text.append(f"memory: {_size(counts['allocated'])} allocated, {_size(counts['listed'])} listed by "
-                f"submits, {_size(counts['instructions'])} of instructions, {_size(counts['synced'])} synced")
+    text.append(
+        f"memory: {_size(counts['allocated'])} allocated, {_size(counts['listed'])} listed by "
+        f"submits, {_size(counts['instructions'])} of instructions, {_size(counts['synced'])} synced"
+    )
     width = max([len(name) for name in summary["calls"]] or [0])
     for name, call in summary["calls"].items():
         us = call["us"]
         errors = f"  {call['errors']} failed" if call["errors"] else ""
-        text.append(f"  {name:<{width}} {call['count']:>7}  p50 {us['p50']:>9.1f} us  "
-                    f"p99 {us['p99']:>9.1f} us{errors}")
+        text.append(
+            f"  {name:<{width}} {call['count']:>7}  p50 {us['p50']:>9.1f} us  "
+            f"p99 {us['p99']:>9.1f} us{errors}"
+        )
     text += [f"  failed: {what} x {count}" for what, count in summary["errors"].items()]
     return text
 

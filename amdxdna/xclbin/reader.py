@@ -130,8 +130,13 @@ class Xclbin:
             if kernel is not None and kernel in (cu.kernel, cu.name):
                 return index
         wanted = "one must be named" if kernel is None else f"there is no {kernel!r}"
-        raise BadXclbin(f"{self.path}: {wanted}; the kernels are {', '.join(self.kernels)}", call="xclbin",
-                        path=self.path, offset=0, remedy="Name one of these kernels")
+        raise BadXclbin(
+            f"{self.path}: {wanted}; the kernels are {', '.join(self.kernels)}",
+            call="xclbin",
+            path=self.path,
+            offset=0,
+            remedy="Name one of these kernels",
+        )
 
     def section(self, kind: int) -> Section | None:
         """The first section of `kind`, or None."""
@@ -154,15 +159,22 @@ def _load(path: str) -> bytes:
         if error.errno == errno.EFBIG:
             _bad(path, 0, f"{error.strerror}, more than any xclbin")
         if error.errno == errno.EINVAL:
-            raise BadXclbin(f"{path}: {error.strerror}", call="xclbin", path=path,
-                            remedy="Name a file") from None
-        raise BadXclbin(f"{path}: cannot be read", call="xclbin", errno=error.errno, path=path,
-                        remedy="Check the path") from None
+            raise BadXclbin(
+                f"{path}: {error.strerror}", call="xclbin", path=path, remedy="Name a file"
+            ) from None
+        raise BadXclbin(
+            f"{path}: cannot be read", call="xclbin", errno=error.errno, path=path, remedy="Check the path"
+        ) from None
 
 
 def _bad(path: str, offset: int, what: str) -> NoReturn:
-    raise BadXclbin(f"{path}: at byte {offset}: {what}", call="xclbin", path=path, offset=offset,
-                    remedy="Build or download the file again")
+    raise BadXclbin(
+        f"{path}: at byte {offset}: {what}",
+        call="xclbin",
+        path=path,
+        offset=offset,
+        remedy="Build or download the file again",
+    )
 
 
 def _text(raw: bytes) -> str:
@@ -188,8 +200,9 @@ class _Reader:
             self.bad(self.end, f"the file ends inside the header ({layout.HEADER_BYTES} bytes)")
         if self.data[:8] != layout.MAGIC:
             self.bad(0, f"not an xclbin: it starts with {self.data[:8]!r}, not {layout.MAGIC!r}")
-        (length, timestamp, _, _, _, _, _, _, _, vbnv, uuid, _, count) = \
-            layout.AXLF_HEADER.unpack_from(self.data, layout.LENGTH_AT)
+        (length, timestamp, _, _, _, _, _, _, _, vbnv, uuid, _, count) = layout.AXLF_HEADER.unpack_from(
+            self.data, layout.LENGTH_AT
+        )
         if length > self.end:
             self.bad(layout.LENGTH_AT, f"the header promises {length} bytes, the file has {self.end}")
         if count > layout.MAX_SECTIONS or layout.HEADER_BYTES + count * layout.SECTION_HEADER.size > length:
@@ -205,10 +218,21 @@ class _Reader:
         partition, pdis = _PartitionReader(self, by_kind[layout.AIE_PARTITION]).parse()
         cus = self._cus(by_kind[layout.IP_LAYOUT], pdis)
         functions = {cu.kernel_id: cu.function for cu in cus}
-        pdis = tuple(Pdi(p.uuid, p.data, p.groups, p.cu_ids,
-                         tuple(functions[k] for k in p.cu_ids if k in functions)) for p in pdis)
-        return Xclbin(self.path, _uuid.UUID(bytes=uuid), timestamp, sections, partition, pdis, cus,
-                      _digest(partition, pdis, cus), _text(vbnv))
+        pdis = tuple(
+            Pdi(p.uuid, p.data, p.groups, p.cu_ids, tuple(functions[k] for k in p.cu_ids if k in functions))
+            for p in pdis
+        )
+        return Xclbin(
+            self.path,
+            _uuid.UUID(bytes=uuid),
+            timestamp,
+            sections,
+            partition,
+            pdis,
+            cus,
+            _digest(partition, pdis, cus),
+            _text(vbnv),
+        )
 
     def _sections(self, count: int) -> Iterator[Section]:
         room = self.end
@@ -217,19 +241,28 @@ class _Reader:
             kind, name, offset, size = self.unpack(layout.SECTION_HEADER, at, f"section header {index}")
             if offset + size > self.end:
                 name = layout.KIND_NAMES.get(kind, kind)
-                self.bad(at + 24, f"section {index} ({name}) is bytes {offset} to {offset + size}, past the "
-                                  f"file's end ({self.end})")
+                self.bad(
+                    at + 24,
+                    f"section {index} ({name}) is bytes {offset} to {offset + size}, past the "
+                    f"file's end ({self.end})",
+                )
             room -= size
             if room < 0:
                 self.bad(at + 24, f"the sections up to {index} overlap: they are larger than the file")
-            yield Section(kind, _text(name), offset, self.data[offset:offset + size])
+            yield Section(kind, _text(name), offset, self.data[offset : offset + size])
 
     def _cus(self, section: Section, pdis: tuple[Pdi, ...]) -> tuple[Cu, ...]:
-        (count,) = self.unpack(layout.COUNT, section.offset, "IP_LAYOUT's count") \
-            if len(section.data) >= 4 else self.bad(section.offset, "IP_LAYOUT is empty")
+        (count,) = (
+            self.unpack(layout.COUNT, section.offset, "IP_LAYOUT's count")
+            if len(section.data) >= 4
+            else self.bad(section.offset, "IP_LAYOUT is empty")
+        )
         if not 0 <= count <= _MAX_CUS or 8 + count * layout.IP_DATA.size > len(section.data):
-            self.bad(section.offset, f"IP_LAYOUT lists {count} entries of {layout.IP_DATA.size} bytes in "
-                                     f"{len(section.data)} bytes")
+            self.bad(
+                section.offset,
+                f"IP_LAYOUT lists {count} entries of {layout.IP_DATA.size} bytes in "
+                f"{len(section.data)} bytes",
+            )
         by_id: dict[int, int] = {}
         for index, pdi in enumerate(pdis):
             for kernel_id in pdi.cu_ids:
@@ -266,8 +299,11 @@ class _PartitionReader:
 
     def array(self, at: int, count: int, offset: int, size: int, what: str) -> int:
         if count * size + offset > len(self.data):
-            self.bad(at, f"{what}: {count} of {size} bytes at {offset} do not fit the section "
-                         f"({len(self.data)} bytes)")
+            self.bad(
+                at,
+                f"{what}: {count} of {size} bytes at {offset} do not fit the section "
+                f"({len(self.data)} bytes)",
+            )
         self.room -= count * size
         if self.room < 0:
             self.bad(at, f"{what}: the arrays overlap: together they are larger than the section")
@@ -276,13 +312,14 @@ class _PartitionReader:
     def text(self, offset: int) -> str:
         if offset >= len(self.data):
             self.bad(offset, "a name lies past the section's end")
-        return _text(self.data[offset:offset + 256])
+        return _text(self.data[offset : offset + 256])
 
     def parse(self) -> tuple[Partition, tuple[Pdi, ...]]:
         if len(self.data) < layout.PARTITION.size:
             self.bad(0, f"{len(self.data)} bytes, less than its header ({layout.PARTITION.size})")
-        (_, name, ops, inference, pre_post, width, starts, starts_at, pdis, pdis_at, _) = \
+        (_, name, ops, inference, pre_post, width, starts, starts_at, pdis, pdis_at, _) = (
             layout.PARTITION.unpack_from(self.data, 0)
+        )
         if not 0 < width <= _MAX_COLUMNS:
             self.bad(32, f"a width of {width} columns")
         if starts > _MAX_COLUMNS:
@@ -303,7 +340,7 @@ class _PartitionReader:
         self.array(at + 24, groups, groups_at, layout.CDO_GROUP.size, "CDO groups")
         found = tuple(self._group(groups_at + i * layout.CDO_GROUP.size) for i in range(groups))
         ids = tuple(dict.fromkeys(k for group in found for k in group.kernel_ids))
-        return Pdi(_uuid.UUID(bytes=uuid), self.data[offset:offset + size], found, ids, ())
+        return Pdi(_uuid.UUID(bytes=uuid), self.data[offset : offset + size], found, ids, ())
 
     def _group(self, at: int) -> CdoGroup:
         name, kind, pdi_id, ids, ids_at, _, _ = layout.CDO_GROUP.unpack_from(self.data, at)

@@ -62,9 +62,17 @@ class _Blob:
         return offset
 
 
-def build(pdis: Sequence[PdiSpec], kernels: Sequence[KernelSpec] = (KernelSpec(),), *, columns: int = 8,
-          start_columns: Sequence[int] = (0,), ops_per_cycle: int = 2048, inference_fingerprint: int = 0,
-          uuid: _uuid.UUID | None = None, timestamp: int = 0) -> bytes:
+def build(
+    pdis: Sequence[PdiSpec],
+    kernels: Sequence[KernelSpec] = (KernelSpec(),),
+    *,
+    columns: int = 8,
+    start_columns: Sequence[int] = (0,),
+    ops_per_cycle: int = 2048,
+    inference_fingerprint: int = 0,
+    uuid: _uuid.UUID | None = None,
+    timestamp: int = 0,
+) -> bytes:
     """The bytes of an xclbin with these PDIs and kernels, for a partition `columns` wide.
 
     Raises BadArgument for values the format cannot hold.
@@ -72,8 +80,10 @@ def build(pdis: Sequence[PdiSpec], kernels: Sequence[KernelSpec] = (KernelSpec()
     _check(pdis, kernels, columns, start_columns)
     sections = [
         (layout.MEM_TOPOLOGY, _memories()),
-        (layout.AIE_PARTITION,
-         _partition(pdis, columns, start_columns, ops_per_cycle, inference_fingerprint)),
+        (
+            layout.AIE_PARTITION,
+            _partition(pdis, columns, start_columns, ops_per_cycle, inference_fingerprint),
+        ),
         (layout.EMBEDDED_METADATA, _metadata(kernels)),
         (layout.IP_LAYOUT, _ip_layout(kernels)),
         (layout.CONNECTIVITY, _connectivity(kernels)),
@@ -90,18 +100,33 @@ def build(pdis: Sequence[PdiSpec], kernels: Sequence[KernelSpec] = (KernelSpec()
     out[:8] = layout.MAGIC
     out[8:12] = pack("<i", -1)
     out[12:40] = b"\xff" * 28
-    out[layout.HEADER_BYTES:head] = headers
+    out[layout.HEADER_BYTES : head] = headers
     content = hashlib.blake2b(out, digest_size=16).digest()
     identity = (uuid or _uuid.UUID(bytes=content, version=4)).bytes
-    out[layout.UNIQUE_ID_AT:layout.LENGTH_AT] = content[:8]
+    out[layout.UNIQUE_ID_AT : layout.LENGTH_AT] = content[:8]
     layout.AXLF_HEADER.pack_into(
-        out, layout.LENGTH_AT, len(out), timestamp, 0, 0, 2, 1, 0, 0, bytes(16), b"", identity, b"",
-        len(sections))
+        out,
+        layout.LENGTH_AT,
+        len(out),
+        timestamp,
+        0,
+        0,
+        2,
+        1,
+        0,
+        0,
+        bytes(16),
+        b"",
+        identity,
+        b"",
+        len(sections),
+    )
     return bytes(out)
 
 
-def _check(pdis: Sequence[PdiSpec], kernels: Sequence[KernelSpec], columns: int,
-           start_columns: Sequence[int]) -> None:
+def _check(
+    pdis: Sequence[PdiSpec], kernels: Sequence[KernelSpec], columns: int, start_columns: Sequence[int]
+) -> None:
     problem = ""
     if not pdis or not kernels:
         problem = "at least one PDI and one kernel are needed"
@@ -119,8 +144,9 @@ def _check(pdis: Sequence[PdiSpec], kernels: Sequence[KernelSpec], columns: int,
         raise BadArgument(problem, call="xclbin writer", remedy="Correct the arguments")
 
 
-def _partition(pdis: Sequence[PdiSpec], columns: int, start_columns: Sequence[int], ops: int,
-               fingerprint: int) -> bytes:
+def _partition(
+    pdis: Sequence[PdiSpec], columns: int, start_columns: Sequence[int], ops: int, fingerprint: int
+) -> bytes:
     blob = _Blob(bytearray(layout.PARTITION.size))
     name = blob.add(b"QoS\0")
     commit = blob.add(b"\0")
@@ -130,48 +156,90 @@ def _partition(pdis: Sequence[PdiSpec], columns: int, start_columns: Sequence[in
         image = blob.add(pdi.data)
         group_name = blob.add(pdi.name.encode() + b"\0")
         ids = blob.add(b"".join(pack("<Q", k) for k in pdi.kernel_ids))
-        group = blob.add(layout.CDO_GROUP.pack(group_name, layout.CDO_PRIMARY, index + 1,
-                                               len(pdi.kernel_ids), ids, 0, 0))
+        group = blob.add(
+            layout.CDO_GROUP.pack(group_name, layout.CDO_PRIMARY, index + 1, len(pdi.kernel_ids), ids, 0, 0)
+        )
         identity = pdi.uuid or _uuid.UUID(bytes=hashlib.blake2b(pdi.data, digest_size=16).digest(), version=4)
-        layout.PDI.pack_into(blob.data, table + index * layout.PDI.size, identity.bytes, len(pdi.data), image,
-                             1, group)
-    layout.PARTITION.pack_into(blob.data, 0, 0, name, ops, fingerprint, 0, columns, len(start_columns),
-                               starts, len(pdis), table, commit)
+        layout.PDI.pack_into(
+            blob.data, table + index * layout.PDI.size, identity.bytes, len(pdi.data), image, 1, group
+        )
+    layout.PARTITION.pack_into(
+        blob.data,
+        0,
+        0,
+        name,
+        ops,
+        fingerprint,
+        0,
+        columns,
+        len(start_columns),
+        starts,
+        len(pdis),
+        table,
+        commit,
+    )
     return bytes(blob.data)
 
 
 def _memories() -> bytes:
-    return layout.COUNT.pack(len(_MEMORIES)) + bytes(4) + b"".join(
-        layout.MEM_DATA.pack(layout.MEM_DRAM, 1, size, base, tag.encode()) for tag, size, base in _MEMORIES)
+    return (
+        layout.COUNT.pack(len(_MEMORIES))
+        + bytes(4)
+        + b"".join(
+            layout.MEM_DATA.pack(layout.MEM_DRAM, 1, size, base, tag.encode())
+            for tag, size, base in _MEMORIES
+        )
+    )
 
 
 def _ip_layout(kernels: Sequence[KernelSpec]) -> bytes:
-    return layout.COUNT.pack(len(kernels)) + bytes(4) + b"".join(
-        layout.IP_DATA.pack(layout.IP_PS_KERNEL, layout.kernel_properties(k.kernel_id, k.functional),
-                            layout.NO_ADDRESS, f"{k.name}:{k.instance}".encode()) for k in kernels)
+    return (
+        layout.COUNT.pack(len(kernels))
+        + bytes(4)
+        + b"".join(
+            layout.IP_DATA.pack(
+                layout.IP_PS_KERNEL,
+                layout.kernel_properties(k.kernel_id, k.functional),
+                layout.NO_ADDRESS,
+                f"{k.name}:{k.instance}".encode(),
+            )
+            for k in kernels
+        )
+    )
 
 
 def _connectivity(kernels: Sequence[KernelSpec]) -> bytes:
     tags = [tag for tag, _, _ in _MEMORIES]
-    entries = [layout.CONNECTION.pack(argument, index, tags.index(memory))
-               for index in range(len(kernels))
-               for argument, (_, _, _, _, _, memory) in enumerate(_ARGUMENTS) if memory is not None]
+    entries = [
+        layout.CONNECTION.pack(argument, index, tags.index(memory))
+        for index in range(len(kernels))
+        for argument, (_, _, _, _, _, memory) in enumerate(_ARGUMENTS)
+        if memory is not None
+    ]
     return layout.COUNT.pack(len(entries)) + b"".join(entries)
 
 
 def _metadata(kernels: Sequence[KernelSpec]) -> bytes:
-    lines = ['<?xml version="1.0" encoding="UTF-8"?>', '<project name="amdxdna">',
-             '<platform vendor="amd" boardid="npu" name="npu" featureRomTime="0">',
-             '<device name="npu" fpgaDevice="">', '<core name="OCL_REGION_0" type="clc_region">']
+    lines = [
+        '<?xml version="1.0" encoding="UTF-8"?>',
+        '<project name="amdxdna">',
+        '<platform vendor="amd" boardid="npu" name="npu" featureRomTime="0">',
+        '<device name="npu" fpgaDevice="">',
+        '<core name="OCL_REGION_0" type="clc_region">',
+    ]
     for kernel in kernels:
         lines.append(f'<kernel name={quoteattr(kernel.name)} language="c" type="dpu">')
-        lines.append(f'<extended-data subtype="1" functional="{kernel.functional}" '
-                     f'dpu_kernel_id="{kernel.kernel_id:#x}"/>')
+        lines.append(
+            f'<extended-data subtype="1" functional="{kernel.functional}" '
+            f'dpu_kernel_id="{kernel.kernel_id:#x}"/>'
+        )
         for index, (name, is_buffer, size, offset, ctype, _) in enumerate(_ARGUMENTS):
-            lines.append(f'<arg name="{name}" addressQualifier="{int(is_buffer)}" id="{index}" '
-                         f'size="{size:#x}" offset="{offset:#x}" hostOffset="0x0" hostSize="{size:#x}" '
-                         f'type="{ctype}"/>')
-        lines.append(f'<instance name={quoteattr(kernel.instance)}/>')
+            lines.append(
+                f'<arg name="{name}" addressQualifier="{int(is_buffer)}" id="{index}" '
+                f'size="{size:#x}" offset="{offset:#x}" hostOffset="0x0" hostSize="{size:#x}" '
+                f'type="{ctype}"/>'
+            )
+        lines.append(f"<instance name={quoteattr(kernel.instance)}/>")
         lines.append("</kernel>")
     lines += ["</core>", "</device>", "</platform>", "</project>", ""]
     return "\n".join(lines).encode()

@@ -19,9 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["PROMPTS", "prompts", "references", "singly", "speed"]
 
 PROMPTS = (
-    "What is a whale?", "Why is the sky blue?", "Name three rivers.", "What is 17 plus 25?",
-    "Write a line about rain.", "What is the capital of France?", "Translate to German: good morning.",
-    "What is a hammer for?", "List two colours.", "Say hello.",
+    "What is a whale?",
+    "Why is the sky blue?",
+    "Name three rivers.",
+    "What is 17 plus 25?",
+    "Write a line about rain.",
+    "What is the capital of France?",
+    "Translate to German: good morning.",
+    "What is a hammer for?",
+    "List two colours.",
+    "Say hello.",
 )
 NEW = 16
 
@@ -95,6 +102,7 @@ def _watched(text: Any) -> Iterator[Any]:
             logits = call(*given, **more)
             digest.update(logits)
             return logits
+
         return called
 
     for name in ("prefill", "decode"):
@@ -124,5 +132,9 @@ def speed(model: Qwen35, spent: Callable[[], float] = lambda: 0.0) -> Item:
     for token in ids[:32]:
         model.decode(token)
     token_ms = (time.perf_counter() - spent() - began) / 32 * 1e3
-    return Item("speed", Verdict.NOTE, f"a prompt of {rows} tokens {prompt:.2f} s, a token {token_ms:.1f} ms",
-                {"prompt_tokens": rows, "prompt_s": prompt, "token_ms": token_ms})
+    return Item(
+        "speed",
+        Verdict.NOTE,
+        f"a prompt of {rows} tokens {prompt:.2f} s, a token {token_ms:.1f} ms",
+        {"prompt_tokens": rows, "prompt_s": prompt, "token_ms": token_ms},
+    )

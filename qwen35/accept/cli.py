@@ -34,8 +34,12 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("bundle", nargs="?", metavar="BUNDLE", help="directory (default: as for a prompt)")
     add("--device", default="auto", metavar="D", help="as for a prompt (default auto)")
-    add("--out", default="qwen35-accept.json", metavar="FILE",
-        help="the report, without names and serial numbers (default %(default)s)")
+    add(
+        "--out",
+        default="qwen35-accept.json",
+        metavar="FILE",
+        help="the report, without names and serial numbers (default %(default)s)",
+    )
     add("--hang", action="store_true", help="also try a command that never ends (modelled NPU only)")
     add("--json", action="store_true", help="the report on stdout instead of lines")
     add("--quiet", "-q", action="store_true", help="no progress")
@@ -104,13 +108,17 @@ def _accept(options: argparse.Namespace, target: Path, growing: bool) -> int:
 @contextlib.contextmanager
 def _stopping() -> Iterator[None]:
     """SIGTERM and SIGHUP stop the run as Ctrl-C does."""
+
     def stop(number: int, frame: object) -> None:
         raise KeyboardInterrupt
 
     before = {}
     if threading.current_thread() is threading.main_thread():
-        before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)
-                  if signal.getsignal(number) is not signal.SIG_IGN}
+        before = {
+            number: signal.signal(number, stop)
+            for number in (signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
     try:
         yield
     finally:

@@ -39,5 +39,10 @@ class Item:
 
     def as_json(self) -> dict[str, Any]:
         """As it stands in the report."""
-        return {"item": self.name, "verdict": self.verdict.value.lower(), "text": self.text,
-                "seconds": round(self.seconds, 3), "values": self.values}
+        return {
+            "item": self.name,
+            "verdict": self.verdict.value.lower(),
+            "text": self.text,
+            "seconds": round(self.seconds, 3),
+            "values": self.values,
+        }

@@ -102,8 +102,11 @@ class _Kernel:
 
     def gemv(self) -> Item:
         results, seconds = self._gemv_runs(self.vectors, 2)
-        return self.kept.keep(self._gemv_item(results, min(seconds)), results[0][0].tobytes(),
-                              lambda: self._gemv_runs(self.vectors[:1], 1)[0][0][0].tobytes())
+        return self.kept.keep(
+            self._gemv_item(results, min(seconds)),
+            results[0][0].tobytes(),
+            lambda: self._gemv_runs(self.vectors[:1], 1)[0][0][0].tobytes(),
+        )
 
     def _gemv_runs(self, vectors: F32, times: int) -> tuple[list[list[U16]], list[float]]:
         """Results [M] by vector and time, and the seconds of each."""
@@ -124,12 +127,17 @@ class _Kernel:
     def _gemv_item(self, results: list[list[U16]], best: float) -> Item:
         same = all(np.array_equal(first, other) for first, *others in results for other in others)
         got = np.stack([from_bf16(first) for first, *_ in results]).astype(np.float64)
-        values = {"kernel": f"gemv {self.key}", "ms": best * 1e3,
-                  "gb_s": self.weights.nbytes / best / 1e9, "repeatable": same}
+        values = {
+            "kernel": f"gemv {self.key}",
+            "ms": best * 1e3,
+            "gb_s": self.weights.nbytes / best / 1e9,
+            "repeatable": same,
+        }
         chosen = self._chosen()
         want = self._product(chosen)
-        known = want is not None and (self.key == "head" or self.model.bundle.emulated
-                                      or _difference(got[:, chosen], want) < TOLERANCE)
+        known = want is not None and (
+            self.key == "head" or self.model.bundle.emulated or _difference(got[:, chosen], want) < TOLERANCE
+        )
         if want is None or not known:
             self.known, self.by = got, "the GEMV"
             text = "repeatable; only its kernel knows the weights' layout" if same else "two runs differ"
@@ -141,8 +149,11 @@ class _Kernel:
 
     def gemm(self, chunks: int) -> Item:
         results, seconds = self._gemm_runs(chunks, 2)
-        return self.kept.keep(self._gemm_item(chunks, results, min(seconds)), results[0].tobytes(),
-                              lambda: self._gemm_runs(chunks, 1)[0][0].tobytes())
+        return self.kept.keep(
+            self._gemm_item(chunks, results, min(seconds)),
+            results[0].tobytes(),
+            lambda: self._gemm_runs(chunks, 1)[0][0].tobytes(),
+        )
 
     def _gemm_runs(self, chunks: int, times: int) -> tuple[list[U16], list[float]]:
         """Results [rows, columns that mean something] and the seconds of each."""
@@ -160,8 +171,9 @@ class _Kernel:
         finally:
             a.close()
             c.close()
-        return [each[: rows * spec.c_stride].reshape(rows, spec.c_stride)[:, :npu.columns(key)]
-                for each in flat], seconds
+        return [
+            each[: rows * spec.c_stride].reshape(rows, spec.c_stride)[:, : npu.columns(key)] for each in flat
+        ], seconds
 
     def _filled(self, rows: int) -> list[int]:
         return [*range(ROWS), *range(rows - ROWS, rows)]
@@ -173,8 +185,12 @@ class _Kernel:
         filled = self._filled(rows)
         same = bool(np.array_equal(results[0], results[1]))
         name = f"gemm {self.key} x{chunks}"
-        values = {"kernel": name, "ms": best * 1e3, "repeatable": same,
-                  "gflop_s": 2 * rows * spec.k * self.spec.m / best / 1e9}
+        values = {
+            "kernel": name,
+            "ms": best * 1e3,
+            "repeatable": same,
+            "gflop_s": 2 * rows * spec.k * self.spec.m / best / 1e9,
+        }
         if self.known is None:
             return Item(name, Verdict.SKIP, "there is no result of the GEMV to compare with", values)
         want = self._epilogue(self.known)[:, :columns]
@@ -186,7 +202,11 @@ class _Kernel:
         return self._judged(name, got[filled].astype(np.float64), want, same, values)
 
     def _judged(
-        self, name: str, got: NDArray[np.float64], want: NDArray[np.float64], same: bool,
+        self,
+        name: str,
+        got: NDArray[np.float64],
+        want: NDArray[np.float64],
+        same: bool,
         values: dict[str, Any],
     ) -> Item:
         worst = _difference(got, want)
@@ -220,7 +240,7 @@ class _Kernel:
             return None
         parts = []
         for at in range(0, len(chosen), 4096):
-            weights = self.format.decode_rows(stream, spec.k, chosen[at:at + 4096])
+            weights = self.format.decode_rows(stream, spec.k, chosen[at : at + 4096])
             parts.append(self.vectors.astype(np.float64) @ weights.astype(np.float64).T)
         return np.concatenate(parts, axis=1)
 
@@ -249,8 +269,15 @@ def vision_kernels(model: TextModel, kept: Kept) -> Iterator[Item]:
     """An item for each GEMM of the tower: finite and repeatable. `check`'s references compare the tower."""
     if model.config.vision is None:
         return
-    names = {"v_patch": "patch", "v_qkv": "b0.qkv", "v_proj": "b0.proj", "v_fc1": "b0.fc1",
-             "v_fc2": "b0.fc2.0", "v_m1": "m1.0", "v_m2": "m2.0"}
+    names = {
+        "v_patch": "patch",
+        "v_qkv": "b0.qkv",
+        "v_proj": "b0.proj",
+        "v_fc1": "b0.fc1",
+        "v_fc2": "b0.fc2.0",
+        "v_m1": "m1.0",
+        "v_m2": "m2.0",
+    }
     for key, name in names.items():
         yield _tried(model, f"gemm {key} x1", partial(_vision_item, model, key, name, kept))
 
@@ -259,10 +286,17 @@ def _vision_item(model: TextModel, key: str, name: str, kept: Kept) -> Item:
     found, seconds = _vision_runs(model, key, name, 2)
     same = bool(np.array_equal(found[0], found[1]))
     finite = bool(np.isfinite(from_bf16(found[0])).all())
-    text = f"{min(seconds) * 1e3:.2f} ms" + ("" if same else "; two runs differ") + (
-        "" if finite else "; results are no numbers")
-    item = Item(f"gemm {key} x1", Verdict.OK if same and finite else Verdict.FAIL, text,
-                {"kernel": f"gemm {key} x1", "ms": min(seconds) * 1e3, "repeatable": same})
+    text = (
+        f"{min(seconds) * 1e3:.2f} ms"
+        + ("" if same else "; two runs differ")
+        + ("" if finite else "; results are no numbers")
+    )
+    item = Item(
+        f"gemm {key} x1",
+        Verdict.OK if same and finite else Verdict.FAIL,
+        text,
+        {"kernel": f"gemm {key} x1", "ms": min(seconds) * 1e3, "repeatable": same},
+    )
     return kept.keep(item, found[0].tobytes(), lambda: _vision_runs(model, key, name, 1)[0][0].tobytes())
 
 
@@ -276,11 +310,13 @@ def _vision_runs(model: TextModel, key: str, name: str, times: int) -> tuple[lis
     try:
         b.write(data)
         a.view(np.uint16)[: spec.m * spec.lda].reshape(spec.m, spec.lda)[:ROWS, : spec.k] = to_bf16(
-            rng.standard_normal((ROWS, spec.k), np.float32))
+            rng.standard_normal((ROWS, spec.k), np.float32)
+        )
         dispatch = npu.dispatch(key, 1, [(a, b, c)])
         flat = [_timed(dispatch, c, seconds) for _ in range(times)]
     finally:
         for buffer in (a, b, c):
             buffer.close()
-    return [each[: spec.m * spec.c_stride].reshape(spec.m, spec.c_stride)[:, : spec.n]
-            for each in flat], seconds
+    return [
+        each[: spec.m * spec.c_stride].reshape(spec.m, spec.c_stride)[:, : spec.n] for each in flat
+    ], seconds

@@ -26,8 +26,10 @@ SHAPE = 1
 def options(run: Acceptance, items: Sequence[Item]) -> dict[str, str]:
     """The options to use from now on, as the environment takes them; after a FAIL the careful ones."""
     well = not _failed(items)
-    return {"QWEN35_CHAINS": "auto" if run.chains and well else "off",
-            "QWEN35_WEIGHTS": "auto" if run.mapped and well else "copy"}
+    return {
+        "QWEN35_CHAINS": "auto" if run.chains and well else "off",
+        "QWEN35_WEIGHTS": "auto" if run.mapped and well else "copy",
+    }
 
 
 def _failed(items: Sequence[Item]) -> list[str]:
@@ -37,15 +39,17 @@ def _failed(items: Sequence[Item]) -> list[str]:
 def passed(items: Sequence[Item]) -> bool:
     """Whether nothing that the program relies on failed, and something was shown to work."""
     return all(item.verdict is not Verdict.FAIL for item in items) and any(
-        item.verdict is Verdict.OK for item in items)
+        item.verdict is Verdict.OK for item in items
+    )
 
 
 def summary(run: Acceptance, items: Sequence[Item], finished: bool) -> list[str]:
     """The verdict and the options, for a person."""
     failed = _failed(items)
     off = [item.name for item in items if item.verdict is Verdict.OFF]
-    counts = ", ".join(f"{sum(item.verdict is verdict for item in items)} {verdict.value.lower()}"
-                       for verdict in Verdict)
+    counts = ", ".join(
+        f"{sum(item.verdict is verdict for item in items)} {verdict.value.lower()}" for verdict in Verdict
+    )
     lines = [f"{'PASS' if passed(items) and finished else 'FAIL' if failed else 'INCOMPLETE'}: {counts}"]
     if failed:
         lines.append("failed: " + ", ".join(failed))
@@ -80,8 +84,12 @@ class Report:
             "shape": SHAPE,
             "program": f"qwen35 {__version__}",
             "machine": {"kernel": platform.release(), "processor": _processor(), "cores": os.cpu_count()},
-            "bundle": self._bundle, "device": run.device, "passed": passed(items) and finished,
-            "finished": finished, "state": state, "options": options(run, items),
+            "bundle": self._bundle,
+            "device": run.device,
+            "passed": passed(items) and finished,
+            "finished": finished,
+            "state": state,
+            "options": options(run, items),
             "items": [item.as_json() for item in items],
         }
         scrubbed: dict[str, Any] = _scrubbed(found, self._text)

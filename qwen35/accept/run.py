@@ -38,7 +38,12 @@ class Acceptance:
     """
 
     def __init__(
-        self, path: Path, device: str = "auto", *, hang: bool = False, max_ctx: int = 2048,
+        self,
+        path: Path,
+        device: str = "auto",
+        *,
+        hang: bool = False,
+        max_ctx: int = 2048,
         told: Told | None = None,
     ) -> None:
         """`hang`: also try a command that never ends. `told(what, done, total)` is told of long parts."""
@@ -59,12 +64,22 @@ class Acceptance:
     def items(self) -> Iterator[Item]:
         """Makes the items one by one. Raises KeyboardInterrupt only: an item's own failure is its verdict."""
         parts: list[tuple[str, Callable[[], Iterator[Item]]]] = [
-            ("doctor", self._doctor), ("bundle", self._bundle), ("load", self._load),
-            ("driver", self._driver), ("kernels", self._kernels), ("chains", self._chains),
-            ("user-pointer", self._memory), ("contexts", self._contexts), ("hang", self._hang),
-            ("kernels again", self._again), ("check", self._references), ("speed", self._speed),
-            ("kernels after speed", self._again), ("prompts", self._prompts),
-            ("kernels at the end", self._again), ("commands", self._commands),
+            ("doctor", self._doctor),
+            ("bundle", self._bundle),
+            ("load", self._load),
+            ("driver", self._driver),
+            ("kernels", self._kernels),
+            ("chains", self._chains),
+            ("user-pointer", self._memory),
+            ("contexts", self._contexts),
+            ("hang", self._hang),
+            ("kernels again", self._again),
+            ("check", self._references),
+            ("speed", self._speed),
+            ("kernels after speed", self._again),
+            ("prompts", self._prompts),
+            ("kernels at the end", self._again),
+            ("commands", self._commands),
         ]
         lost = ""
         for name, part in parts:
@@ -90,8 +105,12 @@ class Acceptance:
         """A FAIL when single commands that were called completed had not been run."""
         redone = 0 if self.model is None else self._text.npu.redone
         if redone > self._redone:
-            yield Item("completion", Verdict.FAIL, f"{redone - self._redone} times a command was called "
-                       "completed and had not written its result")
+            yield Item(
+                "completion",
+                Verdict.FAIL,
+                f"{redone - self._redone} times a command was called "
+                "completed and had not written its result",
+            )
         self._redone = redone
 
     @contextmanager
@@ -131,8 +150,11 @@ class Acceptance:
         if self._ledger is None or not self._ledger.told():
             return
         steps: dict[str, Callable[[], object]] = {
-            "chains": lambda: ways.token(self._text), "check": lambda: [*self._references()],
-            "speed": lambda: [*self._speed()], "prompts": lambda: answers.singly(self._model)}
+            "chains": lambda: ways.token(self._text),
+            "check": lambda: [*self._references()],
+            "speed": lambda: [*self._speed()],
+            "prompts": lambda: answers.singly(self._model),
+        }
         if differing := self._canaries():
             yield Item("", Verdict.FAIL, _NO_LONGER + ", ".join(differing))
         if name in steps:
@@ -160,16 +182,22 @@ class Acceptance:
         if differing:
             yield Item("", Verdict.FAIL, _NO_LONGER + ", ".join(differing))
         else:
-            yield Item("", Verdict.OK if len(self._kept) else Verdict.SKIP,
-                       f"{len(self._kept)} kernels give the same bits as before")
+            yield Item(
+                "",
+                Verdict.OK if len(self._kept) else Verdict.SKIP,
+                f"{len(self._kept)} kernels give the same bits as before",
+            )
 
     def _settled(self, item: Item) -> Item:
         """A way that differed from single commands is not to blame where those differ from themselves."""
         tried = "profile" not in item.values
         if item.verdict is Verdict.OFF and tried and (differing := self._canaries()):
             names = ", ".join(differing)
-            return Item(item.name, Verdict.FAIL,
-                        f"single commands no longer give the results that were right ({names}); {item.text}")
+            return Item(
+                item.name,
+                Verdict.FAIL,
+                f"single commands no longer give the results that were right ({names}); {item.text}",
+            )
         return item
 
     @property
@@ -184,8 +212,12 @@ class Acceptance:
         report = examine(self.device)
         told = [f"{f.check}: {f.meaning}" for f in report.findings if f.status in (Status.WARN, Status.FAIL)]
         verdict = Verdict.OK if report.ok else Verdict.FAIL
-        yield Item("doctor", verdict, "; ".join(told) or f"{len(report.findings)} checks, nothing is missing",
-                   {"checks": [finding.as_json() for finding in report.findings]})
+        yield Item(
+            "doctor",
+            verdict,
+            "; ".join(told) or f"{len(report.findings)} checks, nothing is missing",
+            {"checks": [finding.as_json() for finding in report.findings]},
+        )
 
     def _bundle(self) -> Iterator[Item]:
         from amdxdna.xclbin import Xclbin
@@ -195,26 +227,42 @@ class Acceptance:
             xclbin = Xclbin.read(bundle.file(spec.file))
             if len(xclbin.kernels) != 1:
                 xclbin.cu_index(spec.kernel)
-            yield Item(f"xclbin {key}", Verdict.OK, f"{len(xclbin.pdis)} PDI, "
-                       f"{xclbin.partition.column_width} columns, kernel {spec.kernel}",
-                       {"pdi_bytes": [len(pdi.data) for pdi in xclbin.pdis]})
+            yield Item(
+                f"xclbin {key}",
+                Verdict.OK,
+                f"{len(xclbin.pdis)} PDI, {xclbin.partition.column_width} columns, kernel {spec.kernel}",
+                {"pdi_bytes": [len(pdi.data) for pdi in xclbin.pdis]},
+            )
         files = {stream.insts for gemm in bundle.gemms.values() for stream in gemm.streams}
         files |= {gemv.insts for gemv in bundle.gemvs.values()}
         sizes = {file: len(bundle.insts(file)) for file in sorted(files)}
         text = f"{len(sizes)} instruction streams, {sum(sizes.values()):,} bytes"
         if bundle.warnings:
             text += "; unusual: " + "; ".join(map(str, bundle.warnings))
-        yield Item("bundle", Verdict.OK, text, {"streams": sizes, "emulated": bundle.emulated,
-                                                "warnings": [str(error) for error in bundle.warnings]})
+        yield Item(
+            "bundle",
+            Verdict.OK,
+            text,
+            {
+                "streams": sizes,
+                "emulated": bundle.emulated,
+                "warnings": [str(error) for error in bundle.warnings],
+            },
+        )
 
     def _load(self) -> Iterator[Item]:
         from qwen35.api import Qwen35
 
         began = time.perf_counter()
-        self.model = Qwen35.load(self.path, self.max_ctx, self.device, cache_bytes=0, chains="off",
-                                 weights="copy")
-        yield Item("load", Verdict.OK, f"{time.perf_counter() - began:.2f} s: {self._text.weights.report}",
-                   {"weights_bytes": self._text.weights.nbytes})
+        self.model = Qwen35.load(
+            self.path, self.max_ctx, self.device, cache_bytes=0, chains="off", weights="copy"
+        )
+        yield Item(
+            "load",
+            Verdict.OK,
+            f"{time.perf_counter() - began:.2f} s: {self._text.weights.report}",
+            {"weights_bytes": self._text.weights.nbytes},
+        )
 
     @property
     def _model(self) -> Qwen35:
@@ -243,8 +291,10 @@ class Acceptance:
         if profile.careful:
             text += "; this package does not know it: the careful ways are used"
         elif not profile.singles_trusted:
-            text += ("; it may call a failed single command completed: they go as chains of one, whose "
-                     "failure shows (a build of September 2025 or newer needs no such detour)")
+            text += (
+                "; it may call a failed single command completed: they go as chains of one, whose "
+                "failure shows (a build of September 2025 or newer needs no such detour)"
+            )
             verdict = Verdict.NOTE
         yield Item("driver", verdict, text, profile.as_json())
 

@@ -32,8 +32,12 @@ def chains(model: TextModel, spent: Callable[[], float] = lambda: 0.0) -> Item:
     """
     npu, name = model.npu, "chains"
     if not model.device.profile.chains_trusted:
-        return Item(name, Verdict.OFF, "this driver's word on a chain's end cannot be trusted "
-                    f"({model.device.profile.name})", {"profile": model.device.profile.name})
+        return Item(
+            name,
+            Verdict.OFF,
+            f"this driver's word on a chain's end cannot be trusted ({model.device.profile.name})",
+            {"profile": model.device.profile.name},
+        )
     groups = [*model.trial_groups()]
     if not groups:
         return Item(name, Verdict.SKIP, "this bundle makes no group of runs")
@@ -55,11 +59,16 @@ def chains(model: TextModel, spent: Callable[[], float] = lambda: 0.0) -> Item:
         if gave_up:
             return Item(name, Verdict.OFF, f"a token with chains: {npu.chains_why}")
         if not np.array_equal(logits, want):
-            return Item(name, Verdict.OFF if chained else Verdict.FAIL, "a token's logits differ from those "
-                        "before" + ", with chains" * chained)
+            return Item(
+                name,
+                Verdict.OFF if chained else Verdict.FAIL,
+                "a token's logits differ from those before" + ", with chains" * chained,
+            )
     on, off = (float(np.median(seconds[way])) for way in (True, False))
-    text = (f"{TRIALS} times {len(groups)} groups gave what single commands give; a token takes "
-            f"{on * 1e3:.2f} ms, singly {off * 1e3:.2f} ms")
+    text = (
+        f"{TRIALS} times {len(groups)} groups gave what single commands give; a token takes "
+        f"{on * 1e3:.2f} ms, singly {off * 1e3:.2f} ms"
+    )
     return Item(name, Verdict.OK, text, {"token_ms": on * 1e3, "token_singly_ms": off * 1e3})
 
 
@@ -74,8 +83,13 @@ def user_memory(model: TextModel) -> Item:
     """Weights read through a user-pointer BO over the mapped file, against copies."""
     name, kept = "user-pointer", model.device.profile.user_pointers
     if kept != "ro":
-        return Item(name, Verdict.OFF, "this driver is not known to keep read-only user memory right "
-                    f"({model.device.profile.name}): weights are copied", {"profile": kept})
+        return Item(
+            name,
+            Verdict.OFF,
+            "this driver is not known to keep read-only user memory right "
+            f"({model.device.profile.name}): weights are copied",
+            {"profile": kept},
+        )
     keys = {tensor: gemv for tensor, (_, gemv) in text_tensors(model.config).items()}
     try:
         mapped = map_weights(model.bundle, model.device, list(keys))
@@ -102,16 +116,26 @@ def contexts(model: TextModel) -> Item:
         pool.unload()
         model.restore(at)
         if not np.array_equal(model.decode(5), want):
-            return Item("contexts", Verdict.FAIL, "after a context was given up and loaded again, a token's "
-                        "logits differ")
+            return Item(
+                "contexts",
+                Verdict.FAIL,
+                "after a context was given up and loaded again, a token's logits differ",
+            )
         pool.unload()
         model.reset()
         if not np.array_equal(model.prefill(range(1, 9)), start):
-            return Item("contexts", Verdict.FAIL, "after a context was given up and loaded again, a prompt's "
-                        "logits differ")
+            return Item(
+                "contexts",
+                Verdict.FAIL,
+                "after a context was given up and loaded again, a prompt's logits differ",
+            )
     loads = pool.loads - before
-    return Item("contexts", Verdict.OK, f"{loads} loads after giving contexts up; logits stay the same",
-                {"loads": loads})
+    return Item(
+        "contexts",
+        Verdict.OK,
+        f"{loads} loads after giving contexts up; logits stay the same",
+        {"loads": loads},
+    )
 
 
 def hang(model: TextModel) -> Item:
@@ -143,5 +167,9 @@ def hang(model: TextModel) -> Item:
     model.reset()
     if not np.array_equal(model.prefill([1, 2, 3]), want):
         return Item("hang", Verdict.FAIL, "after a hang a prompt's logits differ")
-    return Item("hang", Verdict.OK, f"told after {seconds:.1f} s, the next command works: {told}",
-                {"seconds_to_error": seconds})
+    return Item(
+        "hang",
+        Verdict.OK,
+        f"told after {seconds:.1f} s, the next command works: {told}",
+        {"seconds_to_error": seconds},
+    )

@@ -39,19 +39,27 @@ def parser() -> Parser:
         "qwen35.bench.figures.",
     )
     p.add_argument("bundle", nargs="?", metavar="BUNDLE", help="directory (default: as for a prompt)")
-    p.add_argument("--random", metavar="SIZE", help="make a bundle of seeded weights first (2b, 0.8b, ...), "
-                   "and remove it afterwards")
-    p.add_argument("--peers", action="store_true",
-                   help="also llama.cpp and transformers, where installed (extra `bench`) and memory allows")
+    p.add_argument(
+        "--random",
+        metavar="SIZE",
+        help="make a bundle of seeded weights first (2b, 0.8b, ...), and remove it afterwards",
+    )
+    p.add_argument(
+        "--peers",
+        action="store_true",
+        help="also llama.cpp and transformers, where installed (extra `bench`) and memory allows",
+    )
     p.add_argument("--json", action="store_true", help="a JSON object a line instead of the table")
     p.add_argument("--quick", action="store_true", help="fewer repetitions, short contexts, small pictures")
     p.add_argument("--cold", action="store_true", help="also embedding rows with the page cache dropped")
     p.add_argument("--profile", action="store_true", help="also a token and a prompt by stage")
-    p.add_argument("--only", action="append", choices=PARTS, metavar="PART",
-                   help="only this part; repeatable")
+    p.add_argument(
+        "--only", action="append", choices=PARTS, metavar="PART", help="only this part; repeatable"
+    )
     p.add_argument("--device", default="auto", metavar="D", help="as for a prompt (default auto)")
-    p.add_argument("--threads", type=int, default=0, metavar="N",
-                   help="of host and peers (default all cores)")
+    p.add_argument(
+        "--threads", type=int, default=0, metavar="N", help="of host and peers (default all cores)"
+    )
     return p
 
 
@@ -133,13 +141,23 @@ def _machine(out: Printer, threads: int) -> float:
     from qwen35.bench import machine
 
     out.title(f"Machine: {machine.cpu_name()}")
-    out.add("threads", threads, "threads", cores=machine.cores(), host_isa=host.isa(),
-            emulated_isa=isa.variants()[isa.chosen() - 1])
+    out.add(
+        "threads",
+        threads,
+        "threads",
+        cores=machine.cores(),
+        host_isa=host.isa(),
+        emulated_isa=isa.variants()[isa.chosen() - 1],
+    )
     found = read_bandwidth(threads=threads)
     out.add("bandwidth", found / 1e9, "GB/s", threads=threads)
     out.add("bandwidth", read_bandwidth(threads=1) / 1e9, "GB/s", threads=1)
-    out.add("gemm_float32", machine.gemm_rate() / 1e9, "GFLOP/s", threads=os.environ.get(
-        "OPENBLAS_NUM_THREADS", machine.cores()))
+    out.add(
+        "gemm_float32",
+        machine.gemm_rate() / 1e9,
+        "GFLOP/s",
+        threads=os.environ.get("OPENBLAS_NUM_THREADS", machine.cores()),
+    )
     return found
 
 
@@ -148,8 +166,9 @@ def _memory(options: argparse.Namespace, path: Path, out: Printer) -> None:
     out.title("Memory")
     words = [str(path), options.device, str(CHAT), "json" if options.json else ""]
     code = "import sys; from qwen35.bench.cli import memory_main; memory_main(sys.argv[1:])"
-    done = subprocess.run([sys.executable, "-c", code, *words], check=False, stdout=subprocess.PIPE,
-                          text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], check=False, stdout=subprocess.PIPE, text=True
+    )
     out.write(done.stdout)
     if done.returncode:
         raise ModelError("the process whose memory is measured failed", str(path))
@@ -164,8 +183,14 @@ def _serve(options: argparse.Namespace, bundle: Bundle, out: Printer, threads: i
         notice(f"without the server: {', '.join(missing)} not installed: {install_command(missing)}")
         return
     with _peers(options, bundle, threads, ("llama",)) as peers:
-        serve_figures(Path(bundle.path), options.device, out, peers, 8 if options.quick else 48,
-                      1 if options.quick else 7)
+        serve_figures(
+            Path(bundle.path),
+            options.device,
+            out,
+            peers,
+            8 if options.quick else 48,
+            1 if options.quick else 7,
+        )
 
 
 def memory_main(words: Sequence[str]) -> None:
@@ -178,8 +203,14 @@ def memory_main(words: Sequence[str]) -> None:
     memory_figures(Bundle.open(path), device, Printer(form == "json"), int(context))
 
 
-def _model(options: argparse.Namespace, bundle: Bundle, out: Printer, parts: Sequence[str], threads: int,
-           bandwidth: float) -> None:
+def _model(
+    options: argparse.Namespace,
+    bundle: Bundle,
+    out: Printer,
+    parts: Sequence[str],
+    threads: int,
+    bandwidth: float,
+) -> None:
     from qwen35.bench import text
     from qwen35.bench.pairs import speed_figures
     from qwen35.bench.vision import GRIDS, vision_figures
@@ -206,8 +237,9 @@ def _model(options: argparse.Namespace, bundle: Bundle, out: Printer, parts: Seq
         if "vision" in parts and bundle.config.vision is not None:
             out.title("Pictures")
             with _peers(options, bundle, threads, ("tower",)) as peers:
-                vision_figures(subject, out, peers[0] if peers else None, repeats,
-                               GRIDS[:2] if quick else GRIDS)
+                vision_figures(
+                    subject, out, peers[0] if peers else None, repeats, GRIDS[:2] if quick else GRIDS
+                )
 
 
 @contextlib.contextmanager
@@ -231,8 +263,9 @@ def _peers(
                     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="qwen35-bench-"))
                     file = Path(folder) / "model.gguf"
                     write_gguf(bundle.config, file)
-                peers.append(stack.enter_context(
-                    Peer(kind, Path(bundle.path), threads, COMPARED + PROMPTS[-1], file)))
+                peers.append(
+                    stack.enter_context(Peer(kind, Path(bundle.path), threads, COMPARED + PROMPTS[-1], file))
+                )
             except ModelError as error:
                 notice(f"without {kind}: {error}")
         yield peers

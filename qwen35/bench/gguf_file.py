@@ -87,6 +87,7 @@ def _tensors(c: ModelConfig) -> Iterator[tuple[str, tuple[int, ...], bool]]:
     if not c.tied:
         yield "output.weight", (c.vocab, c.D), True
     for layer, kind in enumerate(c.layer_types):
+
         def name(part: str, layer: int = layer) -> str:
             return f"blk.{layer}.{part}"
 

@@ -26,8 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["Peer", "missing", "serve"]
 
 NAMES = {"llama": "llama.cpp Q8_0", "transformers": "transformers float32", "tower": "transformers float32"}
-NEEDS = {"llama": ("xllamacpp", "gguf"), "transformers": ("torch", "transformers"),
-         "tower": ("torch", "transformers")}
+NEEDS = {
+    "llama": ("xllamacpp", "gguf"),
+    "transformers": ("torch", "transformers"),
+    "tower": ("torch", "transformers"),
+}
 _FLOAT32 = 4
 
 
@@ -38,8 +41,13 @@ class Peer:
         self.kind, self.name = kind, NAMES[kind]
         words = [kind, str(bundle), str(threads), str(max_ctx), str(file or "")]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
-        self._process = subprocess.Popen([sys.executable, "-m", "qwen35.bench.peers", *words], text=True,
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "qwen35.bench.peers", *words],
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
         try:
             self.resident = int(self._answer()["resident"])
         except BaseException:
@@ -49,8 +57,9 @@ class Peer:
     def __enter__(self) -> Peer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def url(self) -> str:
@@ -107,7 +116,8 @@ def serve(words: list[str]) -> int:
 
         config = Bundle.open(bundle).config
         run = {"llama": _llama, "transformers": _transformers, "tower": _tower}[kind](
-            config, int(threads), int(max_ctx), file)
+            config, int(threads), int(max_ctx), file
+        )
         answer({"resident": memory().resident})
         for line in sys.stdin:
             answer(run(json.loads(line)))
@@ -138,9 +148,16 @@ def _llama(config: ModelConfig, threads: int, max_ctx: int, file: str) -> Any:
         if "url" in request:
             return {"url": server.listening_address}
         ids = [rng.randrange(_ordinary(config)) for _ in range(request["prompt"])]
-        found = server.handle_completions({
-            "prompt": ids, "n_predict": max(request["new"], 1), "ignore_eos": True, "cache_prompt": False,
-            "temperature": 0, "stream": False})
+        found = server.handle_completions(
+            {
+                "prompt": ids,
+                "n_predict": max(request["new"], 1),
+                "ignore_eos": True,
+                "cache_prompt": False,
+                "temperature": 0,
+                "stream": False,
+            }
+        )
         times = (json.loads(found) if isinstance(found, str) else found)["timings"]
         return {"prompt": times["prompt_ms"] / 1e3, "token": times["predicted_per_token_ms"] / 1e3}
 
@@ -156,7 +173,7 @@ def _fill(module: Any) -> None:
         for parameter in module.parameters():
             flat = parameter.view(-1)
             for start in range(0, flat.numel(), block.numel()):
-                part = flat[start:start + block.numel()]
+                part = flat[start : start + block.numel()]
                 part.copy_(block[: part.numel()])
 
 
@@ -180,15 +197,31 @@ def text_config(c: ModelConfig) -> Any:
 
     names = {"lin": "linear_attention", "att": "full_attention"}
     return Qwen3_5TextConfig(
-        vocab_size=c.vocab, hidden_size=c.D, intermediate_size=c.I, num_hidden_layers=c.layers,
-        num_attention_heads=c.heads, num_key_value_heads=c.kv_heads, head_dim=c.hd, rms_norm_eps=c.eps,
-        linear_conv_kernel_dim=c.conv_k, linear_key_head_dim=c.lin_hk, linear_value_head_dim=c.lin_hv,
-        linear_num_key_heads=c.lin_kheads, linear_num_value_heads=c.lin_heads, tie_word_embeddings=c.tied,
-        layer_types=[names[kind] for kind in c.layer_types], max_position_embeddings=32768, dtype="float32",
-        rope_parameters={"rope_type": "default", "rope_theta": c.rope_theta,
-                         "partial_rotary_factor": c.rope_dim / c.hd,
-                         "mrope_section": list(c.mrope_section or (c.rope_dim // 2, 0, 0)),
-                         "mrope_interleaved": True})
+        vocab_size=c.vocab,
+        hidden_size=c.D,
+        intermediate_size=c.I,
+        num_hidden_layers=c.layers,
+        num_attention_heads=c.heads,
+        num_key_value_heads=c.kv_heads,
+        head_dim=c.hd,
+        rms_norm_eps=c.eps,
+        linear_conv_kernel_dim=c.conv_k,
+        linear_key_head_dim=c.lin_hk,
+        linear_value_head_dim=c.lin_hv,
+        linear_num_key_heads=c.lin_kheads,
+        linear_num_value_heads=c.lin_heads,
+        tie_word_embeddings=c.tied,
+        layer_types=[names[kind] for kind in c.layer_types],
+        max_position_embeddings=32768,
+        dtype="float32",
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": c.rope_theta,
+            "partial_rotary_factor": c.rope_dim / c.hd,
+            "mrope_section": list(c.mrope_section or (c.rope_dim // 2, 0, 0)),
+            "mrope_interleaved": True,
+        },
+    )
 
 
 def _needs(count: float) -> None:
@@ -233,10 +266,23 @@ def _tower(config: ModelConfig, threads: int, max_ctx: int, file: str) -> Any:
     v: VisionConfig | None = config.vision
     if v is None:
         raise ModelError("the bundle has no vision tower")
-    model = _make(Qwen3_5VisionModel, Qwen3_5VisionConfig(
-        depth=v.depth, hidden_size=v.D, intermediate_size=v.I, num_heads=v.heads, patch_size=v.patch,
-        spatial_merge_size=v.merge, temporal_patch_size=2, out_hidden_size=v.out, dtype="float32",
-        num_position_embeddings=v.pos_side**2, hidden_act="gelu_pytorch_tanh"), threads)
+    model = _make(
+        Qwen3_5VisionModel,
+        Qwen3_5VisionConfig(
+            depth=v.depth,
+            hidden_size=v.D,
+            intermediate_size=v.I,
+            num_heads=v.heads,
+            patch_size=v.patch,
+            spatial_merge_size=v.merge,
+            temporal_patch_size=2,
+            out_hidden_size=v.out,
+            dtype="float32",
+            num_position_embeddings=v.pos_side**2,
+            hidden_act="gelu_pytorch_tanh",
+        ),
+        threads,
+    )
 
     def run(request: dict[str, Any]) -> dict[str, float]:
         rows, columns = request["patches"]

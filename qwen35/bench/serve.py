@@ -70,12 +70,23 @@ def serve_figures(
         for at, name in enumerate(("serve_first_token", "serve_token")):
             seconds = [(one["first"], _token(one))[at] for one in ours]
             out.add(name, median(seconds) * 1e3, "ms", tokens=tokens)
-            out.add(f"{name}_ratio", ratios(seconds, [one[at] for one in mine]), "x", tokens=tokens,
-                    of="over HTTP over the same in process", pairs=repeats)
+            out.add(
+                f"{name}_ratio",
+                ratios(seconds, [one[at] for one in mine]),
+                "x",
+                tokens=tokens,
+                of="over HTTP over the same in process",
+                pairs=repeats,
+            )
             out.add(f"{name}_overhead", median(_over(one)[at] for one in ours) * 1e6, "us", tokens=tokens)
             for place, peer in enumerate(peers):
-                out.add(f"{name}_overhead_peer", median(one[at] for one in theirs[place][1:]) * 1e6, "us",
-                        tokens=tokens, peer=peer.name)
+                out.add(
+                    f"{name}_overhead_peer",
+                    median(one[at] for one in theirs[place][1:]) * 1e6,
+                    "us",
+                    tokens=tokens,
+                    peer=peer.name,
+                )
         _conversations(url, out)
 
 
@@ -123,23 +134,42 @@ def _conversations(url: str, out: Printer) -> None:
         for number, messages in enumerate(talks):
             messages.append({"role": "user", "content": f"Question {turn} of {number}: what is a bird?"})
             body = {"messages": messages, "max_tokens": 8, "temperature": 0}
-            request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode(),
-                                             {"Content-Type": "application/json"})
+            request = urllib.request.Request(
+                f"{url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+            )
             with urllib.request.urlopen(request, timeout=600) as answer:
                 found = json.load(answer)
             messages.append({"role": "assistant", "content": found["choices"][0]["message"]["content"]})
             if turn:
                 prompt += found["usage"]["prompt_tokens"]
                 cached += found["usage"]["prompt_tokens_details"]["cached_tokens"]
-    out.add("serve_cached", cached / prompt, "x", conversations=CONVERSATIONS, turns=TURNS,
-            of="cached tokens over the prompts' from the second turn on")
+    out.add(
+        "serve_cached",
+        cached / prompt,
+        "x",
+        conversations=CONVERSATIONS,
+        turns=TURNS,
+        of="cached tokens over the prompts' from the second turn on",
+    )
 
 
 @contextlib.contextmanager
 def _served(path: Path, device: str) -> Iterator[str]:
     """The server in a process of its own; the base URL."""
-    words = [sys.executable, "-m", "qwen35", "serve", str(path), "--device", device, "--port", "0",
-             "--max-ctx", str(MAX_CTX), "--quiet"]
+    words = [
+        sys.executable,
+        "-m",
+        "qwen35",
+        "serve",
+        str(path),
+        "--device",
+        device,
+        "--port",
+        "0",
+        "--max-ctx",
+        str(MAX_CTX),
+        "--quiet",
+    ]
     environment = {name: value for name, value in os.environ.items() if name != "QWEN35_API_KEY"}
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=environment) as process:
         try:

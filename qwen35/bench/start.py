@@ -43,8 +43,18 @@ def start_figures(out: Printer, device: str, repeats: int) -> None:
         bundle = find_bundle()
     except ModelError:
         return
-    words = ["-m", "qwen35", str(bundle), "--prompt", "What is a river?", "--max-new", "1", "--quiet",
-             "--device", device]
+    words = [
+        "-m",
+        "qwen35",
+        str(bundle),
+        "--prompt",
+        "What is a river?",
+        "--max-new",
+        "1",
+        "--quiet",
+        "--device",
+        device,
+    ]
     _run(words)
     walls = []
     for _ in range(repeats):
@@ -55,14 +65,15 @@ def start_figures(out: Printer, device: str, repeats: int) -> None:
     parts = []
     for _ in range(repeats):
         answer = _run(["-c", _SPLIT, str(time.monotonic()), *words[2:]])
-        parts.append([float(word) for word in answer.split()[-len(_PARTS):]])
+        parts.append([float(word) for word in answer.split()[-len(_PARTS) :]])
     for name, found in zip(_PARTS, zip(*parts, strict=True), strict=True):
         out.add(f"first_token_{name}", median(found), "s", bundle="built-in")
 
 
 def _run(words: list[str]) -> str:
-    done = subprocess.run([sys.executable, *words], check=False, stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        [sys.executable, *words], check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    )
     if done.returncode:
         raise ModelError(f"{' '.join(words)} ended with status {done.returncode}")
     return done.stdout

@@ -169,8 +169,15 @@ def load_figures(subject: Subject, out: Printer, bandwidth: float) -> None:
     """How the weights came to the device, and how fast memory does."""
     weights = subject.model.weights
     rate = weights.nbytes / weights.seconds
-    out.add("load", rate / 1e9, "GB/s", f"half of memory bandwidth: {bandwidth / 2e9:.1f}", way=weights.way,
-            seconds=round(weights.seconds, 3), megabytes=round(weights.nbytes / 1e6))
+    out.add(
+        "load",
+        rate / 1e9,
+        "GB/s",
+        f"half of memory bandwidth: {bandwidth / 2e9:.1f}",
+        way=weights.way,
+        seconds=round(weights.seconds, 3),
+        megabytes=round(weights.nbytes / 1e6),
+    )
     out.add("load_model", subject.seconds, "s")
     count = machine.cores()
     out.add("fresh_pages", machine.fresh_pages(1 << 30, subject.device, count) / 1e9, "GB/s", threads=count)
@@ -185,11 +192,23 @@ def host_figures(subject: Subject, out: Printer, context: int, prompt: int, coun
             limit = "at most 4 ms" if mode == "null" else ""
             out.add("host_token", token * 1e3, "ms", limit, context=context, device=mode)
             longest = median(subject.prompt(prompt) for _ in range(repeats))
-            out.add("host_prompt", longest, "s", "at most 1 s" if mode == "null" else "", tokens=prompt,
-                    device=mode)
+            out.add(
+                "host_prompt",
+                longest,
+                "s",
+                "at most 1 s" if mode == "null" else "",
+                tokens=prompt,
+                device=mode,
+            )
     bare, whole = bare_seconds(), subject.dispatch_seconds()
-    out.add("dispatch", (whole - bare) * 1e6, "us", "at most 15 us", over="two bare ioctls in C",
-            bare=round(bare * 1e6, 2))
+    out.add(
+        "dispatch",
+        (whole - bare) * 1e6,
+        "us",
+        "at most 15 us",
+        over="two bare ioctls in C",
+        bare=round(bare * 1e6, 2),
+    )
     if subject.emulated:
         with subject.mode("instant"):
             layer = subject.model._step._plans[0]
@@ -212,8 +231,16 @@ def chain_figures(subject: Subject, out: Printer, context: int, count: int, repe
                         seconds.append(subject.token(context, count))
                     pairs.append(seconds)
             singly = median(pair[1] for pair in pairs)
-            out.add("chains", median(on / off for on, off in pairs), "x", context=context, device=mode,
-                    pairs=repeats, singly_ms=round(singly * 1e3, 3), of="a token of single commands")
+            out.add(
+                "chains",
+                median(on / off for on, off in pairs),
+                "x",
+                context=context,
+                device=mode,
+                pairs=repeats,
+                singly_ms=round(singly * 1e3, 3),
+                of="a token of single commands",
+            )
     finally:
         npu.chains = before
 
@@ -244,8 +271,14 @@ def cold_figures(bundle: Bundle, out: Printer, tokens: int, repeats: int) -> Non
         hinted = bool(index % 2)
         seconds[hinted].append(_cold(str(bundle.path), row, hinted))
     for hinted, found in seconds.items():
-        out.add("cold_embedding", median(found) * 1e3, "ms", tokens=tokens, hinted="yes" if hinted else "no",
-                rows="of the mapped file, page cache dropped")
+        out.add(
+            "cold_embedding",
+            median(found) * 1e3,
+            "ms",
+            tokens=tokens,
+            hinted="yes" if hinted else "no",
+            rows="of the mapped file, page cache dropped",
+        )
 
 
 def _cold(path: str, ids: Any, hinted: bool) -> float:
@@ -282,6 +315,8 @@ def profile_lines(subject: Subject, prompt: int, context: int, count: int) -> li
         lines.append(f"{what}: {whole * 1e3:,.1f} ms")
         for name, calls, seconds in subject.model.timing.items():
             each = seconds / runs
-            lines.append(f"  {name:<18} {each * 1e3:9.2f} ms {each / whole:6.1%}  {calls / runs:5.0f} calls "
-                         f"{seconds / calls * 1e6:10.0f} us each")
+            lines.append(
+                f"  {name:<18} {each * 1e3:9.2f} ms {each / whole:6.1%}  {calls / runs:5.0f} calls "
+                f"{seconds / calls * 1e6:10.0f} us each"
+            )
     return lines

@@ -15,8 +15,13 @@ GRIDS = ((16, 16), (26, 40), (64, 64))
 """Patch grids of 256, 1,040 and 4,096 patches."""
 
 
-def vision_figures(subject: Subject, out: Printer, peer: Peer | None, repeats: int,
-                   grids: tuple[tuple[int, int], ...] = GRIDS) -> None:
+def vision_figures(
+    subject: Subject,
+    out: Printer,
+    peer: Peer | None,
+    repeats: int,
+    grids: tuple[tuple[int, int], ...] = GRIDS,
+) -> None:
     """Pictures through the tower, alternating with the peer's tower."""
     model = subject.model
     config = model.config.vision
@@ -47,7 +52,13 @@ def vision_figures(subject: Subject, out: Printer, peer: Peer | None, repeats: i
             out.add("vision_host", host, "s", patches=count)
             if peer is not None:
                 out.add("vision_peer", median(theirs), "s", patches=count, peer=peer.name)
-                out.add("vision_ratio", ratios(ours, theirs), "x", patches=count, peer=peer.name,
-                        pairs=len(theirs))
+                out.add(
+                    "vision_ratio",
+                    ratios(ours, theirs),
+                    "x",
+                    patches=count,
+                    peer=peer.name,
+                    pairs=len(theirs),
+                )
     finally:
         tower.close()

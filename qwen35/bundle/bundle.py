@@ -127,11 +127,16 @@ class Bundle:
         for record in self.manifest.records:
             if record.tag not in RECORDS:
                 lines.setdefault(record.tag, []).append(record.line)
-        told = [f"{shown(tag)} (line {first}{f' and {len(others)} more' if others else ''})"
-                for tag, (first, *others) in lines.items()]
+        told = [
+            f"{shown(tag)} (line {first}{f' and {len(others)} more' if others else ''})"
+            for tag, (first, *others) in lines.items()
+        ]
         more = f" and {len(told) - 5} more kinds" if len(told) > 5 else ""
-        return f"{self.manifest.path}: records of an unknown kind are not read: {', '.join(told[:5])}{more}" \
-            if told else ""
+        return (
+            f"{self.manifest.path}: records of an unknown kind are not read: {', '.join(told[:5])}{more}"
+            if told
+            else ""
+        )
 
     @property
     def unsummed(self) -> tuple[str, ...]:
@@ -151,8 +156,12 @@ class Bundle:
         for entry in self.sums.values():
             size = self._size(entry.file, entry.line)
             if entry.nbytes is not None and size != entry.nbytes:
-                raise BundleError(self.file(entry.file), 0, f"{size:,} bytes, exported as {entry.nbytes:,}",
-                                  "copy or export the bundle again")
+                raise BundleError(
+                    self.file(entry.file),
+                    0,
+                    f"{size:,} bytes, exported as {entry.nbytes:,}",
+                    "copy or export the bundle again",
+                )
             digest = hashlib.sha256()
             with open_regular(self.file(entry.file)) as file:
                 while block := file.read(8 << 20):
@@ -161,8 +170,12 @@ class Bundle:
                     if progress is not None:
                         progress(done, total)
             if digest.hexdigest() != entry.sha256:
-                raise BundleError(self.file(entry.file), 0, "contents differ from what was exported",
-                                  "copy or export the bundle again")
+                raise BundleError(
+                    self.file(entry.file),
+                    0,
+                    "contents differ from what was exported",
+                    "copy or export the bundle again",
+                )
         return len(self.sums)
 
     def _require_files(self) -> None:

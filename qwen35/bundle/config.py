@@ -87,14 +87,22 @@ class VisionConfig:
             if weights not in VISION_WEIGHTS:
                 param.fail(f"{weights!r} is not one of {', '.join(VISION_WEIGHTS)}")
         config = cls(
-            D=count("D"), I=count("I"), depth=count("depth", _LAYERS), heads=count("heads"),
-            patch=count("patch", 1024), merge=count("merge", 64), out=count("out"),
-            pos_side=count("pos_side", 4096), rope_theta=manifest.param("v.rope_theta").real(*THETA),
+            D=count("D"),
+            I=count("I"),
+            depth=count("depth", _LAYERS),
+            heads=count("heads"),
+            patch=count("patch", 1024),
+            merge=count("merge", 64),
+            out=count("out"),
+            pos_side=count("pos_side", 4096),
+            rope_theta=manifest.param("v.rope_theta").real(*THETA),
             image_token=manifest.param("v.image_token").count(0, _TOKENS),
             vision_start=manifest.param("v.vision_start").count(0, _TOKENS),
             vision_end=manifest.param("v.vision_end").count(0, _TOKENS),
-            min_pixels=count("min_pixels", 1 << 30), max_pixels=count("max_pixels", 1 << 30),
-            max_patches=count("max_patches"), weights=weights,
+            min_pixels=count("min_pixels", 1 << 30),
+            max_pixels=count("max_pixels", 1 << 30),
+            max_patches=count("max_patches"),
+            weights=weights,
         )
         config._check(manifest)
         return config
@@ -195,16 +203,31 @@ class ModelConfig:
 
         lin_heads, params = count("lin_heads"), manifest.params
         config = cls(
-            D=count("D"), I=count("I"), layer_types=_layer_types(manifest), vocab=count("vocab", _TOKENS),
-            eps=manifest.param("eps").real(most=1), heads=count("heads"), kv_heads=count("kv_heads"),
-            hd=count("hd"), rope_dim=count("rope_dim"), rope_theta=manifest.param("rope_theta").real(*THETA),
-            mrope_section=_mrope_section(manifest), lin_heads=lin_heads,
+            D=count("D"),
+            I=count("I"),
+            layer_types=_layer_types(manifest),
+            vocab=count("vocab", _TOKENS),
+            eps=manifest.param("eps").real(most=1),
+            heads=count("heads"),
+            kv_heads=count("kv_heads"),
+            hd=count("hd"),
+            rope_dim=count("rope_dim"),
+            rope_theta=manifest.param("rope_theta").real(*THETA),
+            mrope_section=_mrope_section(manifest),
+            lin_heads=lin_heads,
             lin_kheads=count("lin_kheads") if "lin_kheads" in params else lin_heads,
-            lin_hk=count("lin_hk"), lin_hv=count("lin_hv"), conv_k=count("conv_k", 64), chunk=count("chunk"),
-            max_prompt=count("max_prompt"), n_down=count("n_down", 4096),
-            head_rows=count("head_rows", _TOKENS), n_head=count("n_head", _TOKENS),
-            stop=manifest.param("stop").counts(_TOKENS), gemv_format=_gemv_format(manifest),
-            tied=_tied(manifest), vision=VisionConfig.from_manifest(manifest, vision_weights),
+            lin_hk=count("lin_hk"),
+            lin_hv=count("lin_hv"),
+            conv_k=count("conv_k", 64),
+            chunk=count("chunk"),
+            max_prompt=count("max_prompt"),
+            n_down=count("n_down", 4096),
+            head_rows=count("head_rows", _TOKENS),
+            n_head=count("n_head", _TOKENS),
+            stop=manifest.param("stop").counts(_TOKENS),
+            gemv_format=_gemv_format(manifest),
+            tied=_tied(manifest),
+            vision=VisionConfig.from_manifest(manifest, vision_weights),
         )
         config._check(manifest)
         return config
@@ -238,13 +261,19 @@ class ModelConfig:
         need("rope_dim", self.rope_dim % 2 == 0, "is odd")
         need("rope_dim", self.rope_dim <= self.hd, f"is more than hd = {self.hd}")
         need("n_down", self.n_down * self.D >= self.I, f"slices of D = {self.D} do not cover I = {self.I}")
-        need("n_head", self.n_head * self.head_rows >= self.vocab,
-             f"times head_rows = {self.head_rows} is less than vocab = {self.vocab}")
+        need(
+            "n_head",
+            self.n_head * self.head_rows >= self.vocab,
+            f"times head_rows = {self.head_rows} is less than vocab = {self.vocab}",
+        )
         need("n_head", self.n_head <= self.vocab, f"is more than vocab = {self.vocab}")
         need("max_prompt", self.max_prompt >= self.chunk, f"is less than chunk = {self.chunk}")
         both = {"lin", "att"} <= set(self.layer_types)
-        need("heads", not both or self.lin_value == self.heads * self.hd,
-             f"* hd = {self.heads * self.hd} differs from lin_heads * lin_hv = {self.lin_value}")
+        need(
+            "heads",
+            not both or self.lin_value == self.heads * self.hd,
+            f"* hd = {self.heads * self.hd} differs from lin_heads * lin_hv = {self.lin_value}",
+        )
         if self.vision is not None:
             need("v.out", self.vision.out == self.D, f"differs from D = {self.D}")
 

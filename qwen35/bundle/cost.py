@@ -62,16 +62,25 @@ def cost(word: str, max_ctx: int = 8192) -> dict[str, Any]:
     checkpoint = listed or _checkpoint_bytes(size)
     rate = _export_rate(c.D)
     export: dict[str, Any] = {
-        "model": name, "download": checkpoint, "download_is": "listed" if listed else "computed",
-        "bundle": bundle, "disk": checkpoint + bundle, "memory": sum(needs.values()),
+        "model": name,
+        "download": checkpoint,
+        "download_is": "listed" if listed else "computed",
+        "bundle": bundle,
+        "disk": checkpoint + bundle,
+        "memory": sum(needs.values()),
         "export_seconds": bundle / rate,
     }
     compiled: dict[str, Any] | None = None
     if size in COMPILED and name in PUBLISHED:
         where, nbytes = COMPILED[size]
         rest = sum(value for key, value in needs.items() if key != "weights")
-        compiled = {"model": where, "download": nbytes, "bundle": nbytes, "disk": nbytes,
-                    "memory": nbytes + rest}
+        compiled = {
+            "model": where,
+            "download": nbytes,
+            "bundle": nbytes,
+            "disk": nbytes,
+            "memory": nbytes + rest,
+        }
     free = {"disk": shutil.disk_usage(".").free, "memory": _available()}
     ways: list[dict[str, Any] | None] = [export, compiled]
     for way in ways:
@@ -101,8 +110,10 @@ def cost_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def _way(way: dict[str, Any]) -> str:
-    return (f"download {_size(way['download'])}, bundle {_size(way['bundle'])}, memory about "
-            f"{_size(way['memory'])}: {'fits' if way['fits'] else 'does not fit'} here")
+    return (
+        f"download {_size(way['download'])}, bundle {_size(way['bundle'])}, memory about "
+        f"{_size(way['memory'])}: {'fits' if way['fits'] else 'does not fit'} here"
+    )
 
 
 def _by_size() -> dict[str, tuple[str, str]]:
@@ -181,13 +192,18 @@ def _ask(model: str) -> tuple[str, int]:
 
     config, nbytes = listing(model)
     text = config.get("text_config", config)
-    shape = [text.get(key) if isinstance(text, dict) else None for key in
-             ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size")]
+    shape = [
+        text.get(key) if isinstance(text, dict) else None
+        for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size")
+    ]
     for size, c in SIZES.items():
         if shape == [c.D, c.I, c.layers, c.vocab]:
             return size, nbytes
-    raise ModelError("its shape is none of Qwen3.5's published ones", model,
-                     f"known are {', '.join(_by_size())}; qwen35 export tries any Qwen3.5 checkpoint")
+    raise ModelError(
+        "its shape is none of Qwen3.5's published ones",
+        model,
+        f"known are {', '.join(_by_size())}; qwen35 export tries any Qwen3.5 checkpoint",
+    )
 
 
 def _available() -> int:

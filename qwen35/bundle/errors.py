@@ -15,9 +15,7 @@ class BundleError(ModelError):
     `path` is the file, `line` its 1-based line (0: the file as a whole), `message` what is wrong with it.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], line: int, message: str, remedy: str = ""
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], line: int, message: str, remedy: str = "") -> None:
         self.path = os.fspath(path)
         self.line = line
         self.message = message

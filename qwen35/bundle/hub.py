@@ -51,9 +51,12 @@ def fetch(name: str) -> Path:
         return Path(kept).parent
     if _MANIFEST not in _files(name):
         repository, python = where["repo_id"], own_program("python")
-        raise NoBundle(f"the repository is no bundle: it has no {_MANIFEST}", name,
-                       f"a checkpoint must be exported first: {own_program('hf')} download {repository} "
-                       f"--local-dir CHECKPOINT, {python} -m qwen35 export CHECKPOINT --out DIR")
+        raise NoBundle(
+            f"the repository is no bundle: it has no {_MANIFEST}",
+            name,
+            f"a checkpoint must be exported first: {own_program('hf')} download {repository} "
+            f"--local-dir CHECKPOINT, {python} -m qwen35 export CHECKPOINT --out DIR",
+        )
     with _quiet(), _errors(name, "the bundle cannot be downloaded"):
         manifest = Path(hub.hf_hub_download(filename=_MANIFEST, **where))
         # Whatever file of the repository the manifest names; a word that is no file matches none.
@@ -76,8 +79,11 @@ def listing(name: str) -> tuple[dict[str, Any], int]:
 
 def _where(name: str) -> dict[str, Any]:
     repository, _, revision = name.partition("@")
-    return {"repo_id": repository, "revision": revision or None,
-            "endpoint": os.environ.get("HF_ENDPOINT", "").rstrip("/") or None}
+    return {
+        "repo_id": repository,
+        "revision": revision or None,
+        "endpoint": os.environ.get("HF_ENDPOINT", "").rstrip("/") or None,
+    }
 
 
 def _files(name: str) -> dict[str, int]:
@@ -87,8 +93,9 @@ def _files(name: str) -> dict[str, int]:
     where = _where(name)
     api = hub.HfApi(endpoint=where["endpoint"])
     with _quiet(), _errors(name, "the Hub cannot be asked"):
-        found = api.model_info(where["repo_id"], revision=where["revision"], files_metadata=True,
-                               timeout=_SECONDS)
+        found = api.model_info(
+            where["repo_id"], revision=where["revision"], files_metadata=True, timeout=_SECONDS
+        )
         return {one.rfilename: one.size or 0 for one in found.siblings or ()}
 
 
@@ -102,12 +109,17 @@ def _errors(name: str, what: str) -> Iterator[None]:
     except errors.RevisionNotFoundError:
         raise ModelError(f"the repository has no revision {name.partition('@')[2]!r}", name) from None
     except errors.GatedRepoError:
-        raise ModelError("its owner must let you in first", name,
-                         f"ask at https://huggingface.co/{name.partition('@')[0]}, then "
-                         f"{own_program('hf')} auth login") from None
+        raise ModelError(
+            "its owner must let you in first",
+            name,
+            f"ask at https://huggingface.co/{name.partition('@')[0]}, then {own_program('hf')} auth login",
+        ) from None
     except errors.RepositoryNotFoundError:
-        raise ModelError("there is no such directory and no such repository", name,
-                         f"look at the name; a private one needs: {own_program('hf')} auth login") from None
+        raise ModelError(
+            "there is no such directory and no such repository",
+            name,
+            f"look at the name; a private one needs: {own_program('hf')} auth login",
+        ) from None
     except errors.EntryNotFoundError as error:
         if isinstance(error, errors.LocalEntryNotFoundError):
             _unreachable(name, what, error)

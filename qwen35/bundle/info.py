@@ -39,29 +39,55 @@ def describe(bundle: Bundle, max_ctx: int = 8192) -> dict[str, Any]:
             sizes[_group(name)] += store.info(name).nbytes
     v = config.vision
     return {
-        "shape": SHAPE, "bundle": str(bundle.path), "version": bundle.manifest.version,
+        "shape": SHAPE,
+        "bundle": str(bundle.path),
+        "version": bundle.manifest.version,
         "name": model_name(bundle),
         "model": {
-            "hidden": config.D, "mlp": config.I, "layers": config.layers,
-            "linear_layers": config.layer_types.count("lin"), "vocab": config.vocab, "tied": config.tied,
-            "heads": config.heads, "kv_heads": config.kv_heads, "head_dim": config.hd,
-            "linear_heads": config.lin_heads, "linear_key_heads": config.lin_kheads,
+            "hidden": config.D,
+            "mlp": config.I,
+            "layers": config.layers,
+            "linear_layers": config.layer_types.count("lin"),
+            "vocab": config.vocab,
+            "tied": config.tied,
+            "heads": config.heads,
+            "kv_heads": config.kv_heads,
+            "head_dim": config.hd,
+            "linear_heads": config.lin_heads,
+            "linear_key_heads": config.lin_kheads,
         },
-        "vision": None if v is None else {
-            "hidden": v.D, "mlp": v.I, "blocks": v.depth, "heads": v.heads, "weights": v.weights,
-            "max_pixels": v.max_pixels, "max_patches": v.max_patches,
+        "vision": None
+        if v is None
+        else {
+            "hidden": v.D,
+            "mlp": v.I,
+            "blocks": v.depth,
+            "heads": v.heads,
+            "weights": v.weights,
+            "max_pixels": v.max_pixels,
+            "max_patches": v.max_patches,
         },
-        "format": config.gemv_format, "bytes": {**sizes, "blob": store.nbytes},
+        "format": config.gemv_format,
+        "bytes": {**sizes, "blob": store.nbytes},
         "contexts": {key: xclbin.file for key, xclbin in bundle.xclbins.items()},
         "streams": sum(gemm.max_chunks for gemm in bundle.gemms.values()) + len(bundle.gemvs),
-        "chunk": config.chunk, "max_prompt": config.max_prompt,
+        "chunk": config.chunk,
+        "max_prompt": config.max_prompt,
         "device": "emulated" if bundle.emulated else "compiled",
-        "memory": memory(config, sizes, max_ctx, {
-            key: (spec.streams[-1].a_elems, spec.streams[-1].c_elems, spec.c_stride)
-            for key, spec in bundle.gemms.items()
-        }), "max_ctx": max_ctx,
-        "tokenizer_cases": len(bundle.tokcases), "references": [one.name for one in bundle.references],
-        "checksums": len(bundle.sums), "unsummed": list(bundle.unsummed),
+        "memory": memory(
+            config,
+            sizes,
+            max_ctx,
+            {
+                key: (spec.streams[-1].a_elems, spec.streams[-1].c_elems, spec.c_stride)
+                for key, spec in bundle.gemms.items()
+            },
+        ),
+        "max_ctx": max_ctx,
+        "tokenizer_cases": len(bundle.tokcases),
+        "references": [one.name for one in bundle.references],
+        "checksums": len(bundle.sums),
+        "unsummed": list(bundle.unsummed),
         "warnings": bundle.unusual_lines,
     }
 
@@ -114,8 +140,13 @@ def info_main(argv: Sequence[str]) -> int:
     """Runs `info`; returns 0. Raises UsageError, and BundleError where a byte differs or none is recorded."""
     parser = Parser(prog="qwen35 info", description="Tells what a bundle holds and what it needs to run.")
     add = parser.add_argument
-    add("bundle", nargs="?", metavar="BUNDLE", help="directory, or Hugging Face id (default: as for a "
-        "prompt); or what an export would start from: 0.8b, 2b, 4b, 9b, a checkpoint's id")
+    add(
+        "bundle",
+        nargs="?",
+        metavar="BUNDLE",
+        help="directory, or Hugging Face id (default: as for a "
+        "prompt); or what an export would start from: 0.8b, 2b, 4b, 9b, a checkpoint's id",
+    )
     add("--verify", action="store_true", help="read every byte and compare with the recorded checksums")
     add("--max-ctx", type=int, default=8192, metavar="N", help="tokens of context (default 8192)")
     add("--json", action="store_true", help="one JSON object on stdout")
@@ -148,8 +179,10 @@ def info_main(argv: Sequence[str]) -> int:
         print()
     else:
         print("\n".join(printable(line) for line in lines(facts)))
-        print(f"options  {Options.of().line()} (QWEN35_CHAINS, QWEN35_WEIGHTS, QWEN35_WAIT; --timing tells "
-              "what came of them)")
+        print(
+            f"options  {Options.of().line()} (QWEN35_CHAINS, QWEN35_WEIGHTS, QWEN35_WAIT; --timing tells "
+            "what came of them)"
+        )
         if options.verify:
             print(f"verified {facts['verified']} files, every byte as exported" + printable(_unsummed(facts)))
     return 0
@@ -167,7 +200,9 @@ def _verify(bundle: Bundle, quiet: bool) -> int:
 
     if not bundle.sums:
         raise BundleError(
-            bundle.manifest.path, 0, "no checksums are recorded: nothing to verify",
+            bundle.manifest.path,
+            0,
+            "no checksums are recorded: nothing to verify",
             "only bundles of our exporter have them",
         )
     total = sum(Path(bundle.file(entry.file)).stat().st_size for entry in bundle.sums.values())

@@ -187,8 +187,10 @@ class Manifest:
                     record.fail("repeated")
                 version = record.number("number", record.text(0, "number"), 0)
                 if version != VERSION:
-                    record.fail(f"{version} is not a version this program reads ({VERSION})",
-                                "export the bundle again, or update this program")
+                    record.fail(
+                        f"{version} is not a version this program reads ({VERSION})",
+                        "export the bundle again, or update this program",
+                    )
             elif record.tag == "param":
                 param = _param(record, line)
                 if param.name in params:

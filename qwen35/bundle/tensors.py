@@ -29,7 +29,10 @@ ALIGN = 8
 """Alignment, in bytes, that a reader requires of an offset."""
 
 DTYPES: dict[str, np.dtype[Any]] = {
-    "f32": np.dtype("<f4"), "bf16": np.dtype("<u2"), "u8": np.dtype("u1"), "i32": np.dtype("<i4"),
+    "f32": np.dtype("<f4"),
+    "bf16": np.dtype("<u2"),
+    "u8": np.dtype("u1"),
+    "i32": np.dtype("<i4"),
 }
 """The dtypes of a bundle and how numpy holds them; bf16 comes as its 16 bits."""
 
@@ -121,7 +124,8 @@ class Store:
         for info in self._entries.values():
             if info.offset + info.nbytes > size:
                 raise BundleError(
-                    self.index_path, info.line,
+                    self.index_path,
+                    info.line,
                     f"tensor {shown(info.name)} ends at byte {info.offset + info.nbytes:,}, "
                     f"past the {size:,} bytes of {BLOB}",
                     "is the download complete?",
@@ -151,13 +155,13 @@ class Store:
         Where the index's shape does not hold the entry's byte count, the view is flat.
         """
         info = self.info(name)
-        flat = self._blob[info.offset:info.offset + info.nbytes].view(DTYPES[info.dtype])
+        flat = self._blob[info.offset : info.offset + info.nbytes].view(DTYPES[info.dtype])
         return flat.reshape(info.shape) if math.prod(info.shape) == info.elements else flat
 
     def bytes(self, name: str) -> NDArray[np.uint8]:
         """The bytes of `name`, a read-only view of the mapping."""
         info = self.info(name)
-        return self._blob[info.offset:info.offset + info.nbytes]
+        return self._blob[info.offset : info.offset + info.nbytes]
 
     def expect(self, name: str, dtype: str, *shape: int) -> NDArray[Any]:
         """`get`, checked to be `dtype` with as many elements as `shape`, and in that shape.
@@ -168,7 +172,8 @@ class Store:
         if info.dtype != dtype or info.elements != math.prod(shape):
             wanted = ",".join(map(str, shape))
             raise BundleError(
-                self.index_path, info.line,
+                self.index_path,
+                info.line,
                 f"tensor {name} is {info.elements} elements of {info.dtype}, not {dtype} {wanted}",
             )
         return self.get(name).reshape(shape)

@@ -139,7 +139,8 @@ class _Checker:
         info = self.bundle.tensors.info(name)
         if info.nbytes < wanted or (exact and info.nbytes != wanted):
             error = BundleError(
-                self.bundle.tensors.index_path, info.line,
+                self.bundle.tensors.index_path,
+                info.line,
                 f"tensor {name} is {info.nbytes:,} bytes, {why} takes {wanted:,}",
             )
             if exact or relied_on:
@@ -191,9 +192,11 @@ class _Checker:
         if reader.lda == writer.c_stride:
             return
         self._grade(
-            chunks > min(reader.max_chunks, writer.max_chunks), reader.line,
+            chunks > min(reader.max_chunks, writer.max_chunks),
+            reader.line,
             f"gemm {reader.key}: lda={reader.lda} differs from {writer.key.removeprefix('v_')}'s "
-            f"c_stride={writer.c_stride}")
+            f"c_stride={writer.c_stride}",
+        )
         self.bundle.gemms[reader.key] = replace(reader, lda=writer.c_stride)
 
     def _host(self, at: str, kind: str) -> None:

@@ -26,8 +26,9 @@ def _parser() -> Parser:
     )
     parser.add_argument("bundle", nargs="?", metavar="BUNDLE", help="directory (default: as for a prompt)")
     parser.add_argument("--device", default="auto", metavar="D", help="as for a prompt (default auto)")
-    parser.add_argument("--max-ctx", type=int, default=8192, metavar="N",
-                        help="tokens of context (default 8192)")
+    parser.add_argument(
+        "--max-ctx", type=int, default=8192, metavar="N", help="tokens of context (default 8192)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--quiet", "-q", action="store_true", help="no progress")
     return parser
@@ -41,8 +42,10 @@ def check_main(argv: Sequence[str]) -> int:
     from qwen35.check.proof import checks
 
     found = []
-    with contextlib.closing(Progress(enabled=not options.quiet)) as progress, \
-            Qwen35.load(options.bundle, options.max_ctx, options.device) as model:
+    with (
+        contextlib.closing(Progress(enabled=not options.quiet)) as progress,
+        Qwen35.load(options.bundle, options.max_ctx, options.device) as model,
+    ):
         assert model.info.bundle is not None
         bundle = Bundle.open(model.info.bundle)
         where = "emulated NPU" if model.info.emulated else model.info.device
@@ -54,9 +57,16 @@ def check_main(argv: Sequence[str]) -> int:
     passed = all(finding.passed is not False for finding in found)
     proved = sum(finding.passed is True for finding in found)
     if options.json:
-        json.dump({"shape": SHAPE, "bundle": str(bundle.path), "device": where,
-                   "passed": passed and proved > 0,
-                   "findings": [finding.as_dict() for finding in found]}, sys.stdout)
+        json.dump(
+            {
+                "shape": SHAPE,
+                "bundle": str(bundle.path),
+                "device": where,
+                "passed": passed and proved > 0,
+                "findings": [finding.as_dict() for finding in found],
+            },
+            sys.stdout,
+        )
         print()
     elif not proved and passed:
         print(f"FAIL: {bundle.path} has no records to check; export it with --refs")

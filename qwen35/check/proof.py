@@ -109,8 +109,12 @@ class _Run:
 
     def _fail(self, name: str, message: str) -> NoReturn:
         info = self.bundle.tensors.info(f"ref.{self.reference.name}.{name}")
-        raise BundleError(self.bundle.tensors.index_path, info.line, f"tensor {info.name}: {message}",
-                          "export the bundle again with --refs")
+        raise BundleError(
+            self.bundle.tensors.index_path,
+            info.line,
+            f"tensor {info.name}: {message}",
+            "export the bundle again with --refs",
+        )
 
     def findings(self) -> Iterator[Finding]:
         seen, pictures = None, self.model.vision
@@ -130,8 +134,12 @@ class _Run:
         pieces = render([{"role": "user", "content": content}], thinking=self.reference.thinking)
         prompt = encode(pieces, self.model.tokenizer, image_tokens=[seen.tokens] if seen else [])
         same = prompt.ids == self.ids
-        yield self._finding("prompt", same, f"{len(self.ids)} token ids " + (
-            "as recorded" if same else f"recorded, ours are {len(prompt.ids)} and differ"))
+        yield self._finding(
+            "prompt",
+            same,
+            f"{len(self.ids)} token ids "
+            + ("as recorded" if same else f"recorded, ours are {len(prompt.ids)} and differ"),
+        )
         part = None
         if seen is not None and pictures is not None:
             if not same:
@@ -151,8 +159,12 @@ class _Run:
             yield self._finding("picture", False, f"its patch grid is {seen.grid}, recorded {grid}")
             return
         worst = float(np.abs(seen.patches - patches.reshape(seen.patches.shape)).max())
-        yield self._finding("picture", worst <= PATCH_ERROR, f"patches differ by {worst:.1e} at most",
-                            largest_difference=worst)
+        yield self._finding(
+            "picture",
+            worst <= PATCH_ERROR,
+            f"patches differ by {worst:.1e} at most",
+            largest_difference=worst,
+        )
         want = self._tensor("vision").astype(np.float64).ravel()
         with self.model.session.turns.alone():
             got = pictures.embeddings(seen, self.told).astype(np.float64).ravel()
@@ -161,7 +173,7 @@ class _Run:
             return
         scale = np.sqrt((got @ got) * (want @ want))
         cosine = float(got @ want / scale) if scale else 0.0
-        relative = float(np.sqrt(((got - want) ** 2).sum() / max((want ** 2).sum(), 1e-30)))
+        relative = float(np.sqrt(((got - want) ** 2).sum() / max((want**2).sum(), 1e-30)))
         passed = cosine >= COSINE[pictures.config.weights]
         text = f"cosine {cosine:.4f}, relative RMS {relative:.3f} against float32"
         yield self._finding("tower", passed, text, cosine=cosine, relative_rms=relative)
@@ -210,10 +222,15 @@ class _Run:
             own = int(np.argmax(logits))
             if own != token:
                 margin = self._gap(step, own)
-                return self._finding("free run", margin < float(self.marks[step]),
-                                     f"leaves the reference at step {step + 1} of {len(self.tokens)}, "
-                                     f"margin {margin:.2f}", same=step, margin=margin)
+                return self._finding(
+                    "free run",
+                    margin < float(self.marks[step]),
+                    f"leaves the reference at step {step + 1} of {len(self.tokens)}, margin {margin:.2f}",
+                    same=step,
+                    margin=margin,
+                )
             if step + 1 < len(self.tokens):
                 logits = self.model.decode(token)
-        return self._finding("free run", True, f"all {len(self.tokens)} tokens are the reference's",
-                             same=len(self.tokens))
+        return self._finding(
+            "free run", True, f"all {len(self.tokens)} tokens are the reference's", same=len(self.tokens)
+        )

@@ -47,8 +47,10 @@ def available_commands() -> dict[str, str]:
 def _exists(module: str) -> bool:
     """Whether a module of this package is installed, as source or compiled; imports no package above it."""
     path = Path(__file__).parents[2].joinpath(*module.split("."))
-    return any(path.with_suffix(suffix).is_file() or (path / f"__init__{suffix}").is_file()
-               for suffix in (".py", ".pyc"))
+    return any(
+        path.with_suffix(suffix).is_file() or (path / f"__init__{suffix}").is_file()
+        for suffix in (".py", ".pyc")
+    )
 
 
 def number_of(kind: Callable[[str], Any], low: float, high: float, rule: str) -> Callable[[str], Any]:
@@ -90,21 +92,38 @@ def build() -> Parser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("words", nargs="*", metavar="BUNDLE", help="directory (default: QWEN35_BUNDLE, else built-in); a "
-        "text that is no path is the question")
+    add(
+        "words",
+        nargs="*",
+        metavar="BUNDLE",
+        help="directory (default: QWEN35_BUNDLE, else built-in); a text that is no path is the question",
+    )
     add("--version", action="version", version=f"qwen35 {__version__}")
 
     ask = parser.add_argument_group("what to ask")
     ways = ask.add_mutually_exclusive_group()
-    ask.add_argument("--prompt", "-p", type=_text, metavar="TEXT",
-        help="ask this and end; what a pipe or file on stdin holds is asked with it")
-    ask.add_argument("--prompt-file", metavar="FILE",
-        help="ask the text of FILE (behind --prompt's) and end; - reads stdin")
+    ask.add_argument(
+        "--prompt",
+        "-p",
+        type=_text,
+        metavar="TEXT",
+        help="ask this and end; what a pipe or file on stdin holds is asked with it",
+    )
+    ask.add_argument(
+        "--prompt-file",
+        metavar="FILE",
+        help="ask the text of FILE (behind --prompt's) and end; - reads stdin",
+    )
     ways.add_argument("--interactive", action="store_true", help="answer each line of stdin on its own")
     ways.add_argument("--chat", action="store_true", help="a conversation; /help lists its commands")
     ask.add_argument("--system", type=_text, metavar="TEXT", help="system message")
-    ask.add_argument("--image", action="append", default=[], metavar="FILE",
-        help="a picture of up to 16,777,216 pixels (WebP: 12,582,912); repeatable")
+    ask.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a picture of up to 16,777,216 pixels (WebP: 12,582,912); repeatable",
+    )
     ask.add_argument("--thinking", action="store_true", help="let the model reason first")
     ask.add_argument("--show-thinking", action="store_true", help="reasoning on stdout, not dimmed on stderr")
     ask.add_argument("--hide-thinking", action="store_true", help="do not show the reasoning")
@@ -113,8 +132,17 @@ def build() -> Parser:
     how = parser.add_argument_group("how to answer (default: the model card's sampling)")
     whole, real, most = int, float, 1 << 20
 
-    def number(option: str, kind: type, low: float, high: float, rule: str, metavar: str, text: str,
-               default: Any = None, group: argparse._ArgumentGroup = how) -> None:
+    def number(
+        option: str,
+        kind: type,
+        low: float,
+        high: float,
+        rule: str,
+        metavar: str,
+        text: str,
+        default: Any = None,
+        group: argparse._ArgumentGroup = how,
+    ) -> None:
         convert = number_of(kind, low, high, rule)
         group.add_argument(option, type=convert, metavar=metavar, help=text, default=default)
 
@@ -128,33 +156,79 @@ def build() -> Parser:
     number("--presence-penalty", real, -100, 100, "-100 to 100", "F", "against tokens in the answer")
     number("--frequency-penalty", real, -100, 100, "-100 to 100", "F", "the same for each time they appear")
     number("--seed", whole, 0, 2**64 - 1, "0 to 2^64 - 1", "N", "draw the same answer again")
-    how.add_argument("--stop", action="append", default=[], type=_text, metavar="TEXT",
-                     help="end the answer before this text; repeatable")
-    how.add_argument("--json-schema", metavar="FILE",
-                     help="answer with JSON that fits the schema in FILE; status 1 when it is not whole")
-    number("--loop-tokens", whole, 1, most, "1 or more", "N",
-           "stop an answer whose last N tokens are one pattern over and over (default 1024)")
+    how.add_argument(
+        "--stop",
+        action="append",
+        default=[],
+        type=_text,
+        metavar="TEXT",
+        help="end the answer before this text; repeatable",
+    )
+    how.add_argument(
+        "--json-schema",
+        metavar="FILE",
+        help="answer with JSON that fits the schema in FILE; status 1 when it is not whole",
+    )
+    number(
+        "--loop-tokens",
+        whole,
+        1,
+        most,
+        "1 or more",
+        "N",
+        "stop an answer whose last N tokens are one pattern over and over (default 1024)",
+    )
     how.add_argument("--no-loop-check", action="store_true", help="let an answer repeat itself for ever")
 
     run = parser.add_argument_group("where to run")
-    run.add_argument("--device", default="auto", metavar="D",
-                     help="auto (an NPU, else emulated), npu, emu, emu:key=value,..., a path, a number")
+    run.add_argument(
+        "--device",
+        default="auto",
+        metavar="D",
+        help="auto (an NPU, else emulated), npu, emu, emu:key=value,..., a path, a number",
+    )
     tokens = "tokens of a conversation (default 8192)"
     number("--max-ctx", whole, 1, 262_144, "1 to 262144", "N", tokens, 8192, run)
-    number("--cache-mb", whole, 0, most, "0 (off) or more", "N",
-           "memory for states kept between turns (default 512)", 512, run)
+    number(
+        "--cache-mb",
+        whole,
+        0,
+        most,
+        "0 (off) or more",
+        "N",
+        "memory for states kept between turns (default 512)",
+        512,
+        run,
+    )
 
-    run.add_argument("--chains", choices=["auto", "on", "off"], default=None,
-                     help="command chains (default auto: where a trial at load proves them)")
-    run.add_argument("--weights", choices=["auto", "copy", "map"], default=None,
-                     help="copied into the device's buffers, or mapped for it, which AMD's out-of-tree "
-                     "driver of March 2026 or newer takes (default auto: as proved)")
-    run.add_argument("--wait", type=float, default=None, metavar="SECONDS",
-                     help="how long to wait for a command that makes no progress, 10 or more (default 10)")
+    run.add_argument(
+        "--chains",
+        choices=["auto", "on", "off"],
+        default=None,
+        help="command chains (default auto: where a trial at load proves them)",
+    )
+    run.add_argument(
+        "--weights",
+        choices=["auto", "copy", "map"],
+        default=None,
+        help="copied into the device's buffers, or mapped for it, which AMD's out-of-tree "
+        "driver of March 2026 or newer takes (default auto: as proved)",
+    )
+    run.add_argument(
+        "--wait",
+        type=float,
+        default=None,
+        metavar="SECONDS",
+        help="how long to wait for a command that makes no progress, 10 or more (default 10)",
+    )
 
     tell = parser.add_argument_group("what to report")
-    tell.add_argument("--stats", choices=["text", "json", "none"], default="text",
-                      help="statistics after each answer, on stderr (default %(default)s)")
+    tell.add_argument(
+        "--stats",
+        choices=["text", "json", "none"],
+        default="text",
+        help="statistics after each answer, on stderr (default %(default)s)",
+    )
     tell.add_argument("--timing", action="store_true", help="seconds by projection and host stage; swaps")
     tell.add_argument("--quiet", "-q", action="store_true", help="only the answer and errors")
     return parser
@@ -169,8 +243,14 @@ def parse(argv: list[str]) -> argparse.Namespace:
     except UsageError:
         refuse_misspelt(argv, commands)
         raise
-    asked = next((f"--{name.replace('_', '-')}" for name in ("prompt", "prompt_file", "chat", "interactive")
-                  if getattr(options, name) not in (None, False)), "")
+    asked = next(
+        (
+            f"--{name.replace('_', '-')}"
+            for name in ("prompt", "prompt_file", "chat", "interactive")
+            if getattr(options, name) not in (None, False)
+        ),
+        "",
+    )
     if asked.startswith("--prompt") and (options.chat or options.interactive):
         other = "--chat" if options.chat else "--interactive"
         parser.error(f"argument {other}: not allowed with argument {asked}")

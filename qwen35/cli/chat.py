@@ -157,8 +157,10 @@ class Chat:
     def _help(self, rest: str) -> None:
         for name, (_, arguments, purpose) in self.commands.items():
             sys.stderr.write(f"  {f'{name} {arguments}':<18} {purpose}\n")
-        sys.stderr.write("  Pasted lines are one entry; a line that ends in \\ goes on in the next. TAB\n"
-                         "  completes commands and file names. Ctrl-C stops an answer.\n")
+        sys.stderr.write(
+            "  Pasted lines are one entry; a line that ends in \\ goes on in the next. TAB\n"
+            "  completes commands and file names. Ctrl-C stops an answer.\n"
+        )
         sys.stderr.flush()
 
     def _clear(self, rest: str) -> None:

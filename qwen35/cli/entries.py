@@ -122,5 +122,7 @@ def read_line(file: BinaryIO, max_ctx: int) -> str | None:
 def _too_long(max_ctx: int, where: str) -> UsageError:
     return UsageError(
         f"the prompt is over {most_bytes(max_ctx):,} bytes, and {max_ctx:,} tokens of context cannot hold "
-        f"more (a token is {TOKEN_BYTES} bytes at most)", where, "shorten the prompt or raise --max-ctx",
+        f"more (a token is {TOKEN_BYTES} bytes at most)",
+        where,
+        "shorten the prompt or raise --max-ctx",
     )

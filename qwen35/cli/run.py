@@ -93,6 +93,7 @@ def _prompt(options: argparse.Namespace) -> str | None:
     if options.prompt is not None:
         parts.append(options.prompt)
     if options.prompt_file is not None:
+
         def silent() -> None:
             what = "stdin" if options.prompt_file == "-" else options.prompt_file
             if not options.quiet:
@@ -102,6 +103,7 @@ def _prompt(options: argparse.Namespace) -> str | None:
     if not all(part.strip() for part in parts):
         raise UsageError("the prompt is empty", options.prompt_file or "--prompt")
     if options.prompt_file != "-":
+
         def waiting() -> None:
             if not options.quiet:
                 notice("reading stdin to its end, for the prompt; < /dev/null leaves it out")
@@ -110,8 +112,11 @@ def _prompt(options: argparse.Namespace) -> str | None:
     # One text alone is asked as it is; a line between parts, which end without one.
     parts = [part for part in parts if part.strip()]
     if not parts:
-        raise UsageError("nothing was asked", "", "give a question in quotes, --prompt TEXT, --prompt-file, "
-                         "--interactive or --chat")
+        raise UsageError(
+            "nothing was asked",
+            "",
+            "give a question in quotes, --prompt TEXT, --prompt-file, --interactive or --chat",
+        )
     return parts[0] if len(parts) == 1 else "\n\n".join(part.strip("\r\n") for part in parts)
 
 

@@ -40,9 +40,7 @@ def refuse_misspelt(words: Sequence[str], commands: Iterable[str]) -> None:
         raise UsageError(f"there is no command {words[0]}", "", f"did you mean {' or '.join(meant)}?")
 
 
-def interpret(
-    words: Sequence[str], asked: str, commands: Iterable[str]
-) -> tuple[str | None, str | None]:
+def interpret(words: Sequence[str], asked: str, commands: Iterable[str]) -> tuple[str | None, str | None]:
     """(bundle, question) of the plain words; `asked` names the option that says what to ask, or is empty.
 
     A path is a bundle, and so is a single word where an option asks. Anything else with a space or a
@@ -60,16 +58,21 @@ def interpret(
         refuse_misspelt(words, commands)
         near = nearest_folders(first)
         raise UsageError(
-            f"{first} is no command, and no bundle of that name is here", "",
-            f"did you mean {' or '.join(near)}?" if near else
-            f"to ask it, qwen35 --prompt {shlex.quote(first)}",
+            f"{first} is no command, and no bundle of that name is here",
+            "",
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else f"to ask it, qwen35 --prompt {shlex.quote(first)}",
         )
     else:
         bundle, rest = None, words
     question = " ".join(rest) or None
     if question and asked:
-        raise UsageError(f"{question!r} is taken for a question, and {asked} asks already", "",
-                         "give one of them (quote a text of several words)")
+        raise UsageError(
+            f"{question!r} is taken for a question, and {asked} asks already",
+            "",
+            "give one of them (quote a text of several words)",
+        )
     return bundle, question
 
 

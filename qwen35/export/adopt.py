@@ -24,20 +24,26 @@ def adopted_options(bundle: Bundle) -> Options:
     """The options that plan a checkpoint for `bundle`'s kernels. Raises BundleError for compiled kernels."""
     if not bundle.emulated:
         raise BundleError(
-            bundle.manifest.path, 0,
+            bundle.manifest.path,
+            0,
             "its kernels are compiled: the order in which they read a layer's packed weights is not "
             "documented (only the head's is), so nothing else can be packed for them",
             "export without --kernels, for the emulated NPU",
         )
     config = bundle.config
     options = Options(
-        chunk=config.chunk, max_prompt=config.max_prompt, head_rows=config.head_rows,
-        gemv_format=config.gemv_format, vision="none",
+        chunk=config.chunk,
+        max_prompt=config.max_prompt,
+        head_rows=config.head_rows,
+        gemv_format=config.gemv_format,
+        vision="none",
     )
     if config.vision is None:
         return options
     return replace(
-        options, vision=config.vision.weights, max_pixels=config.vision.max_pixels,
+        options,
+        vision=config.vision.weights,
+        max_pixels=config.vision.max_pixels,
         vision_chunk=bundle.gemms["v_patch"].m,
     )
 

@@ -54,9 +54,7 @@ class Section:
             raise self.fail(key, f"is {_shown(value)}, more than {most:,}")
         return value
 
-    def real(
-        self, key: str, default: float | None = None, least: float = 1e-30, most: float = 1e30
-    ) -> float:
+    def real(self, key: str, default: float | None = None, least: float = 1e-30, most: float = 1e30) -> float:
         """A number from `least` to `most` under `key`; float32 holds every number from 1e-30 to 1e30."""
         value = self.table.get(key)
         if value is None and default is not None:
@@ -251,7 +249,8 @@ class Checkpoint:
             for name, file in files.items():
                 if name not in shards[file]:
                     raise CheckpointError(
-                        shards[file].path, f"tensor {name:.200} is missing, the index puts it here",
+                        shards[file].path,
+                        f"tensor {name:.200} is missing, the index puts it here",
                         "is the download complete?",
                     )
             return list(shards.values())

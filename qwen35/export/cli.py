@@ -41,16 +41,28 @@ def parser() -> Parser:
     p.add_argument("--seed", type=int, default=0, help="seed of --random (default 0)")
     p.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer.json for --random")
     p.add_argument("--format", choices=("bfp16", "bfp6s"), default="bfp16", help="weights: 9 or 6.5 bits")
-    p.add_argument("--vision", choices=("w8", "bfp16x2", "none"), default="w8",
-                   help="the tower's weights: 8 bits and a factor a channel (default), 18 bits, no tower")
+    p.add_argument(
+        "--vision",
+        choices=("w8", "bfp16x2", "none"),
+        default="w8",
+        help="the tower's weights: 8 bits and a factor a channel (default), 18 bits, no tower",
+    )
     p.add_argument("--max-pixels", type=int, default=1 << 20, help="largest image (default 1048576 pixels)")
     p.add_argument("--chunk", type=int, default=256, help="rows of one prompt GEMM (default 256)")
     p.add_argument("--max-prompt", type=int, default=2048, help="rows of one prefill pass (default 2048)")
     p.add_argument("--head-rows", type=int, default=0, help="rows of one head dispatch (default: chosen)")
-    p.add_argument("--kernels", type=Path, metavar="BUNDLE", help="pack for the kernels of this bundle; it "
-                   "decides format, tower, chunks and head rows")
-    p.add_argument("--refs", action="store_true", help="also record what transformers answers in float32, "
-                   "for qwen35 check (needs torch and transformers)")
+    p.add_argument(
+        "--kernels",
+        type=Path,
+        metavar="BUNDLE",
+        help="pack for the kernels of this bundle; it decides format, tower, chunks and head rows",
+    )
+    p.add_argument(
+        "--refs",
+        action="store_true",
+        help="also record what transformers answers in float32, "
+        "for qwen35 check (needs torch and transformers)",
+    )
     p.add_argument("--verbose", "-v", action="store_true", help="the weights' signal-to-noise ratio by layer")
     p.add_argument("--quiet", "-q", action="store_true", help="no progress")
     return p
@@ -97,15 +109,24 @@ def _export(arguments: argparse.Namespace) -> int:
     if arguments.refs:
         require("train", "--refs")
     options = Options(
-        chunk=arguments.chunk, max_prompt=arguments.max_prompt, head_rows=arguments.head_rows,
-        gemv_format=arguments.format, vision=arguments.vision, max_pixels=arguments.max_pixels,
+        chunk=arguments.chunk,
+        max_prompt=arguments.max_prompt,
+        head_rows=arguments.head_rows,
+        gemv_format=arguments.format,
+        vision=arguments.vision,
+        max_pixels=arguments.max_pixels,
         vision_chunk=arguments.chunk,
     )
     start = time.monotonic()
     if arguments.random is not None:
         path = export_random(
-            arguments.random, arguments.out, options, seed=arguments.seed, tokenizer=arguments.tokenizer,
-            force=arguments.force, quiet=arguments.quiet,
+            arguments.random,
+            arguments.out,
+            options,
+            seed=arguments.seed,
+            tokenizer=arguments.tokenizer,
+            force=arguments.force,
+            quiet=arguments.quiet,
         )
     else:
         checkpoint = Checkpoint(arguments.checkpoint)
@@ -115,7 +136,12 @@ def _export(arguments: argparse.Namespace) -> int:
         references = _references(checkpoint, options, kernels, arguments.quiet) if arguments.refs else []
         noise = Noise()
         path = export_checkpoint(
-            checkpoint, arguments.out, options, kernels=kernels, force=arguments.force, quiet=arguments.quiet,
+            checkpoint,
+            arguments.out,
+            options,
+            kernels=kernels,
+            force=arguments.force,
+            quiet=arguments.quiet,
             noise=noise,
         )
         told = noise.lines() if arguments.verbose else []

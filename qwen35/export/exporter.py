@@ -40,10 +40,21 @@ from qwen35.tokenizer import TOKENIZER_LIMIT, called, from_json
 __all__ = ["export_checkpoint", "export_random"]
 
 _CASES = (
-    "", " ", "a b", "Hello, world!", "What is a penguin?", "  two  spaces\n\n\tand a tab", "12345.678",
-    "don't you'll I'M", "na\u00efve caf\u00e9 re\u0301sume\u0301", "\u4f60\u597d\uff0c\u4e16\u754c",
-    "\u041f\u0440\u0438\u0432\u0435\u0442", "\U0001f427\U0001f9ca", "<|im_start|>user\nhi<|im_end|>\n",
-    "<think>\n</think>", "def f(x):\n    return x**2  # squared\n",
+    "",
+    " ",
+    "a b",
+    "Hello, world!",
+    "What is a penguin?",
+    "  two  spaces\n\n\tand a tab",
+    "12345.678",
+    "don't you'll I'M",
+    "na\u00efve caf\u00e9 re\u0301sume\u0301",
+    "\u4f60\u597d\uff0c\u4e16\u754c",
+    "\u041f\u0440\u0438\u0432\u0435\u0442",
+    "\U0001f427\U0001f9ca",
+    "<|im_start|>user\nhi<|im_end|>\n",
+    "<think>\n</think>",
+    "def f(x):\n    return x**2  # squared\n",
 )
 
 
@@ -55,8 +66,14 @@ class Source(Protocol):
 
 
 def export_checkpoint(
-    checkpoint: Checkpoint, out: str | os.PathLike[str], options: Options, *,
-    kernels: Bundle | None = None, force: bool = False, quiet: bool = False, noise: Noise | None = None,
+    checkpoint: Checkpoint,
+    out: str | os.PathLike[str],
+    options: Options,
+    *,
+    kernels: Bundle | None = None,
+    force: bool = False,
+    quiet: bool = False,
+    noise: Noise | None = None,
 ) -> Path:
     """Writes the bundle of a checkpoint to `out`; returns its path.
 
@@ -89,8 +106,14 @@ def _tokenizer(path: Path) -> bytes:
 
 
 def export_random(
-    size: str, out: str | os.PathLike[str], options: Options, *,
-    seed: int = 0, tokenizer: Path | None = None, force: bool = False, quiet: bool = False,
+    size: str,
+    out: str | os.PathLike[str],
+    options: Options,
+    *,
+    seed: int = 0,
+    tokenizer: Path | None = None,
+    force: bool = False,
+    quiet: bool = False,
 ) -> Path:
     """Writes a full-shape bundle of seeded random weights (plan.SIZES) to `out`; returns its path.
 
@@ -181,6 +204,8 @@ def _require_space(directory: Path, total: int) -> None:
     free = shutil.disk_usage(directory).free
     if free < total + (64 << 20):
         raise BundleError(
-            directory.parent, 0, f"the bundle takes {total / 1e9:.2f} GB, {free / 1e9:.2f} GB are free",
+            directory.parent,
+            0,
+            f"the bundle takes {total / 1e9:.2f} GB, {free / 1e9:.2f} GB are free",
             "choose another --out",
         )

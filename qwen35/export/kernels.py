@@ -71,7 +71,10 @@ def text_gemvs(config: ModelConfig) -> list[Gemv]:
     out = [Gemv("lin", c.n_lin, c.D)] if "lin" in c.layer_types else []
     out += [Gemv("att", c.n_att, c.D)] if "att" in c.layer_types else []
     return [
-        *out, Gemv("o", c.D, c.o_in), Gemv("gu", 2 * c.I, c.D), Gemv("down", c.D, c.D),
+        *out,
+        Gemv("o", c.D, c.o_in),
+        Gemv("gu", 2 * c.I, c.D),
+        Gemv("down", c.D, c.D),
         Gemv("head", c.head_rows, c.D),
     ]
 
@@ -97,10 +100,22 @@ def _write_gemm(writer: BundleWriter, g: Gemm, weights: str) -> None:
     flags = (stream.BIAS if g.bias else 0) | (stream.PAIR if g.pair else 0)
     for chunks in range(1, g.chunks + 1):
         file = f"kernels/{g.ctx}_{g.key}_x{chunks}.bin"
-        writer.file(file, stream.gemm(
-            g.m, g.k, g.n, chunks=chunks, lda=g.lda, c_stride=g.c_stride, swiglu=g.swiglu, bias=g.bias,
-            gelu=g.gelu, pair=g.pair, format=kind,
-        ))
+        writer.file(
+            file,
+            stream.gemm(
+                g.m,
+                g.k,
+                g.n,
+                chunks=chunks,
+                lda=g.lda,
+                c_stride=g.c_stride,
+                swiglu=g.swiglu,
+                bias=g.bias,
+                gelu=g.gelu,
+                pair=g.pair,
+                format=kind,
+            ),
+        )
         rows = chunks * g.m
         spans = {"a_elems": rows * g.lda, "c_elems": rows * g.c_stride, "insts": file}
         if chunks > 1:
@@ -108,8 +123,16 @@ def _write_gemm(writer: BundleWriter, g: Gemm, weights: str) -> None:
             continue
         context = {} if g.ctx == "gemm" else {"ctx": g.ctx}
         writer.record(
-            "gemm", g.key, M=g.m, K=g.k, N=g.n, lda=g.lda, c_stride=g.c_stride,
-            b_bytes=stream.weight_bytes(g.n, g.k, kind, flags), **spans, **context,
+            "gemm",
+            g.key,
+            M=g.m,
+            K=g.k,
+            N=g.n,
+            lda=g.lda,
+            c_stride=g.c_stride,
+            b_bytes=stream.weight_bytes(g.n, g.k, kind, flags),
+            **spans,
+            **context,
         )
 
 

@@ -44,8 +44,9 @@ class Noise:
 
     def decibels(self, layer: int | None = None, part: str | None = None) -> tuple[float, float]:
         """Of the format and of bfp16, over a layer (-1: the head) or all, and one of its parts or all."""
-        found = [sums for (at, name), sums in self._sums.items()
-                 if layer in (None, at) and part in (None, name)]
+        found = [
+            sums for (at, name), sums in self._sums.items() if layer in (None, at) and part in (None, name)
+        ]
         signal, noise, other = np.sum(found, axis=0)
         return _ratio(signal, noise), _ratio(signal, other)
 

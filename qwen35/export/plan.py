@@ -92,8 +92,14 @@ def _derive(config: ModelConfig, options: Options) -> ModelConfig:
         dispatches = -(-config.vocab // _HEAD_ROWS)
         rows = -(-config.vocab // dispatches // 8) * 8
     return replace(
-        config, I=inner, n_down=-(-inner // config.D), head_rows=rows, n_head=-(-config.vocab // rows),
-        chunk=options.chunk, max_prompt=options.max_prompt, gemv_format=options.gemv_format,
+        config,
+        I=inner,
+        n_down=-(-inner // config.D),
+        head_rows=rows,
+        n_head=-(-config.vocab // rows),
+        chunk=options.chunk,
+        max_prompt=options.max_prompt,
+        gemv_format=options.gemv_format,
     )
 
 
@@ -104,17 +110,34 @@ def plan_text(checkpoint: Checkpoint, options: Options) -> ModelConfig:
     hd = text.count("head_dim", text.count("hidden_size") // text.count("num_attention_heads"))
     rotary = rope.real("partial_rotary_factor", text.real("partial_rotary_factor", 0.25, most=1), most=1)
     theta = rope.real("rope_theta", text.real("rope_theta", 1e7, *THETA), *THETA)
-    config = _derive(ModelConfig(
-        D=text.count("hidden_size", most=1 << 20), I=text.count("intermediate_size", most=1 << 20),
-        layer_types=_layer_types(checkpoint, layers), vocab=text.count("vocab_size", most=1 << 24),
-        eps=text.real("rms_norm_eps", 1e-6, most=1),
-        heads=text.count("num_attention_heads"), kv_heads=text.count("num_key_value_heads"), hd=hd,
-        rope_dim=int(hd * rotary), rope_theta=theta,
-        mrope_section=_mrope_section(checkpoint), lin_heads=text.count("linear_num_value_heads"),
-        lin_kheads=text.count("linear_num_key_heads"), lin_hk=text.count("linear_key_head_dim"),
-        lin_hv=text.count("linear_value_head_dim"), conv_k=text.count("linear_conv_kernel_dim", 4, 64),
-        chunk=0, max_prompt=0, n_down=0, head_rows=0, n_head=0, stop=checkpoint.stop, tied=checkpoint.tied,
-    ), options)
+    config = _derive(
+        ModelConfig(
+            D=text.count("hidden_size", most=1 << 20),
+            I=text.count("intermediate_size", most=1 << 20),
+            layer_types=_layer_types(checkpoint, layers),
+            vocab=text.count("vocab_size", most=1 << 24),
+            eps=text.real("rms_norm_eps", 1e-6, most=1),
+            heads=text.count("num_attention_heads"),
+            kv_heads=text.count("num_key_value_heads"),
+            hd=hd,
+            rope_dim=int(hd * rotary),
+            rope_theta=theta,
+            mrope_section=_mrope_section(checkpoint),
+            lin_heads=text.count("linear_num_value_heads"),
+            lin_kheads=text.count("linear_num_key_heads"),
+            lin_hk=text.count("linear_key_head_dim"),
+            lin_hv=text.count("linear_value_head_dim"),
+            conv_k=text.count("linear_conv_kernel_dim", 4, 64),
+            chunk=0,
+            max_prompt=0,
+            n_down=0,
+            head_rows=0,
+            n_head=0,
+            stop=checkpoint.stop,
+            tied=checkpoint.tied,
+        ),
+        options,
+    )
     if rope.table.get("rope_type", "default") != "default":
         raise rope.fail("rope_type", f"is {rope.table['rope_type']!r:.40}; only default is known")
     if "mrope_section" in rope and not rope.flag("mrope_interleaved", True):
@@ -176,8 +199,11 @@ def layout(config: ModelConfig) -> Iterator[Item]:
         shapes: dict[str, tuple[int, ...]] = {"ln1": (c.D,), "ln2": (c.D,)}
         if kind == "lin":
             shapes.update(
-                ba=(2 * c.lin_heads, c.D), conv=(c.conv_dim, c.conv_k), A=(c.lin_heads,),
-                dt_bias=(c.lin_heads,), norm=(c.lin_hv,),
+                ba=(2 * c.lin_heads, c.D),
+                conv=(c.conv_dim, c.conv_k),
+                A=(c.lin_heads,),
+                dt_bias=(c.lin_heads,),
+                norm=(c.lin_hv,),
             )
         else:
             shapes.update(q_norm=(c.hd,), k_norm=(c.hd,))
@@ -213,17 +239,44 @@ def _mrope_section(checkpoint: Checkpoint) -> tuple[int, int, int] | None:
 
 
 def _size(
-    D: int, I: int, layers: int, heads: int, kv_heads: int, value_heads: int, *,  # noqa: E741
-    vocab: int = 248320, hd: int = 256, lin: tuple[int, int] = (16, 128), tied: bool = True,
+    D: int,
+    I: int,  # noqa: E741 the published manifest's name
+    layers: int,
+    heads: int,
+    kv_heads: int,
+    value_heads: int,
+    *,
+    vocab: int = 248320,
+    hd: int = 256,
+    lin: tuple[int, int] = (16, 128),
+    tied: bool = True,
 ) -> ModelConfig:
     key_heads, lin_dim = lin
     base = vocab - 276
     return ModelConfig(
-        D=D, I=I, layer_types=tuple("att" if i % 4 == 3 else "lin" for i in range(layers)), vocab=vocab,
-        eps=1e-6, heads=heads, kv_heads=kv_heads, hd=hd, rope_dim=hd // 4, rope_theta=1e7,
-        mrope_section=(11, 11, 10) if hd == 256 else None, lin_heads=value_heads, lin_kheads=key_heads,
-        lin_hk=lin_dim, lin_hv=lin_dim, conv_k=4, chunk=0, max_prompt=0, n_down=0, head_rows=0, n_head=0,
-        stop=(base, base + 2), tied=tied,
+        D=D,
+        I=I,
+        layer_types=tuple("att" if i % 4 == 3 else "lin" for i in range(layers)),
+        vocab=vocab,
+        eps=1e-6,
+        heads=heads,
+        kv_heads=kv_heads,
+        hd=hd,
+        rope_dim=hd // 4,
+        rope_theta=1e7,
+        mrope_section=(11, 11, 10) if hd == 256 else None,
+        lin_heads=value_heads,
+        lin_kheads=key_heads,
+        lin_hk=lin_dim,
+        lin_hv=lin_dim,
+        conv_k=4,
+        chunk=0,
+        max_prompt=0,
+        n_down=0,
+        head_rows=0,
+        n_head=0,
+        stop=(base, base + 2),
+        tied=tied,
     )
 
 

@@ -82,7 +82,7 @@ def _blank(part: NDArray[np.uint8], first: int, used: int, k: int, gemv_format: 
         if keep >= 8:
             continue
         if gemv_format == "bfp16":
-            group.reshape(k // 8, 8, 9)[:, max(keep, 0):] = 0
+            group.reshape(k // 8, 8, 9)[:, max(keep, 0) :] = 0
         elif keep <= 0:
             # u = 32 is zero: low nibbles 0, high bits 2 in both halves and both lane ranges
             planes = group.reshape(k // 128, 832)[:, :768].reshape(-1, 8, 96)

@@ -130,8 +130,11 @@ def _processor(checkpoint: Path, vision: Any) -> Any:
     if (checkpoint / "preprocessor_config.json").is_file():
         return Qwen2VLImageProcessorPil.from_pretrained(checkpoint, **_HERE)
     return Qwen2VLImageProcessorPil(
-        patch_size=vision.patch_size, merge_size=vision.spatial_merge_size,
-        temporal_patch_size=vision.temporal_patch_size, image_mean=[0.5] * 3, image_std=[0.5] * 3,
+        patch_size=vision.patch_size,
+        merge_size=vision.spatial_merge_size,
+        temporal_patch_size=vision.temporal_patch_size,
+        image_mean=[0.5] * 3,
+        image_std=[0.5] * 3,
         size={"shortest_edge": MIN_PIXELS, "longest_edge": MAX_PIXELS},
     )
 

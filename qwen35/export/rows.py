@@ -97,7 +97,7 @@ class Interleave:
         if halves[0].dtype != halves[1].dtype:
             halves = [to_float32(half) for half in halves]
         mixed = np.stack([half.reshape(high - low, step, self.k) for half in halves], axis=1)
-        return mixed.reshape(-1, self.k)[first - low * pair:last - low * pair]
+        return mixed.reshape(-1, self.k)[first - low * pair : last - low * pair]
 
 
 class Columns:
@@ -110,11 +110,11 @@ class Columns:
     def read(self, first: int, last: int) -> Values:
         """See Rows."""
         whole = self._source.read(first, last)
-        part = whole[:, self._first:self._last]
+        part = whole[:, self._first : self._last]
         if part.shape[1] == self.k:
             return part
         padded = np.zeros((last - first, self.k), whole.dtype)
-        padded[:, :part.shape[1]] = part
+        padded[:, : part.shape[1]] = part
         return padded
 
 
@@ -133,7 +133,7 @@ class Padded:
         if high - low == last - first:
             return part
         padded = np.zeros((last - first, self.k), part.dtype)
-        padded[:high - low] = part
+        padded[: high - low] = part
         return padded
 
 

@@ -27,8 +27,21 @@ __all__ = ["Entry", "SafeTensors"]
 _HEADER_LIMIT = 25 << 20
 _MAX_DIMS = 16
 _SIZES = {
-    "BF16": 2, "F16": 2, "F32": 4, "F64": 8, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "U16": 2,
-    "U32": 4, "U64": 8, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1,
+    "BF16": 2,
+    "F16": 2,
+    "F32": 4,
+    "F64": 8,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U8": 1,
+    "U16": 2,
+    "U32": 4,
+    "U64": 8,
+    "BOOL": 1,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
 }
 _NUMPY: dict[str, np.dtype[Any]] = {"BF16": np.dtype("<u2"), "F16": np.dtype("<f2"), "F32": np.dtype("<f4")}
 
@@ -59,7 +72,8 @@ class SafeTensors:
                 (length,) = struct.unpack("<Q", head)
                 if length > min(size - 8, _HEADER_LIMIT):
                     raise CheckpointError(
-                        self.path, f"a header of {length:,} bytes does not fit the {size:,} of the file",
+                        self.path,
+                        f"a header of {length:,} bytes does not fit the {size:,} of the file",
                         "is the download complete?",
                     )
                 self.entries = self._parse(read_up_to(file, length - 1, length - 1), 8 + length, size)
@@ -85,7 +99,8 @@ class SafeTensors:
         entry = self.entries[name]
         if entry.dtype not in _NUMPY:
             raise CheckpointError(
-                self.path, f"{name} is {entry.dtype}; BF16, F16 and F32 can be exported",
+                self.path,
+                f"{name} is {entry.dtype}; BF16, F16 and F32 can be exported",
                 "export the unquantised checkpoint",
             )
         dtype = _NUMPY[entry.dtype]
@@ -103,7 +118,8 @@ class SafeTensors:
             raise CheckpointError(self.path, "the header is no JSON object")
         return {
             name: self._entry(name, value, start, size)
-            for name, value in table.items() if name != "__metadata__"
+            for name, value in table.items()
+            if name != "__metadata__"
         }
 
     def _entry(self, name: str, value: object, start: int, size: int) -> Entry:

@@ -47,7 +47,9 @@ def picture_size(step: int, min_pixels: int, max_pixels: int) -> tuple[int, int]
     """
     side = max(1, math.ceil(math.sqrt(min_pixels) / step))
     fits = [
-        (rows, columns) for rows in range(1, side + 1) for columns in range(rows, 2 * side + 2)
+        (rows, columns)
+        for rows in range(1, side + 1)
+        for columns in range(rows, 2 * side + 2)
         if min_pixels <= rows * columns * step * step <= max_pixels and columns <= 3 * rows
     ]
     rows, columns = max(fits, key=lambda size: (size[0] < size[1], size[0], -size[1]), default=(side, side))

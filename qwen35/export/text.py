@@ -71,16 +71,20 @@ class CheckpointText:
         c, at = self._config, f"layers.{item.layer}."
         get = self._checkpoint.matrix
         if item.part == "lin":
-            return Joined([
-                get(at + "linear_attn.in_proj_qkv.weight", c.conv_dim, c.D),
-                get(at + "linear_attn.in_proj_z.weight", c.lin_value, c.D),
-            ])
+            return Joined(
+                [
+                    get(at + "linear_attn.in_proj_qkv.weight", c.conv_dim, c.D),
+                    get(at + "linear_attn.in_proj_z.weight", c.lin_value, c.D),
+                ]
+            )
         if item.part == "att":
-            return Joined([
-                get(at + "self_attn.q_proj.weight", 2 * c.heads * c.hd, c.D),
-                get(at + "self_attn.k_proj.weight", c.kv_heads * c.hd, c.D),
-                get(at + "self_attn.v_proj.weight", c.kv_heads * c.hd, c.D),
-            ])
+            return Joined(
+                [
+                    get(at + "self_attn.q_proj.weight", 2 * c.heads * c.hd, c.D),
+                    get(at + "self_attn.k_proj.weight", c.kv_heads * c.hd, c.D),
+                    get(at + "self_attn.v_proj.weight", c.kv_heads * c.hd, c.D),
+                ]
+            )
         if item.part == "o":
             linear = c.layer_types[item.layer] == "lin"
             name = "linear_attn.out_proj.weight" if linear else "self_attn.o_proj.weight"
@@ -102,9 +106,12 @@ class CheckpointText:
             return to_float32(get("norm.weight", c.D))
         at = f"layers.{item.layer}."
         norms = {
-            "ln1": "input_layernorm.weight", "ln2": "post_attention_layernorm.weight",
-            "q_norm": "self_attn.q_norm.weight", "k_norm": "self_attn.k_norm.weight",
-            "norm": "linear_attn.norm.weight", "dt_bias": "linear_attn.dt_bias",
+            "ln1": "input_layernorm.weight",
+            "ln2": "post_attention_layernorm.weight",
+            "q_norm": "self_attn.q_norm.weight",
+            "k_norm": "self_attn.k_norm.weight",
+            "norm": "linear_attn.norm.weight",
+            "dt_bias": "linear_attn.dt_bias",
         }
         if item.part in norms:
             return to_float32(get(at + norms[item.part], *item.shape))

@@ -68,14 +68,21 @@ def plan_vision(checkpoint: Checkpoint, options: Options) -> VisionConfig | None
         highest = size.count("longest_edge", highest, 1 << 30)
     highest = max(min(highest, options.max_pixels), lowest)
     config = VisionConfig(
-        D=section.count("hidden_size", most=1 << 20), I=section.count("intermediate_size", most=1 << 20),
+        D=section.count("hidden_size", most=1 << 20),
+        I=section.count("intermediate_size", most=1 << 20),
         depth=section.count("depth", most=4096),
-        heads=section.count("num_heads"), patch=patch, merge=merge, out=section.count("out_hidden_size"),
-        pos_side=side, rope_theta=section.section("rope_parameters").real("rope_theta", 10000.0, *THETA),
+        heads=section.count("num_heads"),
+        patch=patch,
+        merge=merge,
+        out=section.count("out_hidden_size"),
+        pos_side=side,
+        rope_theta=section.section("rope_parameters").real("rope_theta", 10000.0, *THETA),
         image_token=checkpoint.config.count("image_token_id"),
         vision_start=checkpoint.config.count("vision_start_token_id"),
         vision_end=checkpoint.config.count("vision_end_token_id"),
-        min_pixels=lowest, max_pixels=highest, weights=options.vision,
+        min_pixels=lowest,
+        max_pixels=highest,
+        weights=options.vision,
         max_patches=max_patches(highest, patch, merge, options.vision_chunk),
     )
     found = vision_problem(config)
@@ -91,16 +98,31 @@ def plan_random_vision(size: str, options: Options, text: ModelConfig) -> Vision
     D, depth, heads, inner, patch = _SIZES[size.lower()]
     first = text.stop[0]
     return VisionConfig(
-        D=D, I=inner, depth=depth, heads=heads, patch=patch, merge=2, out=text.D, pos_side=48,
-        rope_theta=10000.0, image_token=first + 12, vision_start=first + 9, vision_end=first + 10,
-        min_pixels=MIN_PIXELS, max_pixels=max(options.max_pixels, MIN_PIXELS), weights=options.vision,
+        D=D,
+        I=inner,
+        depth=depth,
+        heads=heads,
+        patch=patch,
+        merge=2,
+        out=text.D,
+        pos_side=48,
+        rope_theta=10000.0,
+        image_token=first + 12,
+        vision_start=first + 9,
+        vision_end=first + 10,
+        min_pixels=MIN_PIXELS,
+        max_pixels=max(options.max_pixels, MIN_PIXELS),
+        weights=options.vision,
         max_patches=max_patches(max(options.max_pixels, MIN_PIXELS), patch, 2, options.vision_chunk),
     )
 
 
 _SIZES = {  # hidden, blocks, heads, MLP, patch
-    "tiny": (256, 2, 4, 768, 8), "0.8b": (768, 12, 12, 3072, 16), "2b": (1024, 24, 16, 4096, 16),
-    "4b": (1024, 24, 16, 4096, 16), "9b": (1152, 27, 16, 4304, 16),
+    "tiny": (256, 2, 4, 768, 8),
+    "0.8b": (768, 12, 12, 3072, 16),
+    "2b": (1024, 24, 16, 4096, 16),
+    "4b": (1024, 24, 16, 4096, 16),
+    "9b": (1152, 27, 16, 4304, 16),
 }
 
 
@@ -133,9 +155,13 @@ def vision_gemms(v: VisionConfig, chunk: int) -> list[Gemm]:
         return Gemm(key, chunk, v.D, n, lda, n, chunks, bias=True, gelu=gelu, pair=pair, ctx="vision")
 
     return [
-        gemm("v_patch", v.D, v.D, rows), gemm("v_qkv", 3 * v.D, v.D, rows), gemm("v_proj", v.D, v.D, rows),
-        gemm("v_fc1", wide, v.D, rows, gelu=pair), gemm("v_fc2", v.D, wide, rows),
-        gemm("v_m1", merged, merged, after), gemm("v_m2", v.out, merged, after),
+        gemm("v_patch", v.D, v.D, rows),
+        gemm("v_qkv", 3 * v.D, v.D, rows),
+        gemm("v_proj", v.D, v.D, rows),
+        gemm("v_fc1", wide, v.D, rows, gelu=pair),
+        gemm("v_fc2", v.D, wide, rows),
+        gemm("v_m1", merged, merged, after),
+        gemm("v_m2", v.out, merged, after),
     ]
 
 
@@ -219,9 +245,12 @@ class CheckpointVision:
         v, get = self._config, self._checkpoint.vision_tensor
         merged, block = v.n_merge * v.D, f"blocks.{layer}."
         linears: dict[str, tuple[str, int, int]] = {
-            "qkv": (block + "attn.qkv", 3 * v.D, v.D), "proj": (block + "attn.proj", v.D, v.D),
-            "fc1": (block + "mlp.linear_fc1", v.I, v.D), "fc2": (block + "mlp.linear_fc2", v.D, v.I),
-            "m1": ("merger.linear_fc1", merged, merged), "m2": ("merger.linear_fc2", v.out, merged),
+            "qkv": (block + "attn.qkv", 3 * v.D, v.D),
+            "proj": (block + "attn.proj", v.D, v.D),
+            "fc1": (block + "mlp.linear_fc1", v.I, v.D),
+            "fc2": (block + "mlp.linear_fc2", v.D, v.I),
+            "m1": ("merger.linear_fc1", merged, merged),
+            "m2": ("merger.linear_fc2", v.out, merged),
         }
         if part == "patch":
             name, rows = "patch_embed.proj", v.D
@@ -258,5 +287,3 @@ class CheckpointVision:
         kind, block = {"w": ".weight", "b": ".bias"}[item.part[-1]], f"blocks.{item.layer}."
         norm = {"ln1": block + "norm1", "ln2": block + "norm2", "m_ln": "merger.norm"}[item.part[:-2]]
         return to_float32(get(norm + kind, v.D))
-
-

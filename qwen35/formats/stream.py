@@ -69,8 +69,14 @@ def encode(
 
     def piece(start: int) -> None:
         count = min(step, rows - start)
-        bad = function(source + start * weights.strides[0], int(weights.dtype == np.uint16), stride, count, k,
-                       target + body // rows * start)
+        bad = function(
+            source + start * weights.strides[0],
+            int(weights.dtype == np.uint16),
+            stride,
+            count,
+            k,
+            target + body // rows * start,
+        )
         if bad >= 0:
             raise FormatError(f"{name}: row {start + bad} holds a value that is not finite")
 
@@ -110,8 +116,13 @@ def decode_rows(
         out = np.empty((picked.size, k), np.float32)
     elif out.dtype != np.float32 or out.shape != (picked.size, k) or not out.flags.c_contiguous:
         raise FormatError(f"{name}: out must be contiguous float32 {(picked.size, k)}")
-    function(ffi.from_buffer("uint8_t[]", stream), k, ffi.from_buffer("int64_t[]", picked), picked.size,
-             ffi.from_buffer("float[]", out))
+    function(
+        ffi.from_buffer("uint8_t[]", stream),
+        k,
+        ffi.from_buffer("int64_t[]", picked),
+        picked.size,
+        ffi.from_buffer("float[]", out),
+    )
     return out
 
 

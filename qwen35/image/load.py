@@ -64,8 +64,10 @@ def load(source: ImageLike) -> Rgb:
         _check_size(source.width, source.height, "picture", source.format)
         with _reading("picture"):  # an image that was opened is decoded only now
             return _decode(source, "picture")
-    raise ImageError(f"a {type(source).__name__} is no picture",
-                     remedy="give a path, a file's bytes, a Pillow image or a uint8 array")
+    raise ImageError(
+        f"a {type(source).__name__} is no picture",
+        remedy="give a path, a file's bytes, a Pillow image or a uint8 array",
+    )
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
@@ -75,8 +77,10 @@ def check_file(path: str | os.PathLike[str]) -> None:
 
 def _from_array(array: NDArray[Any]) -> Rgb:
     if array.dtype != np.uint8 or not (array.ndim == 2 or (array.ndim == 3 and array.shape[2] in (3, 4))):
-        raise ImageError(f"an array of {array.dtype} with shape {list(array.shape)} is no picture",
-                         remedy="give uint8 with shape [height, width], [height, width, 3] or [.., 4]")
+        raise ImageError(
+            f"an array of {array.dtype} with shape {list(array.shape)} is no picture",
+            remedy="give uint8 with shape [height, width], [height, width, 3] or [.., 4]",
+        )
     if array.ndim == 2:
         array = np.repeat(array[:, :, None], 3, axis=2)
     if array.shape[2] == 4:
@@ -117,8 +121,9 @@ def _reading(where: str) -> Iterator[None]:
     except ImageError:
         raise
     except UnidentifiedImageError:
-        raise ImageError("not a picture of a known format", where,
-                         "give a JPEG, PNG, WebP, GIF or BMP file") from None
+        raise ImageError(
+            "not a picture of a known format", where, "give a JPEG, PNG, WebP, GIF or BMP file"
+        ) from None
     except Image.DecompressionBombError:
         raise _too_large(where) from None
     except OSError as error:
@@ -128,8 +133,9 @@ def _reading(where: str) -> Iterator[None]:
     except MemoryError:
         raise ImageError("not enough memory to decode the picture", where, "make it smaller") from None
     except Exception as error:  # on hostile bytes Pillow's readers raise struct.error, ValueError and more
-        raise ImageError(f"the picture is damaged: {error or type(error).__name__}", where,
-                         "save or download it again") from None
+        raise ImageError(
+            f"the picture is damaged: {error or type(error).__name__}", where, "save or download it again"
+        ) from None
 
 
 def _too_large(where: str, pixels: int | None = None, most: int = MAX_PIXELS) -> ImageError:
@@ -149,8 +155,9 @@ def _check_size(width: int, height: int, where: str, kind: str | None = None) ->
     if width * height > most:
         raise _too_large(where, width * height, most)
     if max(width, height) > MAX_RATIO * min(width, height):
-        raise ImageError(f"the picture is too thin ({width}x{height}); at most {MAX_RATIO}:1 is read", where,
-                         "crop it")
+        raise ImageError(
+            f"the picture is too thin ({width}x{height}); at most {MAX_RATIO}:1 is read", where, "crop it"
+        )
 
 
 def _decode(image: Any, where: str) -> Rgb:
@@ -161,7 +168,7 @@ def _decode(image: Any, where: str) -> Rgb:
     # In strips: a conversion of the whole would hold the picture several times.
     for top in range(0, image.height, rows):
         part = image.crop((0, top, image.width, min(top + rows, image.height)))
-        rgb[top:top + rows] = _rgb(part, image.info, where)
+        rgb[top : top + rows] = _rgb(part, image.info, where)
     return rgb if turned is None else np.ascontiguousarray(turned(rgb))
 
 
@@ -169,9 +176,14 @@ _STRIP = 1 << 18
 """Pixels that are converted at a time."""
 _ORIENTATION = 0x0112
 _TURNS: dict[int, Callable[[Rgb], Rgb]] = {
-    2: lambda a: a[:, ::-1], 3: lambda a: a[::-1, ::-1], 4: lambda a: a[::-1],
-    5: lambda a: a.transpose(1, 0, 2), 6: lambda a: np.rot90(a, -1),
-    7: lambda a: a[::-1, ::-1].transpose(1, 0, 2), 8: lambda a: np.rot90(a)}
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    4: lambda a: a[::-1],
+    5: lambda a: a.transpose(1, 0, 2),
+    6: lambda a: np.rot90(a, -1),
+    7: lambda a: a[::-1, ::-1].transpose(1, 0, 2),
+    8: lambda a: np.rot90(a),
+}
 """What makes a picture of each EXIF orientation upright (Exif 2.3, table 6)."""
 
 

@@ -26,8 +26,9 @@ def smart_resize(height: int, width: int, factor: int, min_pixels: int, max_pixe
     it they grow and are rounded up. Raises ImageError for a picture thinner than 200:1.
     """
     if max(height, width) > MAX_RATIO * min(height, width):
-        raise ImageError(f"the picture is too thin ({width}x{height}); at most {MAX_RATIO}:1 is read",
-                         remedy="crop it")
+        raise ImageError(
+            f"the picture is too thin ({width}x{height}); at most {MAX_RATIO}:1 is read", remedy="crop it"
+        )
     tall, wide = round(height / factor) * factor, round(width / factor) * factor
     if tall * wide > max_pixels:
         ratio = math.sqrt((height * width) / max_pixels)
@@ -66,8 +67,12 @@ class Preprocessor(NamedTuple):
         rgb = load(source)
         height, width = rgb.shape[:2]
         tall, wide = smart_resize(height, width, self.patch * self.merge, self.min_pixels, self.max_pixels)
-        return Prepared(self.cut(resize(rgb, tall, wide)), (tall // self.patch, wide // self.patch),
-                        (width, height), (wide, tall))
+        return Prepared(
+            self.cut(resize(rgb, tall, wide)),
+            (tall // self.patch, wide // self.patch),
+            (width, height),
+            (wide, tall),
+        )
 
     def tokens(self, grid: tuple[int, int]) -> int:
         """How many prompt tokens a picture of that patch grid takes."""

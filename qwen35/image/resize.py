@@ -94,8 +94,13 @@ def resize(rgb: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]
 
 
 def _pointers(t: Taps) -> tuple[object, object, object, int, int]:
-    return (_p("int32_t[]", t.first), _p("int32_t[]", t.length), _p("int16_t[]", t.weights),
-            t.weights.shape[1], t.precision)
+    return (
+        _p("int32_t[]", t.first),
+        _p("int32_t[]", t.length),
+        _p("int16_t[]", t.weights),
+        t.weights.shape[1],
+        t.precision,
+    )
 
 
 def _p(ctype: str, array: NDArray[np.generic]) -> object:

@@ -32,15 +32,20 @@ class Attention:
     def __init__(self, config: ModelConfig, q_norm: F32, k_norm: F32) -> None:
         self.columns, self.width, self.half = config.n_att, config.heads * config.hd, config.rope_dim // 2
         self._keep = [np.ascontiguousarray(a, np.float32) for a in (q_norm, k_norm)]
-        self._struct = ffi.new("host_attn *", {
-            "heads": config.heads, "kv_heads": config.kv_heads, "hd": config.hd,
-            "rope_dim": config.rope_dim, "eps": config.eps,
-            "q_norm": pointer(self._keep[0]), "k_norm": pointer(self._keep[1]),
-        })
+        self._struct = ffi.new(
+            "host_attn *",
+            {
+                "heads": config.heads,
+                "kv_heads": config.kv_heads,
+                "hd": config.hd,
+                "rope_dim": config.rope_dim,
+                "eps": config.eps,
+                "q_norm": pointer(self._keep[0]),
+                "k_norm": pointer(self._keep[1]),
+            },
+        )
 
-    def prefill(
-        self, y: U16, past: int, cosines: F32, sines: F32, keys: U16, values: U16, out: U16
-    ) -> None:
+    def prefill(self, y: U16, past: int, cosines: F32, sines: F32, keys: U16, values: U16, out: U16) -> None:
         """n tokens after `past` cached ones: their rows past.. of keys and values are written, then read.
 
         y bf16 [n, >= n_att]; cosines, sines float32 [n, rope_dim/2]; keys (float16 bits) and values (bf16)
@@ -52,10 +57,21 @@ class Attention:
         for table in (cosines, sines):
             if table.shape != (rows, self.half) or not table.flags.c_contiguous:
                 raise ValueError(f"rotation tables must be [{rows}, {self.half}], not {table.shape}")
-        check(lib.host_attn_prefill(
-            self._struct, pointer(y), row_stride(y, self.columns), rows, past, pointer(cosines),
-            pointer(sines), pointer(keys), pointer(values), pointer(out), row_stride(out, self.width),
-        ))
+        check(
+            lib.host_attn_prefill(
+                self._struct,
+                pointer(y),
+                row_stride(y, self.columns),
+                rows,
+                past,
+                pointer(cosines),
+                pointer(sines),
+                pointer(keys),
+                pointer(values),
+                pointer(out),
+                row_stride(out, self.width),
+            )
+        )
 
     def step(self, y: Any, past: int, cosines: Any, sines: Any, keys: Any, values: Any, out: Any) -> None:
         """One token, C pointers for speed; the operands of `prefill` with n = 1."""

@@ -60,8 +60,14 @@ class Snapshot:
     """
 
     def __init__(
-        self, owner: object, length: int, position: int, conv: U16, matrices: F32,
-        blocks: Sequence[_Block], own: int,
+        self,
+        owner: object,
+        length: int,
+        position: int,
+        conv: U16,
+        matrices: F32,
+        blocks: Sequence[_Block],
+        own: int,
     ) -> None:
         self.owner, self.length, self.position = owner, length, position
         self.conv, self.matrices, self.blocks = conv, matrices, tuple(blocks)
@@ -130,8 +136,10 @@ class StateCache:
         self.kv: list[KVRows | None] = [None] * len(kinds)
         for n, layer in enumerate(attention):
             keys, values = (
-                np.frombuffer(self._kv_memory, np.uint16, max_ctx * wide, offset=at * self._region)
-                .reshape(max_ctx, wide) for at in (2 * n, 2 * n + 1)
+                np.frombuffer(self._kv_memory, np.uint16, max_ctx * wide, offset=at * self._region).reshape(
+                    max_ctx, wide
+                )
+                for at in (2 * n, 2 * n + 1)
             )
             self.kv[layer] = KVRows(keys, values)
         self._kv = [rows for rows in self.kv if rows is not None]
@@ -253,8 +261,8 @@ class StateCache:
             self._touched = max(self._touched, snapshot.length)
             for block in snapshot.blocks[shared:]:
                 for kv, (keys, values) in zip(self._kv, block.rows, strict=True):
-                    kv.keys[block.start:block.stop] = keys
-                    kv.values[block.start:block.stop] = values
+                    kv.keys[block.start : block.stop] = keys
+                    kv.values[block.start : block.stop] = values
         self._blocks = list(snapshot.blocks)
         self._state = side, snapshot.length, snapshot.position
         if self._touched - self.length > _SPARE:

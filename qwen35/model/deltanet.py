@@ -50,11 +50,19 @@ class DeltaNet:
         self.columns, self.width, self.gate_cols = config.n_lin, config.lin_value, gate_cols
         self._keep = [np.ascontiguousarray(a, np.float32) for a in (taps.T, decay, dt_bias, norm)]
         names = ("taps", "decay", "dt_bias", "norm")
-        self._struct = ffi.new("host_delta *", {
-            "key_heads": config.lin_kheads, "value_heads": config.lin_heads, "dk": config.lin_hk,
-            "dv": config.lin_hv, "conv_k": config.conv_k, "gate_cols": gate_cols, "eps": config.eps,
-            **{name: pointer(array) for name, array in zip(names, self._keep, strict=True)},
-        })
+        self._struct = ffi.new(
+            "host_delta *",
+            {
+                "key_heads": config.lin_kheads,
+                "value_heads": config.lin_heads,
+                "dk": config.lin_hk,
+                "dv": config.lin_hv,
+                "conv_k": config.conv_k,
+                "gate_cols": gate_cols,
+                "eps": config.eps,
+                **{name: pointer(array) for name, array in zip(names, self._keep, strict=True)},
+            },
+        )
 
     def prefill(self, y: U16, gates: F32, before: LinearState | None, after: LinearState, out: U16) -> None:
         """n tokens: y bf16 [n, >= n_lin], gates float32 [n, gate_cols] -> out bf16 [n, >= lin_value].
@@ -66,16 +74,33 @@ class DeltaNet:
             raise ValueError(f"{rows} rows of gates, {len(y)} of input, {len(out)} of output")
         if before is None:
             after.conv[:] = 0
-        check(lib.host_delta_prefill(
-            self._struct, pointer(y), row_stride(y, self.columns), pointer(gates), rows,
-            after.conv_pointer if before is None else before.conv_pointer, after.conv_pointer,
-            ffi.NULL if before is None else before.matrices_pointer, after.matrices_pointer,
-            pointer(out), row_stride(out, self.width),
-        ))
+        check(
+            lib.host_delta_prefill(
+                self._struct,
+                pointer(y),
+                row_stride(y, self.columns),
+                pointer(gates),
+                rows,
+                after.conv_pointer if before is None else before.conv_pointer,
+                after.conv_pointer,
+                ffi.NULL if before is None else before.matrices_pointer,
+                after.matrices_pointer,
+                pointer(out),
+                row_stride(out, self.width),
+            )
+        )
 
     def step(self, y: Any, gates: Any, before: LinearState, after: LinearState, out: Any) -> None:
         """One token, as C pointers: y bf16 [n_lin], gates float32 [gate_cols], out bf16 [lin_value]."""
-        check(lib.host_delta_step(
-            self._struct, y, gates, before.conv_pointer, after.conv_pointer, before.matrices_pointer,
-            after.matrices_pointer, out,
-        ))
+        check(
+            lib.host_delta_step(
+                self._struct,
+                y,
+                gates,
+                before.conv_pointer,
+                after.conv_pointer,
+                before.matrices_pointer,
+                after.matrices_pointer,
+                out,
+            )
+        )

@@ -41,7 +41,8 @@ class Layer:
 def layer_tensors(config: ModelConfig) -> list[str]:
     """The packed tensors of all layers, in the order of their use."""
     return [
-        f"l{i}.g.{part}" for i in range(config.layers)
+        f"l{i}.g.{part}"
+        for i in range(config.layers)
         for part in ("in", "o", "gu", *(f"down{j}" for j in range(config.n_down)))
     ]
 
@@ -80,16 +81,25 @@ def _layer(
     norm_in = Norm(tensors.expect(at + "ln1", "f32", c.D), c.eps, adds, proj)
     if kind == "lin":
         mixer = DeltaNet(
-            c, tensors.expect(at + "conv", "f32", c.conv_dim, c.conv_k),
-            tensors.expect(at + "A", "f32", c.lin_heads), tensors.expect(at + "dt_bias", "f32", c.lin_heads),
-            tensors.expect(at + "norm", "f32", c.lin_hv), norm_in.proj_cols,
+            c,
+            tensors.expect(at + "conv", "f32", c.conv_dim, c.conv_k),
+            tensors.expect(at + "A", "f32", c.lin_heads),
+            tensors.expect(at + "dt_bias", "f32", c.lin_heads),
+            tensors.expect(at + "norm", "f32", c.lin_hv),
+            norm_in.proj_cols,
         )
     else:
         mixer = Attention(
             c, tensors.expect(at + "q_norm", "f32", c.hd), tensors.expect(at + "k_norm", "f32", c.hd)
         )
     return Layer(
-        index, kind, norm_in, Norm(tensors.expect(at + "ln2", "f32", c.D), c.eps, 1), mixer,
-        weights(f"l{index}.g.in"), weights(f"l{index}.g.o"), weights(f"l{index}.g.gu"),
+        index,
+        kind,
+        norm_in,
+        Norm(tensors.expect(at + "ln2", "f32", c.D), c.eps, 1),
+        mixer,
+        weights(f"l{index}.g.in"),
+        weights(f"l{index}.g.o"),
+        weights(f"l{index}.g.gu"),
         tuple(weights(f"l{index}.g.down{j}") for j in range(c.n_down)),
     )

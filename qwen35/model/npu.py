@@ -50,17 +50,21 @@ class Dispatch:
     __slots__ = ("_calls", "_marks", "_model", "_pool", "_results")
 
     def __init__(
-        self, model: NpuModel, pool: ContextPool, calls: Sequence[tuple[Kernel, Operands, int]],
+        self,
+        model: NpuModel,
+        pool: ContextPool,
+        calls: Sequence[tuple[Kernel, Operands, int]],
         read: bool = True,
     ) -> None:
         """`calls`: kernels, operands, and the result's last element that the kernel writes."""
         self._model, self._pool = model, pool
         runs = [(kernel, operands) for kernel, operands, _ in calls]
-        self._calls = [runs[at:at + _CHAIN] for at in range(0, len(runs), _CHAIN)]
+        self._calls = [runs[at : at + _CHAIN] for at in range(0, len(runs), _CHAIN)]
         self._results = [operands[2] for _, operands in runs] if read else []
         # Rows that no host reads may have a stride of the kernels' own: only the first element is certain.
-        self._marks = Marks((operands[2], 2 * at) for _, operands, last in calls
-                            for at in ((0, last) if read else (0,)))
+        self._marks = Marks(
+            (operands[2], 2 * at) for _, operands, last in calls for at in ((0, last) if read else (0,))
+        )
 
     @property
     def runs(self) -> int:
@@ -105,8 +109,11 @@ class Dispatch:
         """
         model, marks = self._model, self._marks
         error = CommandFailed(
-            "the driver calls a command completed that has not written its result", call="EXEC_CMD",
-            state=State.COMPLETED, remedy="See `dmesg`, and `python -m qwen35 accept` for what works here")
+            "the driver calls a command completed that has not written its result",
+            call="EXEC_CMD",
+            state=State.COMPLETED,
+            remedy="See `dmesg`, and `python -m qwen35 accept` for what works here",
+        )
         model.refresh(error)
         marks.put(1)
         self.run_singly()
@@ -163,7 +170,10 @@ class NpuModel:
     """
 
     def __init__(
-        self, bundle: Bundle, device: Device, options: Options | None = None,
+        self,
+        bundle: Bundle,
+        device: Device,
+        options: Options | None = None,
         note: Callable[[str], None] | None = None,
     ) -> None:
         """`note(line)` is told what a user should know: a chain that failed, buffers that were given up."""
@@ -223,12 +233,12 @@ class NpuModel:
         rest = (chunks - 1) % spec.max_chunks + 1
         stream, rows = spec.stream(rest), (chunks - rest) * spec.m
         whole = chunks * spec.m
-        return (max(rows * spec.lda + stream.a_elems, whole * spec.lda),
-                max(rows * spec.c_stride + stream.c_elems, whole * spec.c_stride))
+        return (
+            max(rows * spec.lda + stream.a_elems, whole * spec.lda),
+            max(rows * spec.c_stride + stream.c_elems, whole * spec.c_stride),
+        )
 
-    def dispatch(
-        self, key: str, chunks: int, operands: Iterable[Operands], *, read: bool = True
-    ) -> Dispatch:
+    def dispatch(self, key: str, chunks: int, operands: Iterable[Operands], *, read: bool = True) -> Dispatch:
         """Runs of one kernel: GEMM `key` over `chunks` chunks of rows, or the GEMV where `chunks` is 0.
 
         A is then `chunks * M` rows of stride lda, C the same of stride c_stride. Where the bundle has no

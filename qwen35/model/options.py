@@ -45,7 +45,10 @@ class Options:
 
     @classmethod
     def of(
-        cls, chains: str | None = None, weights: str | None = None, wait: float | None = None,
+        cls,
+        chains: str | None = None,
+        weights: str | None = None,
+        wait: float | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> Options:
         """What is given, else the environment's QWEN35_CHAINS, QWEN35_WEIGHTS and QWEN35_WAIT, else auto.

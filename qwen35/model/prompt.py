@@ -54,8 +54,14 @@ class Prompt:
         return self._a.nbytes + self._c.nbytes + self._inner.nbytes if self._chunks else 0
 
     def run(
-        self, x: F32, tables: tuple[F32, F32], past: int, sides: tuple[int | None, int], last: bool,
-        borders: Sequence[int] = (), marks: Mapping[int, Mark] = {},
+        self,
+        x: F32,
+        tables: tuple[F32, F32],
+        past: int,
+        sides: tuple[int | None, int],
+        last: bool,
+        borders: Sequence[int] = (),
+        marks: Mapping[int, Mark] = {},
     ) -> tuple[F32, U16]:
         """One pass: x float32 [n, D] (overwritten) after `past` cached tokens, rotary tables [n, rope_dim/2].
 
@@ -107,8 +113,15 @@ class Prompt:
         return self._config.n_lin if kind == "lin" else self._config.n_att
 
     def _mix(
-        self, layer: Layer, y: U16, gates: F32 | None, tables: tuple[F32, F32], past: int,
-        sides: tuple[int | None, int], out: U16, borders: Sequence[int],
+        self,
+        layer: Layer,
+        y: U16,
+        gates: F32 | None,
+        tables: tuple[F32, F32],
+        past: int,
+        sides: tuple[int | None, int],
+        out: U16,
+        borders: Sequence[int],
         marks: Mapping[int, Mark],
     ) -> None:
         if isinstance(layer.mixer, DeltaNet):
@@ -135,7 +148,7 @@ class Prompt:
         stride = self._specs["down"].c_stride
         dispatch, firsts = self._slices(layer, chunks)
         dispatch.run()
-        return [self._c_rows[at:at + n * stride].reshape(n, stride) for at in firsts]
+        return [self._c_rows[at : at + n * stride].reshape(n, stride) for at in firsts]
 
     def _slices(self, layer: Layer, chunks: int) -> tuple[Dispatch, range]:
         """The runs of down_proj's K slices, and where in C each one's result begins."""
@@ -165,8 +178,9 @@ class Prompt:
         slices, width = self._config.n_down, self._config.D
         spans = {key: self._npu.spans(key, chunks) for key in self._specs}
         a = max(reads for key, (reads, _) in spans.items() if key != "down")
-        c = max(writes * (slices if key == "down" else 1)
-                for key, (_, writes) in spans.items() if key != "gu")
+        c = max(
+            writes * (slices if key == "down" else 1) for key, (_, writes) in spans.items() if key != "gu"
+        )
         # one spare row: the last K slice's view begins inside the first row and must end inside the buffer
         inner = max(spans["gu"][1] + self._specs["gu"].c_stride, spans["down"][0] + (slices - 1) * width)
         self._a, self._c, self._inner = (self._npu.alloc(size * 2) for size in (a, c, inner))
@@ -197,4 +211,3 @@ class Prompt:
     def _take(self) -> list[Buffer]:
         chunks, self._chunks = self._chunks, 0
         return [self._a, self._c, self._inner] if chunks else []
-

@@ -57,16 +57,25 @@ class _RowNorm:
 
     def run(self) -> None:
         norm = self._norm
-        check(lib.host_norm_rows(norm.struct, self._x, 1, self._adds, self._strides, self._out, norm.dim,
-                                 self._gates))
+        check(
+            lib.host_norm_rows(
+                norm.struct, self._x, 1, self._adds, self._strides, self._out, norm.dim, self._gates
+            )
+        )
 
 
 class Step:
     """The buffers and the walk of one row. Not thread-safe."""
 
     def __init__(
-        self, config: ModelConfig, npu: NpuModel, layers: list[Layer], final: Norm,
-        head: Callable[[int], Buffer], cache: StateCache, timing: Timing,
+        self,
+        config: ModelConfig,
+        npu: NpuModel,
+        layers: list[Layer],
+        final: Norm,
+        head: Callable[[int], Buffer],
+        cache: StateCache,
+        timing: Timing,
     ) -> None:
         self._config, self._cache, self._timing = config, cache, timing
         self._buffers: list[Buffer] = []
@@ -102,22 +111,30 @@ class Step:
             parts = [
                 (self._part(hidden, j * size, size), w, slices[j][0]) for j, w in enumerate(layer.w_down)
             ]
-            self._plans.append(_Plan(
-                layer, f"gemv.{layer.kind}", npu.dispatch(layer.kind, 0, [(row, layer.w_in, wide_out)]),
-                npu.dispatch("o", 0, [(mixed, layer.w_o, o_out)]),
-                npu.dispatch("gu", 0, [(row, layer.w_gu, pairs_out)]), npu.dispatch("down", 0, parts),
-            ))
+            self._plans.append(
+                _Plan(
+                    layer,
+                    f"gemv.{layer.kind}",
+                    npu.dispatch(layer.kind, 0, [(row, layer.w_in, wide_out)]),
+                    npu.dispatch("o", 0, [(mixed, layer.w_o, o_out)]),
+                    npu.dispatch("gu", 0, [(row, layer.w_gu, pairs_out)]),
+                    npu.dispatch("down", 0, parts),
+                )
+            )
             adds = down_views if layer.norm_in.adds else []
             into = gates if layer.norm_in.proj_cols else ffi.NULL
-            self._norms.append((
-                _RowNorm(layer.norm_in, x, adds, row_pointer, into),
-                _RowNorm(layer.norm_mlp, x, [o_view], row_pointer, ffi.NULL),
-            ))
+            self._norms.append(
+                (
+                    _RowNorm(layer.norm_in, x, adds, row_pointer, into),
+                    _RowNorm(layer.norm_mlp, x, [o_view], row_pointer, ffi.NULL),
+                )
+            )
         self._final = _RowNorm(final, x, down_views, row_pointer, ffi.NULL)
         size = config.head_rows * 2
         self._npu = npu
-        self._head_operands = [(row, head(j), self._part(logits, j * size, size))
-                               for j in range(config.n_head)]
+        self._head_operands = [
+            (row, head(j), self._part(logits, j * size, size)) for j in range(config.n_head)
+        ]
         self._head = npu.dispatch("head", 0, self._head_operands)
 
     def run(self, past: int, side: int) -> F32:
@@ -148,8 +165,12 @@ class Step:
         # two parts of the head: all of it would be the largest read of the whole load
         size = self._config.head_rows * 2
         parts = self._head_operands[:2]
-        head = Group("gemv head", self._npu.dispatch("head", 0, parts), [self._row],
-                     [self._logits_buffer.sub(0, len(parts) * size)])
+        head = Group(
+            "gemv head",
+            self._npu.dispatch("head", 0, parts),
+            [self._row],
+            [self._logits_buffer.sub(0, len(parts) * size)],
+        )
         return [group for group in (down, head) if group.dispatch.runs > 1]
 
     def _part(self, buffer: Buffer, at: int, size: int) -> Buffer:
@@ -181,8 +202,9 @@ class Step:
             assert isinstance(mixer, Attention)
             kv = self._cache.kv[layer.index]
             assert kv is not None
-            mixer.step(self._y_pointer, past, *self._tables, kv.keys_pointer, kv.values_pointer,
-                       self._mixed_pointer)
+            mixer.step(
+                self._y_pointer, past, *self._tables, kv.keys_pointer, kv.values_pointer, self._mixed_pointer
+            )
             self._timing.lap("host.attention")
 
     def _rest(self, plan: _Plan, norm: _RowNorm) -> None:

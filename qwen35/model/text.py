@@ -53,8 +53,15 @@ class TextModel:
     """
 
     def __init__(
-        self, bundle: Bundle, device: Device, max_ctx: int = 8192, *, threads: int | None = None,
-        options: Options | None = None, release: bool | None = None, progress: Progress | None = None,
+        self,
+        bundle: Bundle,
+        device: Device,
+        max_ctx: int = 8192,
+        *,
+        threads: int | None = None,
+        options: Options | None = None,
+        release: bool | None = None,
+        progress: Progress | None = None,
         note: Callable[[str], None] | None = None,
     ) -> None:
         """Uploads the weights, makes the kernels, and tries what `options` leave to a trial.
@@ -83,8 +90,13 @@ class TextModel:
                 return self._try_mapped(mapped)
 
             self.weights = Weights.load(
-                bundle, device, [*layer_tensors(config), *heads], way=self.npu.options.weights, trial=trial,
-                release=release, progress=progress,
+                bundle,
+                device,
+                [*layer_tensors(config), *heads],
+                way=self.npu.options.weights,
+                trial=trial,
+                release=release,
+                progress=progress,
             )
             warming.result()
         table = None if config.tied else bundle.tensors.expect("embed", "bf16", config.vocab, config.D)
@@ -104,8 +116,15 @@ class TextModel:
         config, weights = self.config, self.weights
         return (
             Prompt(config, self.npu, self._layers, self._cache, self.timing),
-            Step(config, self.npu, self._layers, self._final, lambda j: weights[f"head{j}"], self._cache,
-                 self.timing),
+            Step(
+                config,
+                self.npu,
+                self._layers,
+                self._final,
+                lambda j: weights[f"head{j}"],
+                self._cache,
+                self.timing,
+            ),
         )
 
     def _try_mapped(self, mapped: dict[str, Buffer]) -> str:
@@ -120,8 +139,10 @@ class TextModel:
         npu = self.npu
         if npu.options.chains != "auto":
             if npu.chains and not self.device.profile.chains_trusted:
-                npu.note("command chains are on, as asked, though this driver's word on a chain's end cannot "
-                         "be trusted (--chains auto leaves them off)")
+                npu.note(
+                    "command chains are on, as asked, though this driver's word on a chain's end cannot "
+                    "be trusted (--chains auto leaves them off)"
+                )
             self._first()
             return
         if not self.device.profile.chains_trusted:
@@ -131,9 +152,14 @@ class TextModel:
         began = perf_counter()
         groups = self.trial_groups()
         wrong = try_chains(npu, groups)
-        npu.chains, npu.chains_why = not wrong, wrong or (
-            f"{len(groups)} groups gave the results of single commands, tried in "
-            f"{(perf_counter() - began) * 1e3:.0f} ms")
+        npu.chains, npu.chains_why = (
+            not wrong,
+            wrong
+            or (
+                f"{len(groups)} groups gave the results of single commands, tried in "
+                f"{(perf_counter() - began) * 1e3:.0f} ms"
+            ),
+        )
         if wrong:
             npu.note(f"command chains are off: {wrong}")
         if not groups:
@@ -151,12 +177,13 @@ class TextModel:
     @property
     def ways(self) -> list[str]:
         """Lines for a person: how the device is used, and why so."""
-        npu, weights = self.npu, self.weights
+        npu, weights, limit = self.npu, self.weights, self.device.wait_seconds
         return [
             f"chains {'on' if npu.chains else 'off'}: {npu.chains_why}",
             f"weights {weights.way}: {weights.why}",
-            "waits are without a limit" if not self.device.wait_seconds else
-            f"waits end after {self.device.wait_seconds:g} s without progress, and later for long kernels",
+            f"waits end after {limit:g} s without progress, and later for long kernels"
+            if limit
+            else "waits are without a limit",
         ]
 
     def __enter__(self) -> TextModel:
@@ -181,8 +208,13 @@ class TextModel:
         return self._cache.kv_bytes + self._cache.linear_bytes
 
     def prefill(
-        self, ids: Sequence[int] | NDArray[Any], *, positions: I64 | None = None,
-        embeddings: F32 | None = None, borders: Sequence[int] = (), marks: Sequence[int] = (),
+        self,
+        ids: Sequence[int] | NDArray[Any],
+        *,
+        positions: I64 | None = None,
+        embeddings: F32 | None = None,
+        borders: Sequence[int] = (),
+        marks: Sequence[int] = (),
     ) -> F32:
         """Appends `ids` (at least one) and returns the logits after the last, float32 [vocab].
 
@@ -223,7 +255,12 @@ class TextModel:
                 last = stop == tokens.size
                 inside = [cut - start for cut in cuts if start < cut <= stop]
                 row, mixed = self._prompt.run(
-                    x, tables, past + start, (side, target), last, inside,
+                    x,
+                    tables,
+                    past + start,
+                    (side, target),
+                    last,
+                    inside,
                     {cut - start: mark for cut, mark in made.items() if start < cut <= stop},
                 )
                 side = target
@@ -310,8 +347,10 @@ class TextModel:
         self._prompt.leak()
         self._step.leak()
         self._prompt, self._step = self._walks()
-        self.npu.note("a command never ended: its buffers are left to the NPU and new ones are used; their "
-                      "memory comes back when the device is closed")
+        self.npu.note(
+            "a command never ended: its buffers are left to the NPU and new ones are used; their "
+            "memory comes back when the device is closed"
+        )
 
     def _image_rows(self, tokens: I64, embeddings: F32 | None) -> I64 | None:
         """For each token the row of `embeddings` that replaces it, or -1."""
@@ -322,8 +361,10 @@ class TextModel:
         is_image = tokens == self.config.vision.image_token
         count = int(is_image.sum())
         if embeddings.shape != (count, self.config.D):
-            raise ModelError(f"{count} image tokens take [{count}, {self.config.D}] embedding rows, "
-                             f"not {list(embeddings.shape)}")
+            raise ModelError(
+                f"{count} image tokens take [{count}, {self.config.D}] embedding rows, "
+                f"not {list(embeddings.shape)}"
+            )
         return np.where(is_image, np.cumsum(is_image) - 1, -1)
 
     def _rows(self, tokens: I64, rows: I64 | None, embeddings: F32 | None) -> F32:

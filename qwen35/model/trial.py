@@ -67,8 +67,11 @@ def _try_group(npu: NpuModel, group: Group) -> str:
         singly.append(seconds)
         group.dispatch.show()
         if wanted and found != wanted:
-            raise ModelError(f"single commands of {group.name} gave two results for the same input", "",
-                             "this NPU's results cannot be relied on")
+            raise ModelError(
+                f"single commands of {group.name} gave two results for the same input",
+                "",
+                "this NPU's results cannot be relied on",
+            )
         wanted = found
         try:
             found, seconds = _run(group.results, group.dispatch.run_chained)
@@ -81,8 +84,10 @@ def _try_group(npu: NpuModel, group: Group) -> str:
             return f"a chain's result differs from single commands' ({group.name})"
         chained.append(seconds)
     if _slow(chained, singly):
-        return (f"a chain took {min(chained) * 1e3:.1f} ms, single commands {min(singly) * 1e3:.1f} ms "
-                f"({group.name})")
+        return (
+            f"a chain took {min(chained) * 1e3:.1f} ms, single commands {min(singly) * 1e3:.1f} ms "
+            f"({group.name})"
+        )
     return ""
 
 
@@ -122,8 +127,10 @@ def try_mapped(npu: NpuModel, keys: Mapping[str, str], mapped: Mapping[str, Buff
     the copies' runs raise.
     """
     names = [name for name in mapped if keys.get(name)]
-    orders = [sorted(names, key=lambda name: (mapped[name].nbytes, name)),
-              sorted(names, key=lambda name: mapped[name].address)]
+    orders = [
+        sorted(names, key=lambda name: (mapped[name].nbytes, name)),
+        sorted(names, key=lambda name: mapped[name].address),
+    ]
     for name in dict.fromkeys(order[end] for order in orders for end in (0, -1) if order):
         wrong = _try_tensor(npu, name, keys[name], mapped[name])
         if wrong:
@@ -157,8 +164,10 @@ def _try_tensor(npu: NpuModel, name: str, key: str, weights: Buffer) -> str:
         if len(found) > 1:
             return f"results over user memory differ from those over a copy ({name})"
         if _slow(times[1], times[0]):
-            return (f"a run over user memory took {min(times[1]) * 1e3:.1f} ms, over a copy "
-                    f"{min(times[0]) * 1e3:.1f} ms ({name})")
+            return (
+                f"a run over user memory took {min(times[1]) * 1e3:.1f} ms, over a copy "
+                f"{min(times[0]) * 1e3:.1f} ms ({name})"
+            )
         return ""
     finally:
         for buffer in (x, y, copy):

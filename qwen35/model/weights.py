@@ -61,8 +61,10 @@ class Weights:
     def report(self) -> str:
         """One line: how the weights came to the device."""
         rate = self.nbytes / max(self.seconds, 1e-9) / 1e9
-        how = {"copy": "read into the device's buffers",
-               "map": "mapped for the device (user-pointer buffer)"}[self.way]
+        how = {
+            "copy": "read into the device's buffers",
+            "map": "mapped for the device (user-pointer buffer)",
+        }[self.way]
         return f"{self.nbytes / 1e6:,.0f} MB of weights {how} in {self.seconds:.2f} s ({rate:.1f} GB/s)"
 
     def bytes(self, name: str) -> U8:
@@ -76,8 +78,15 @@ class Weights:
 
     @classmethod
     def load(
-        cls, bundle: Bundle, device: Device, names: Sequence[str], *, way: str = "auto",
-        trial: Trial | None = None, release: bool | None = None, threads: int = 0,
+        cls,
+        bundle: Bundle,
+        device: Device,
+        names: Sequence[str],
+        *,
+        way: str = "auto",
+        trial: Trial | None = None,
+        release: bool | None = None,
+        threads: int = 0,
         progress: Progress | None = None,
     ) -> Weights:
         """Brings tensors to the device. `way`: auto, copy, or map (raises ModelError where the
@@ -182,7 +191,11 @@ def map_weights(bundle: Bundle, device: Device, names: Iterable[str]) -> dict[st
 
 
 def _read(
-    bundle: Bundle, device: Device, names: Sequence[str], release: bool, threads: int,
+    bundle: Bundle,
+    device: Device,
+    names: Sequence[str],
+    release: bool,
+    threads: int,
     progress: Progress | None,
 ) -> dict[str, Buffer]:
     store = bundle.tensors
@@ -191,12 +204,14 @@ def _read(
     views: dict[Buffer, memoryview] = {}
     done = 0
     try:
-        with open_regular(store.path) as file, \
-                Threads(threads or min(len(os.sched_getaffinity(0)), 8)) as pool:
+        with (
+            open_regular(store.path) as file,
+            Threads(threads or min(len(os.sched_getaffinity(0)), 8)) as pool,
+        ):
 
             def piece(job: tuple[Buffer, int, int]) -> int:
                 buffer, at, offset = job
-                view = views[buffer][at:at + _PIECE]
+                view = views[buffer][at : at + _PIECE]
                 lib.host_populate(ffi.cast("void *", ffi.from_buffer(view)), len(view))
                 _fill(file.fileno(), view, offset, str(store.path))
                 if release:

@@ -31,6 +31,7 @@ COMPRESSORS = ("zstd", "gzip", "none")
 
 def newc(tree: Tree) -> Iterator[bytes]:
     """The archive's blocks, trailer included. Raises OSError, and QwenError for a file too large for it."""
+
     def head(path: str, mode: int, size: int, device: tuple[int, int], number: int) -> bytes:
         name = os.fsencode(path) + b"\0"
         fields = (number, mode, 0, 0, 1, 0, size, 0, 0, *device, len(name), 0)
@@ -41,8 +42,11 @@ def newc(tree: Tree) -> Iterator[bytes]:
     for number, entry in enumerate(tree, 1):
         size = entry.size
         if size > _LARGEST:
-            raise QwenError(f"a file of {size:,} bytes, and an initramfs holds none of 4 GiB or more",
-                            entry.path, "write a --squashfs or a --dir")
+            raise QwenError(
+                f"a file of {size:,} bytes, and an initramfs holds none of 4 GiB or more",
+                entry.path,
+                "write a --squashfs or a --dir",
+            )
         yield head(entry.path, entry.mode, size, entry.device, number)
         written = 0
         for block in entry.blocks():
@@ -63,8 +67,12 @@ def write_initramfs(tree: Tree, out: Path, compress: str) -> None:
                 for block in newc(tree):
                     packed.write(block)
         elif compress == "zstd":
-            _through(["zstd", f"-{_ZSTD_LEVEL}", "-T0", "-q", "-c"], file,
-                     lambda pipe: pipe.writelines(newc(tree)), "take --compress gzip, or install zstd")
+            _through(
+                ["zstd", f"-{_ZSTD_LEVEL}", "-T0", "-q", "-c"],
+                file,
+                lambda pipe: pipe.writelines(newc(tree)),
+                "take --compress gzip, or install zstd",
+            )
         else:
             file.writelines(newc(tree))
 
@@ -117,8 +125,18 @@ def write_squashfs(tree: Tree, out: Path, compress: str) -> None:
     with whole_file(out) as file:
         # Only a name can be given to it: that of the unfinished file.
         name = f"/proc/{os.getpid()}/fd/{file.fileno()}"
-        command = ["mksquashfs", "-", name, "-tar", "-noappend", "-all-root", "-quiet", "-no-progress",
-                   "-comp", "gzip" if compress == "gzip" else "zstd"]
+        command = [
+            "mksquashfs",
+            "-",
+            name,
+            "-tar",
+            "-noappend",
+            "-all-root",
+            "-quiet",
+            "-no-progress",
+            "-comp",
+            "gzip" if compress == "gzip" else "zstd",
+        ]
         if compress == "none":
             command += ["-noI", "-noD", "-noF", "-noX"]
         with open(os.devnull, "wb") as nowhere:

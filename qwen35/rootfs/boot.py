@@ -54,14 +54,32 @@ def guest_memory(unpacked: int, packed: int) -> int:
     return LEAST_MIB + -(-more // (16 * _MIB)) * 16
 
 
-def arguments(machine: Machine, initrd: Path, memory: int, npu: str | os.PathLike[str],
-              serial: Sequence[str], kernel: Sequence[str] = ()) -> list[str]:
+def arguments(
+    machine: Machine,
+    initrd: Path,
+    memory: int,
+    npu: str | os.PathLike[str],
+    serial: Sequence[str],
+    kernel: Sequence[str] = (),
+) -> list[str]:
     """QEMU's command; `serial`: its arguments for the serial ports, `kernel`: words more for the kernel."""
     options = [f"amdxdna.{option}" for option in qemu.MODULE_ARGUMENTS]
-    return [*machine.qemu, "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-            *qemu.arguments(npu, memory=f"{memory}M"), *serial,
-            "-kernel", str(machine.kernel), "-initrd", str(initrd),
-            "-append", " ".join((*_KERNEL_ARGUMENTS, *qemu.KERNEL_ARGUMENTS, *options, *kernel))]
+    return [
+        *machine.qemu,
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-no-reboot",
+        *qemu.arguments(npu, memory=f"{memory}M"),
+        *serial,
+        "-kernel",
+        str(machine.kernel),
+        "-initrd",
+        str(initrd),
+        "-append",
+        " ".join((*_KERNEL_ARGUMENTS, *qemu.KERNEL_ARGUMENTS, *options, *kernel)),
+    ]
 
 
 def by_hand(machine: Machine, initrd: Path, memory: int) -> str:
@@ -71,8 +89,10 @@ def by_hand(machine: Machine, initrd: Path, memory: int) -> str:
         npu = os.path.join(tempfile.gettempdir(), "qwen35-image.npu")
     command = arguments(machine, initrd.absolute(), memory, npu, ["-serial", "mon:stdio"])
     npu = shlex.quote(npu)
-    return (f"rm -f {npu}; {shlex.quote(sys.executable)} -m amdxdna emulate --vfio-user {npu} &\n"
-            f"while [ ! -S {npu} ]; do sleep 0.1; done; {shlex.join(command)}; kill $!; rm -f {npu}")
+    return (
+        f"rm -f {npu}; {shlex.quote(sys.executable)} -m amdxdna emulate --vfio-user {npu} &\n"
+        f"while [ ! -S {npu} ]; do sleep 0.1; done; {shlex.join(command)}; kill $!; rm -f {npu}"
+    )
 
 
 def _end_with_parent() -> None:
@@ -89,6 +109,7 @@ def boot(machine: Machine, initrd: Path, memory: int, seconds: float) -> int:
     from amdxdna.emu.pci.vfio_user import Server
 
     with tempfile.TemporaryDirectory(prefix="qwen35-boot-") as folder:
+
         def log(_: str) -> None:
             pass
 
@@ -116,8 +137,14 @@ def _run(machine: Machine, initrd: Path, memory: int, npu: str | os.PathLike[str
     command = arguments(machine, initrd, memory, npu, serial, [f"{ANSWER}=/dev/ttyS1"])
     try:
         with tempfile.TemporaryFile() as errors:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
-                                       preexec_fn=_end_with_parent, pass_fds=[s.fileno() for s in there])
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                preexec_fn=_end_with_parent,
+                pass_fds=[s.fileno() for s in there],
+            )
             for end in there:
                 end.close()
             try:
@@ -134,11 +161,19 @@ def _run(machine: Machine, initrd: Path, memory: int, npu: str | os.PathLike[str
     if answer.status is not None:
         return answer.status
     told = [line.strip() for line in answer.console.decode(errors="replace").splitlines() if line.strip()]
-    reasons = ([line for line in said.splitlines() if "warning:" not in line]
-               or [line for line in told if _TELLING.search(line)] or told[-3:]
-               or ["its console is empty: more memory (--memory) may help"])
-    raise QwenError(f"the guest did not answer within {seconds:g} s" if answer.late else
-                    "the guest ended before it answered", "", printable("; ".join(reasons)[-600:]))
+    reasons = (
+        [line for line in said.splitlines() if "warning:" not in line]
+        or [line for line in told if _TELLING.search(line)]
+        or told[-3:]
+        or ["its console is empty: more memory (--memory) may help"]
+    )
+    raise QwenError(
+        f"the guest did not answer within {seconds:g} s"
+        if answer.late
+        else "the guest ended before it answered",
+        "",
+        printable("; ".join(reasons)[-600:]),
+    )
 
 
 class _Answer:

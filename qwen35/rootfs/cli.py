@@ -55,31 +55,58 @@ def _parser() -> Parser:
     add = parser.add_argument
     add("out", metavar="OUT", type=Path, help="file to write; with --dir, a folder to make")
     add("--bundle", metavar="DIR", help="this model, as /bundle, instead of the built-in one")
-    add("--add", action="append", default=[], metavar="FILE:PATH",
-        help="a file or folder to put in; repeatable")
-    add("--run", metavar="CMD",
-        help="shell lines to run, then power off (default: a shell; with --boot, a question)")
+    add(
+        "--add",
+        action="append",
+        default=[],
+        metavar="FILE:PATH",
+        help="a file or folder to put in; repeatable",
+    )
+    add(
+        "--run",
+        metavar="CMD",
+        help="shell lines to run, then power off (default: a shell; with --boot, a question)",
+    )
     add("--compress", choices=["zstd", "gzip", "none"], help="default zstd where there is one, else gzip")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--squashfs", action="store_true", help="a squashfs instead (needs squashfs-tools)")
     form.add_argument("--dir", action="store_true", help="a folder instead, without device nodes")
-    add("--no-kernel", action="store_true", help="without kernel modules, busybox, firmware and /init: for a "
-        "container or chroot")
-    add("--lapack", action="store_true",
-        help="with numpy's own BLAS and LAPACK (28 MiB more), for programs you add")
+    add(
+        "--no-kernel",
+        action="store_true",
+        help="without kernel modules, busybox, firmware and /init: for a container or chroot",
+    )
+    add(
+        "--lapack",
+        action="store_true",
+        help="with numpy's own BLAS and LAPACK (28 MiB more), for programs you add",
+    )
     add("--json", action="store_true", help="the sizes as one JSON object on stdout")
     boot = parser.add_argument_group("booting it")
     add = boot.add_argument
     add("--boot", action="store_true", help="boot it in QEMU on the emulated NPU and print what --run prints")
-    add("--memory", type=number_of(int, 64, 1 << 20, "64 or more"), metavar="MIB",
-        help="of the guest (default 384 and what the image needs more)")
-    add("--seconds", type=number_of(float, 1, 86400, "1 to 86400"), default=300.0, metavar="S",
-        help="most time for the guest (default 300)")
+    add(
+        "--memory",
+        type=number_of(int, 64, 1 << 20, "64 or more"),
+        metavar="MIB",
+        help="of the guest (default 384 and what the image needs more)",
+    )
+    add(
+        "--seconds",
+        type=number_of(float, 1, 86400, "1 to 86400"),
+        default=300.0,
+        metavar="S",
+        help="most time for the guest (default 300)",
+    )
     add("--kernel", type=Path, metavar="FILE", help="a kernel to boot")
     add("--modules", type=Path, metavar="DIR", help="that kernel's modules, such as /lib/modules/RELEASE")
     add("--busybox", type=Path, metavar="FILE", help="a busybox that needs no libraries")
-    add("--firmware", type=Path, metavar="DIR",
-        help="linux-firmware's folder amdnpu, for an NPU that is not emulated (default: placeholders)")
+    add(
+        "--firmware",
+        type=Path,
+        metavar="DIR",
+        help="linux-firmware's folder amdnpu, for an NPU that is not emulated (default: placeholders)",
+    )
     add("--qemu", metavar="PROGRAM", help="QEMU 10.1 or newer, with vfio-user-pci")
     return parser
 
@@ -106,8 +133,20 @@ def image_main(argv: Sequence[str]) -> int:
     out = sys.stderr if options.boot else sys.stdout
     form = "dir" if options.dir else "squashfs" if options.squashfs else "initramfs"
     if options.json:
-        print(json.dumps({"shape": SHAPE, "out": str(options.out), "format": form, "bytes": packed,
-                          "unpacked": tree.total, "parts": dict(tree.sizes), "memory": memory}), file=out)
+        print(
+            json.dumps(
+                {
+                    "shape": SHAPE,
+                    "out": str(options.out),
+                    "format": form,
+                    "bytes": packed,
+                    "unpacked": tree.total,
+                    "parts": dict(tree.sizes),
+                    "memory": memory,
+                }
+            ),
+            file=out,
+        )
     else:
         print("\n".join(_lines(tree.sizes, packed)), file=out)
     if form != "initramfs" or options.no_kernel:
@@ -177,10 +216,12 @@ class _Parts:
             if folder is not None and next(folder.rglob("amdxdna.ko*"), None) is not None:
                 return folder
             if given is not None:
-                raise QwenError("no amdxdna.ko is below it", str(given),
-                                "give the modules of Linux 6.14 or newer")
-        raise QwenError("no kernel modules with the amdxdna driver are here", "",
-                        f"give --modules DIR; {_FETCH}")
+                raise QwenError(
+                    "no amdxdna.ko is below it", str(given), "give the modules of Linux 6.14 or newer"
+                )
+        raise QwenError(
+            "no kernel modules with the amdxdna driver are here", "", f"give --modules DIR; {_FETCH}"
+        )
 
     def busybox(self) -> Path:
         """A static busybox. Raises QwenError."""
@@ -211,8 +252,11 @@ class _Parts:
         if kernel is not None and command:
             return Machine(command, kernel)
         if required:
-            raise QwenError(f"no {'kernel' if command else 'QEMU'} to boot it with is here", "",
-                            f"give --{'kernel FILE' if command else 'qemu PROGRAM'}; {_FETCH}")
+            raise QwenError(
+                f"no {'kernel' if command else 'QEMU'} to boot it with is here",
+                "",
+                f"give --{'kernel FILE' if command else 'qemu PROGRAM'}; {_FETCH}",
+            )
         return None
 
 
@@ -242,8 +286,9 @@ def _tree(options: argparse.Namespace, parts: _Parts) -> Tree:
         least = options.memory or max(LEAST_MIB, guest_memory(model, 0))
         environment = f"QWEN35_BUNDLE=/{machine.BUNDLE}" if bundle is not None else ""
         modules = parts.modules()
-        machine.add_machine(tree, parts.busybox(), modules, options.firmware, least=least,
-                            environment=environment)
+        machine.add_machine(
+            tree, parts.busybox(), modules, options.firmware, least=least, environment=environment
+        )
         machine.add_run(tree, lines)
     add_packages(tree, built_in=bundle is None, lapack=options.lapack)
     machine.finish(tree)

@@ -26,7 +26,7 @@ def _headers(image: bytes) -> list[tuple[int, ...]]:
     """The program headers; none for what is no ELF64 file for the dynamic loader."""
     if image[:6] != b"\x7fELF\x02\x01" or len(image) < 64 or image[16] not in (2, 3):
         return []
-    table, = struct.unpack_from("<Q", image, _PHOFF)
+    (table,) = struct.unpack_from("<Q", image, _PHOFF)
     size, count = struct.unpack_from("<HH", image, _PHENTSIZE)
     if size != _HEADER.size or table + size * count > len(image):
         return []
@@ -65,26 +65,29 @@ def dynamic(image: bytes) -> Dynamic | None:
     strings = offset(values[_STRTAB])
 
     def text(at: int) -> str:
-        return image[strings + at:image.index(b"\0", strings + at)].decode()
+        return image[strings + at : image.index(b"\0", strings + at)].decode()
 
     undefined = []
     if _GNU_HASH in values and _SYMTAB in values:
         # The symbols in front of the first hashed one are those of others.
-        first, = struct.unpack_from("<I", image, offset(values[_GNU_HASH]) + 4)
+        (first,) = struct.unpack_from("<I", image, offset(values[_GNU_HASH]) + 4)
         symbols = offset(values[_SYMTAB])
         for i in range(1, first):
             name, _, _, section_index = struct.unpack_from("<IBBH", image, symbols + 24 * i)
             if name and not section_index:
                 undefined.append(text(name))
-    return Dynamic(text(values[_SONAME]) if _SONAME in values else "",
-                   tuple(text(value) for tag, value in entries if tag == _NEEDED), frozenset(undefined))
+    return Dynamic(
+        text(values[_SONAME]) if _SONAME in values else "",
+        tuple(text(value) for tag, value in entries if tag == _NEEDED),
+        frozenset(undefined),
+    )
 
 
 def compact(image: bytes) -> bytes:
     """The same program or shared object with its segments alone, or `image` where that would not be less."""
     headers = _headers(image)
     loads = sorted((h for h in headers if h[0] == _LOAD), key=lambda h: h[2])
-    table, = struct.unpack_from("<Q", image, _PHOFF) if loads else (0,)
+    (table,) = struct.unpack_from("<Q", image, _PHOFF) if loads else (0,)
     if not loads or loads[0][2] != 0:
         return image
     out = bytearray()
@@ -93,7 +96,7 @@ def compact(image: bytes) -> bytes:
         align = min(max(load[7], 1), _PAGE)
         out += bytes((load[2] - len(out)) % align)
         moved[load[2]] = len(out)
-        out += image[load[2]:load[2] + load[5]]
+        out += image[load[2] : load[2] + load[5]]
 
     def place(at: int, size: int) -> int | None:
         for load in loads:

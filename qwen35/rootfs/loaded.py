@@ -16,8 +16,22 @@ __all__ = ["LEFT_OUT_MODULES", "Loaded", "imports", "loaded_by"]
 
 #: Modules that are there on the host and not in an image: OpenSSL (5 MiB, for downloads only), and what needs
 #: a display. Who imports them does without.
-LEFT_OUT_MODULES = ("_ssl", "ssl", "_hashlib", "_tkinter", "tkinter", "_curses", "_gdbm", "_dbm", "_sqlite3",
-                    "readline", "setuptools", "pip", "IPython", "pytest")
+LEFT_OUT_MODULES = (
+    "_ssl",
+    "ssl",
+    "_hashlib",
+    "_tkinter",
+    "tkinter",
+    "_curses",
+    "_gdbm",
+    "_dbm",
+    "_sqlite3",
+    "readline",
+    "setuptools",
+    "pip",
+    "IPython",
+    "pytest",
+)
 
 _PROBE = """
 import sys
@@ -67,8 +81,11 @@ class Loaded:
 
 
 def loaded_by(
-    modules: Sequence[str], folder: Path | None = None, runs: Sequence[tuple[int, list[str]]] = (),
-    optional: Sequence[str] = (), left_out: Sequence[str] = (),
+    modules: Sequence[str],
+    folder: Path | None = None,
+    runs: Sequence[tuple[int, list[str]]] = (),
+    optional: Sequence[str] = (),
+    left_out: Sequence[str] = (),
 ) -> Loaded:
     """Imports `modules` in a child process with `folder` first on its path, then runs `qwen35` with each of
     `runs` (exit status, words), then imports those of `optional` that can be; `left_out` cannot.
@@ -76,16 +93,27 @@ def loaded_by(
     Raises QwenError with what the child said when it failed.
     """
     words = json.dumps([str(folder or ""), list(runs), list(modules), list(optional), list(left_out)])
-    done = subprocess.run([sys.executable, "-B", "-c", _PROBE, words], cwd=folder, stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", _PROBE, words],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         said = done.stderr.strip().splitlines()
-        raise QwenError("what the image needs cannot be found out, since the main job fails here", "",
-                        said[-1] if said else f"exit status {done.returncode}")
+        raise QwenError(
+            "what the image needs cannot be found out, since the main job fails here",
+            "",
+            said[-1] if said else f"exit status {done.returncode}",
+        )
     record = json.loads(done.stdout)
-    return Loaded({name: Path(path) for name, (path, _) in record["files"].items()},
-                  [Path(path) for path in record["libraries"]],
-                  frozenset(name for name, (_, before) in record["files"].items() if before))
+    return Loaded(
+        {name: Path(path) for name, (path, _) in record["files"].items()},
+        [Path(path) for path in record["libraries"]],
+        frozenset(name for name, (_, before) in record["files"].items() if before),
+    )
 
 
 def imports(sources: Iterable[Path]) -> Iterator[str]:

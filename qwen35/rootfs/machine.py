@@ -13,8 +13,28 @@ __all__ = ["ANSWER", "BUNDLE", "RUN", "SHELL", "WHOLE", "add_machine", "add_run"
 FIRMWARE = "lib/firmware/amdnpu"
 # What a driver asks for, newest name first (npu4_regs.c and npu5_regs.c of Linux 6.14 to 7.3).
 _FIRMWARE_FILES = ("17f0_10/npu_7.sbin", "17f0_10/npu.sbin", "17f0_10/npu.dev.sbin")
-_APPLETS = ("sh", "mount", "mkdir", "cat", "echo", "insmod", "poweroff", "dmesg", "ls", "sleep", "setsid",
-            "cttyhack", "stty", "printf", "grep", "dd", "vi", "ps", "free", "df")
+_APPLETS = (
+    "sh",
+    "mount",
+    "mkdir",
+    "cat",
+    "echo",
+    "insmod",
+    "poweroff",
+    "dmesg",
+    "ls",
+    "sleep",
+    "setsid",
+    "cttyhack",
+    "stty",
+    "printf",
+    "grep",
+    "dd",
+    "vi",
+    "ps",
+    "free",
+    "df",
+)
 RUN = "etc/run"
 WHOLE = "etc/whole"
 """The last file: what has it was unpacked to its end."""
@@ -69,8 +89,15 @@ poweroff -f
 """
 
 
-def add_machine(tree: Tree, busybox: Path, modules: Path, firmware: Path | None = None, *, least: int = 0,
-                environment: str = "") -> None:
+def add_machine(
+    tree: Tree,
+    busybox: Path,
+    modules: Path,
+    firmware: Path | None = None,
+    *,
+    least: int = 0,
+    environment: str = "",
+) -> None:
     """Busybox, the driver's modules, its firmware, and an /init that runs /etc/run and powers off.
 
     `modules`: a kernel's folder of them. `firmware`: the folder amdnpu of linux-firmware; without it there
@@ -114,6 +141,17 @@ def finish(tree: Tree) -> None:
     """
     tree.kind = "busybox"
     if "init" in tree:
-        tree.first(["init", "bin/busybox", *(f"bin/{applet}" for applet in _APPLETS),
-                    "dev/console", "dev/null", "proc", "sys", "tmp", "root"])
+        tree.first(
+            [
+                "init",
+                "bin/busybox",
+                *(f"bin/{applet}" for applet in _APPLETS),
+                "dev/console",
+                "dev/null",
+                "proc",
+                "sys",
+                "tmp",
+                "root",
+            ]
+        )
     tree.file(WHOLE, b"")

@@ -34,8 +34,9 @@ def _plain(path: Path) -> bytes:
         return gzip.decompress(data)
     if path.suffix == ".zst":
         if shutil.which("zstd") is None:
-            raise QwenError("a module compressed with zstd, and no zstd on this machine", str(path),
-                            "install zstd")
+            raise QwenError(
+                "a module compressed with zstd, and no zstd on this machine", str(path), "install zstd"
+            )
         return subprocess.run(["zstd", "-dcq"], input=data, stdout=subprocess.PIPE, check=True).stdout
     return data
 
@@ -58,8 +59,14 @@ def modules_in_order(folder: Path, name: str) -> Iterator[tuple[str, bytes]]:
         try:
             image = _plain(files[module])
             needs = module_dependencies(image)
-        except (BadElf, ValueError, EOFError, lzma.LZMAError, gzip.BadGzipFile,
-                subprocess.CalledProcessError):
+        except (
+            BadElf,
+            ValueError,
+            EOFError,
+            lzma.LZMAError,
+            gzip.BadGzipFile,
+            subprocess.CalledProcessError,
+        ):
             raise QwenError("not a kernel module", str(files[module])) from None
         for needed in needs:
             yield from visit(needed)

@@ -28,24 +28,47 @@ LOADER = "lib64/ld-linux-x86-64.so.2"
 PACKAGES = ("amdxdna", "qwen35")
 
 #: Beside what the main job loads: other picture formats, and what the interpreter imports by a name in data.
-_IMPORTED = ["PIL.JpegImagePlugin", "PIL.WebPImagePlugin", "PIL.GifImagePlugin", "PIL.BmpImagePlugin",
-             "amdxdna.emu._kernels", "amdxdna.cli", "numpy.ma", "_strptime", "traceback", "tokenize", "zlib",
-             *(f"encodings.{name}" for name in (
-                 "ascii", "latin_1", "utf_8_sig", "utf_16", "utf_16_le", "utf_32", "cp437", "unicode_escape",
-                 "raw_unicode_escape", "aliases"))]
+_IMPORTED = [
+    "PIL.JpegImagePlugin",
+    "PIL.WebPImagePlugin",
+    "PIL.GifImagePlugin",
+    "PIL.BmpImagePlugin",
+    "amdxdna.emu._kernels",
+    "amdxdna.cli",
+    "numpy.ma",
+    "_strptime",
+    "traceback",
+    "tokenize",
+    "zlib",
+    *(
+        f"encodings.{name}"
+        for name in (
+            "ascii",
+            "latin_1",
+            "utf_8_sig",
+            "utf_16",
+            "utf_16_le",
+            "utf_32",
+            "cp437",
+            "unicode_escape",
+            "raw_unicode_escape",
+            "aliases",
+        )
+    ),
+]
 #: Folders of the packages that a minimal machine has no use for, and files that no program reads.
 _LEFT_OUT = {"__pycache__", "csrc", "train", "serve", "rootfs"}
 _SUFFIXES_LEFT_OUT = (".pyi", ".h", ".c", ".typed", ".pyc")
 _DATA = "data"
 
 #: What stands in for numpy's LAPACK, which nothing here uses.
-_NO_LAPACK = '''
+_NO_LAPACK = """
 def __getattr__(name):
     if name.startswith("__"):
         raise AttributeError(name)
     raise ImportError(f"numpy.linalg's {name} needs LAPACK, which was left out of this image: "
                       "write it with --lapack")
-'''
+"""
 
 
 def compiled(source: Path, name: str = "", docstrings: bool = True) -> bytes:
@@ -55,8 +78,11 @@ def compiled(source: Path, name: str = "", docstrings: bool = True) -> bytes:
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 first = node.body[0] if node.body else None
-                if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) \
-                        and isinstance(first.value.value, str):
+                if (
+                    isinstance(first, ast.Expr)
+                    and isinstance(first.value, ast.Constant)
+                    and isinstance(first.value.value, str)
+                ):
                     node.body[:1] = [] if len(node.body) > 1 else [ast.copy_location(ast.Pass(), first)]
     code = compile(tree, name or str(source), "exec", dont_inherit=True)
     return importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, 0, 0) + marshal.dumps(code)
@@ -130,7 +156,7 @@ class PythonRoot:
         """The installed package that a file is of, by its folder's name; None for what is of none."""
         if (target := self.site_target(path)) is None:
             return None
-        name = target[len(self.site) + 1:].partition("/")[0].partition(".")[0].lower().strip("_")
+        name = target[len(self.site) + 1 :].partition("/")[0].partition(".")[0].lower().strip("_")
         return {"pil": "pillow", "cffi_backend": "cffi"}.get(name, name)
 
     def site_target(self, path: Path) -> str | None:
@@ -162,6 +188,7 @@ class PythonRoot:
 
 def _needed(loaded: Loaded, without: set[Path]) -> Loaded:
     """`loaded` without some shared objects and without the libraries that only those ask for."""
+
     def asks(path: Path) -> tuple[str, ...]:
         found = elf.dynamic(path.read_bytes())
         return found.needed if found else ()
@@ -180,8 +207,11 @@ def _needed(loaded: Loaded, without: set[Path]) -> Loaded:
         # A wheel's library may be asked for by its file's name.
         left = [path for path in libraries - wanted if path.name in asked or name(path) in asked]
         wanted.update(left)
-    return Loaded({key: path for key, path in loaded.files.items() if path.resolve() not in without},
-                  [path for path in loaded.libraries if path.resolve() in wanted], loaded.started)
+    return Loaded(
+        {key: path for key, path in loaded.files.items() if path.resolve() not in without},
+        [path for path in loaded.libraries if path.resolve() in wanted],
+        loaded.started,
+    )
 
 
 def _without_lapack(root: PythonRoot, tree: Tree, loaded: Loaded) -> Loaded:
@@ -208,8 +238,10 @@ def _without_lapack(root: PythonRoot, tree: Tree, loaded: Loaded) -> Loaded:
     tree.kind = "numpy"
     root.binary(Path(small.origin), target)
     code = compile(_NO_LAPACK, where, "exec")
-    tree.file(f"{where.rpartition('/')[0]}/_umath_linalg.pyc",
-              importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, 0, 0) + marshal.dumps(code))
+    tree.file(
+        f"{where.rpartition('/')[0]}/_umath_linalg.pyc",
+        importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, 0, 0) + marshal.dumps(code),
+    )
     return _needed(loaded, {lapack.resolve(), libraries[0].resolve()})
 
 
@@ -226,15 +258,23 @@ def add_packages(tree: Tree, built_in: bool = True, lapack: bool = False) -> Non
         spec = importlib.util.find_spec(name)
         assert spec is not None and spec.origin is not None
         folders[name] = Path(spec.origin).parent
-    ours = {path: f"{name}/{path.relative_to(folder)}"
-            for name, folder in folders.items() for path in sorted(folder.rglob("*"))
-            if path.is_file() and path.suffix not in _SUFFIXES_LEFT_OUT
-            and not _LEFT_OUT & set(path.relative_to(folder).parts)
-            and (built_in or path.relative_to(folder).parts[:2] != (_DATA, "default"))}
+    ours = {
+        path: f"{name}/{path.relative_to(folder)}"
+        for name, folder in folders.items()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+        and path.suffix not in _SUFFIXES_LEFT_OUT
+        and not _LEFT_OUT & set(path.relative_to(folder).parts)
+        and (built_in or path.relative_to(folder).parts[:2] != (_DATA, "default"))
+    }
     picture = str(folders["qwen35"] / _DATA / "sample.png")
     device = ["--device", "emu:quiet", "--max-new", "4"]
-    runs = [(0, ["--prompt", "What is a whale?", *device]),
-            (0, ["--prompt", "What?", "--image", picture, *device]), (0, ["--help"]), (2, ["--nonsense"])]
+    runs = [
+        (0, ["--prompt", "What is a whale?", *device]),
+        (0, ["--prompt", "What?", "--image", picture, *device]),
+        (0, ["--help"]),
+        (2, ["--nonsense"]),
+    ]
     optional = sorted(set(imports(path for path in ours if path.suffix == ".py")))
     found = loaded_by(_IMPORTED, folders["qwen35"].parent, runs, optional, LEFT_OUT_MODULES)
     if not lapack:

@@ -73,7 +73,7 @@ class Tree:
         for path in paths:
             parts = path.strip("/").split("/")
             for i in range(len(parts)):
-                name = "/".join(parts[:i + 1])
+                name = "/".join(parts[: i + 1])
                 order[name] = self._entries[name]
         self._entries = {**order, **self._entries}
 

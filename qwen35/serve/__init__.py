@@ -39,8 +39,9 @@ def serve_main(argv: Sequence[str]) -> int:
     missing = lacking()
     if missing and not {"-h", "--help"} & set(argv):
         raise UsageError(
-            f"serve needs {', '.join(missing)}", "", "install this package's extra [serve], or: pip install "
-            + " ".join(missing),
+            f"serve needs {', '.join(missing)}",
+            "",
+            "install this package's extra [serve], or: pip install " + " ".join(missing),
         )
     from qwen35.serve.cli import main
 

@@ -182,11 +182,17 @@ class Answering:
         assert reply is not None
         async for _ in pieces:
             pass
-        await Response(to_json(form.whole(reply, _timings(reply, waited))),
-                       media_type="application/json")(scope, _never, send)
+        await Response(to_json(form.whole(reply, _timings(reply, waited))), media_type="application/json")(
+            scope, _never, send
+        )
 
     async def _events(
-        self, form: Form, job: Job, first: Piece | None, pieces: AsyncIterator[Piece], waited: float,
+        self,
+        form: Form,
+        job: Job,
+        first: Piece | None,
+        pieces: AsyncIterator[Piece],
+        waited: float,
         failed: list[ApiError],
     ) -> AsyncGenerator[bytes, None]:
         reply = job.reply
@@ -304,13 +310,16 @@ def _timings(reply: Reply, waited: float) -> dict[str, Any]:
     """The engine's times by the names that llama.cpp's server gives them (`timings` in its README)."""
     stats = reply.stats
     return {
-        "prompt_n": stats.prompt_tokens - stats.cached_tokens, "cache_n": stats.cached_tokens,
+        "prompt_n": stats.prompt_tokens - stats.cached_tokens,
+        "cache_n": stats.cached_tokens,
         "prompt_ms": round(stats.prefill_s * 1e3, 3),
         "prompt_per_second": round(stats.prompt_tokens_per_s, 3),
-        "predicted_n": stats.new_tokens, "predicted_ms": round(stats.decode_s * 1e3, 3),
+        "predicted_n": stats.new_tokens,
+        "predicted_ms": round(stats.decode_s * 1e3, 3),
         "predicted_per_second": round(stats.tokens_per_s, 3),
         "first_token_ms": round(stats.first_token_s * 1e3, 3),
-        "vision_ms": round(stats.vision_s * 1e3, 3), "queue_ms": round(waited * 1e3, 3),
+        "vision_ms": round(stats.vision_s * 1e3, 3),
+        "queue_ms": round(waited * 1e3, 3),
         "finish": stats.finish,
     }
 

@@ -38,16 +38,20 @@ def make_app(service: Service, *, api_key: str = "", origins: Sequence[str] = ()
     """
     middleware = [Middleware(Guard, api_key=api_key, origins=origins)]
     if origins:
-        middleware.insert(0, Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"],
-                                        allow_headers=["*"]))
+        middleware.insert(
+            0,
+            Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"]),
+        )
     store = service.store
     routes = [
         Route("/v1/chat/completions", Answering(service, Chat), methods=["POST"]),
         Route("/v1/completions", Answering(service, Completion), methods=["POST"]),
         Route("/v1/responses", Answering(service, partial(Answer, store=store)), methods=["POST"]),
         Route("/v1/responses/{name}", stored_response(store), methods=["GET", "DELETE"]),
-        Route("/v1/models", _models), Route("/v1/models/{name:path}", _model),
-        Route("/health", _health), Route("/metrics", _metrics),
+        Route("/v1/models", _models),
+        Route("/v1/models/{name:path}", _model),
+        Route("/health", _health),
+        Route("/metrics", _metrics),
     ]
     app = Starlette(routes=routes, middleware=middleware, exception_handlers={HTTPException: _http_error})
     app.state.service = service
@@ -71,15 +75,22 @@ class Guard:
     def _error(self, request: Request) -> ApiError | None:
         origin = request.headers.get("origin")
         if origin is not None and not {"*", origin} & self.origins:
-            return ApiError(403, f"pages of {origin!r:.200} may not use this server: start it with --cors",
-                            code="origin_not_allowed")
+            return ApiError(
+                403,
+                f"pages of {origin!r:.200} may not use this server: start it with --cors",
+                code="origin_not_allowed",
+            )
         if self.digest and request.url.path != "/health":
             scheme, _, key = request.headers.get("authorization", "").partition(" ")
             # Both sides have the same length, and the time does not tell how much of a key was right.
             right = hmac.compare_digest(_digest(key.strip().encode()), self.digest)
             if scheme.lower() != "bearer" or not right:
-                return ApiError(401, "give the server's key: Authorization: Bearer KEY",
-                                code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+                return ApiError(
+                    401,
+                    "give the server's key: Authorization: Bearer KEY",
+                    code="invalid_api_key",
+                    headers={"WWW-Authenticate": "Bearer"},
+                )
         return None
 
 
@@ -99,8 +110,13 @@ async def _http_error(request: Request, error: Exception) -> Response:
 def _card(service: Service, name: str) -> dict[str, Any]:
     info, model = service.served.model.info, service.served.model.model
     return {
-        "id": name, "object": "model", "created": service.began, "owned_by": "qwen35",
-        "max_model_len": model.max_ctx, "vision": info.vision, "device": info.device,
+        "id": name,
+        "object": "model",
+        "created": service.began,
+        "owned_by": "qwen35",
+        "max_model_len": model.max_ctx,
+        "vision": info.vision,
+        "device": info.device,
         "emulated": info.emulated,
     }
 
@@ -123,8 +139,9 @@ async def _model(request: Request) -> Response:
 async def _health(request: Request) -> Response:
     service: Service = request.app.state.service
     line = service.line
-    return JSONResponse({"status": "ok", "model": service.served.names[0], "running": line.running,
-                         "waiting": line.waiting})
+    return JSONResponse(
+        {"status": "ok", "model": service.served.names[0], "running": line.running, "waiting": line.waiting}
+    )
 
 
 async def _metrics(request: Request) -> Response:

@@ -32,7 +32,8 @@ def usage_of(reply: Reply) -> dict[str, Any]:
     """Token counts as chat completions have them."""
     stats = reply.stats
     return {
-        "prompt_tokens": stats.prompt_tokens, "completion_tokens": stats.new_tokens,
+        "prompt_tokens": stats.prompt_tokens,
+        "completion_tokens": stats.new_tokens,
         "total_tokens": stats.prompt_tokens + stats.new_tokens,
         "prompt_tokens_details": {"cached_tokens": stats.cached_tokens},
         "completion_tokens_details": {"reasoning_tokens": stats.reasoning_tokens},
@@ -46,8 +47,9 @@ class Chat(Question):
 
     def __init__(self, body: Fields, served: Served) -> None:
         logprobs = read_logprobs(body, asked=body.flag("logprobs"))
-        options = read_options(body, served, lengths=("max_completion_tokens", "max_tokens"),
-                               logprobs=logprobs)
+        options = read_options(
+            body, served, lengths=("max_completion_tokens", "max_tokens"), logprobs=logprobs
+        )
         messages = Reader(served.max_images).chat(body.each("messages", required=True))
         tools = read_tools(body)
         schema = read_format(body.inner("response_format"))
@@ -78,8 +80,12 @@ class Chat(Question):
             events.append(self._chunk({"content": rest}, logprobs=self._entries(reply, len(reply.tokens))))
         for index, call in enumerate(calls):
             function = call["function"]
-            head = {"index": index, "id": call["id"], "type": "function",
-                    "function": {"name": function["name"], "arguments": ""}}
+            head = {
+                "index": index,
+                "id": call["id"],
+                "type": "function",
+                "function": {"name": function["name"], "arguments": ""},
+            }
             events.append(self._chunk({"tool_calls": [head]}))
             delta = {"index": index, "function": {"arguments": function["arguments"]}}
             events.append(self._chunk({"tool_calls": [delta]}))
@@ -99,24 +105,44 @@ class Chat(Question):
     def whole(self, reply: Reply, timings: dict[str, Any]) -> dict[str, Any]:
         """The answer that is not streamed."""
         text, calls = self.said.whole(reply)
-        message: dict[str, Any] = {"role": "assistant", "content": text if text or not calls else None,
-                                   "refusal": None}
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": text if text or not calls else None,
+            "refusal": None,
+        }
         if reply.reasoning:
             message["reasoning_content"] = reply.reasoning
         if calls:
             message["tool_calls"] = calls
-        choice = {"index": 0, "message": message, "finish_reason": finish_reason(reply, bool(calls)),
-                  "logprobs": self._entries(reply, len(reply.tokens))}
-        made = {"id": self.id, "object": "chat.completion", "created": self.created,
-                "model": self.served.names[0], "choices": [choice], "usage": usage_of(reply),
-                "timings": timings}
+        choice = {
+            "index": 0,
+            "message": message,
+            "finish_reason": finish_reason(reply, bool(calls)),
+            "logprobs": self._entries(reply, len(reply.tokens)),
+        }
+        made = {
+            "id": self.id,
+            "object": "chat.completion",
+            "created": self.created,
+            "model": self.served.names[0],
+            "choices": [choice],
+            "usage": usage_of(reply),
+            "timings": timings,
+        }
         return made | ({"note": reply.note} if reply.note else {})
 
-    def _chunk(self, delta: dict[str, Any], finish: str | None = None, *, logprobs: Any = None,
-               **more: Any) -> Event:
+    def _chunk(
+        self, delta: dict[str, Any], finish: str | None = None, *, logprobs: Any = None, **more: Any
+    ) -> Event:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
-        return "", {"id": self.id, "object": "chat.completion.chunk", "created": self.created,
-                    "model": self.served.names[0], "choices": [choice], **more}
+        return "", {
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            "created": self.created,
+            "model": self.served.names[0],
+            "choices": [choice],
+            **more,
+        }
 
     def _entries(self, reply: Reply, tokens: int) -> dict[str, Any] | None:
         """New logprobs, in this endpoint's form."""

@@ -36,46 +36,116 @@ def build() -> Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("bundle", nargs="?", metavar="BUNDLE",
-                        help="directory (default: QWEN35_BUNDLE, else built-in)")
+    parser.add_argument(
+        "bundle", nargs="?", metavar="BUNDLE", help="directory (default: QWEN35_BUNDLE, else built-in)"
+    )
     where = parser.add_argument_group("where to listen and who may ask")
-    where.add_argument("--host", default="127.0.0.1",
-                       help="address or name (default %(default)s: this machine)")
-    where.add_argument("--port", type=_number(int, 0, 65535, "0 to 65535"), default=8000, metavar="N",
-                       help="default %(default)s; 0 takes a free one")
-    where.add_argument("--api-key", default=os.environ.get("QWEN35_API_KEY", ""), metavar="KEY",
-                       help="clients must send it (default: QWEN35_API_KEY, which ps does not show)")
-    where.add_argument("--cors", action="append", default=[], metavar="ORIGIN",
-                       help="let pages of this origin ask from a browser; * for all; repeatable")
+    where.add_argument(
+        "--host", default="127.0.0.1", help="address or name (default %(default)s: this machine)"
+    )
+    where.add_argument(
+        "--port",
+        type=_number(int, 0, 65535, "0 to 65535"),
+        default=8000,
+        metavar="N",
+        help="default %(default)s; 0 takes a free one",
+    )
+    where.add_argument(
+        "--api-key",
+        default=os.environ.get("QWEN35_API_KEY", ""),
+        metavar="KEY",
+        help="clients must send it (default: QWEN35_API_KEY, which ps does not show)",
+    )
+    where.add_argument(
+        "--cors",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="let pages of this origin ask from a browser; * for all; repeatable",
+    )
     answer = parser.add_argument_group("how to answer, where a request does not say")
     answer.add_argument("--thinking", action="store_true", help="let the model reason first")
-    answer.add_argument("--max-new", type=_number(int, 1, 1 << 20, "1 or more"), default=0, metavar="N",
-                        help="most tokens of any answer (default: what the context has room for)")
-    answer.add_argument("--name", action="append", default=[], metavar="NAME",
-                        help="a name that requests may give the model, beside its own; repeatable")
+    answer.add_argument(
+        "--max-new",
+        type=_number(int, 1, 1 << 20, "1 or more"),
+        default=0,
+        metavar="N",
+        help="most tokens of any answer (default: what the context has room for)",
+    )
+    answer.add_argument(
+        "--name",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name that requests may give the model, beside its own; repeatable",
+    )
     bounds = parser.add_argument_group("bounds")
     seconds = _number(float, 0, 86_400, "0 to 86400")
-    bounds.add_argument("--queue", type=_number(int, 0, 100_000, "0 or more"), default=64, metavar="N",
-                        help="requests that may wait; more get 429 (default %(default)s)")
-    bounds.add_argument("--timeout", type=_number(float, 0.01, 86_400, "0.01 to 86400"), default=600.0,
-                        metavar="S", help="seconds a request may take with its wait (default 600)")
-    bounds.add_argument("--grace", type=seconds, default=10.0, metavar="S",
-                        help="seconds the running answer has when the server is ended (default 10)")
-    bounds.add_argument("--max-body-mb", type=_number(int, 1, 1024, "1 to 1024"), default=32, metavar="N",
-                        help="largest request (default %(default)s)")
-    bounds.add_argument("--max-images", type=_number(int, 0, 1000, "0 to 1000"), default=16, metavar="N",
-                        help="pictures a request may hold (default %(default)s)")
+    bounds.add_argument(
+        "--queue",
+        type=_number(int, 0, 100_000, "0 or more"),
+        default=64,
+        metavar="N",
+        help="requests that may wait; more get 429 (default %(default)s)",
+    )
+    bounds.add_argument(
+        "--timeout",
+        type=_number(float, 0.01, 86_400, "0.01 to 86400"),
+        default=600.0,
+        metavar="S",
+        help="seconds a request may take with its wait (default 600)",
+    )
+    bounds.add_argument(
+        "--grace",
+        type=seconds,
+        default=10.0,
+        metavar="S",
+        help="seconds the running answer has when the server is ended (default 10)",
+    )
+    bounds.add_argument(
+        "--max-body-mb",
+        type=_number(int, 1, 1024, "1 to 1024"),
+        default=32,
+        metavar="N",
+        help="largest request (default %(default)s)",
+    )
+    bounds.add_argument(
+        "--max-images",
+        type=_number(int, 0, 1000, "0 to 1000"),
+        default=16,
+        metavar="N",
+        help="pictures a request may hold (default %(default)s)",
+    )
     run = parser.add_argument_group("where to run")
-    run.add_argument("--device", default="auto", metavar="D",
-                     help="auto (an NPU, else emulated), emu, emu:key=value,..., a path, a number")
-    run.add_argument("--max-ctx", type=_number(int, 1, 262_144, "1 to 262144"), default=8192, metavar="N",
-                     help="tokens of a conversation (default %(default)s)")
-    run.add_argument("--cache-mb", type=_number(int, 0, 1 << 20, "0 (off) or more"), default=1024,
-                     metavar="N", help="memory for states kept of prompts (default %(default)s)")
+    run.add_argument(
+        "--device",
+        default="auto",
+        metavar="D",
+        help="auto (an NPU, else emulated), emu, emu:key=value,..., a path, a number",
+    )
+    run.add_argument(
+        "--max-ctx",
+        type=_number(int, 1, 262_144, "1 to 262144"),
+        default=8192,
+        metavar="N",
+        help="tokens of a conversation (default %(default)s)",
+    )
+    run.add_argument(
+        "--cache-mb",
+        type=_number(int, 0, 1 << 20, "0 (off) or more"),
+        default=1024,
+        metavar="N",
+        help="memory for states kept of prompts (default %(default)s)",
+    )
     run.add_argument("--chains", choices=["auto", "on", "off"], default=None, help="command chains")
     run.add_argument("--weights", choices=["auto", "copy", "map"], default=None, help="copied or mapped")
-    run.add_argument("--wait", type=float, default=None, metavar="SECONDS",
-                     help="how long to wait for a command that makes no progress")
+    run.add_argument(
+        "--wait",
+        type=float,
+        default=None,
+        metavar="SECONDS",
+        help="how long to wait for a command that makes no progress",
+    )
     parser.add_argument("--quiet", "-q", action="store_true", help="no line a request")
     return parser
 
@@ -99,9 +169,15 @@ def _load(options: argparse.Namespace) -> Qwen35:
 
     with contextlib.closing(Progress(enabled=not options.quiet)) as told:
         return Qwen35.load(
-            options.bundle, options.max_ctx, options.device, cache_bytes=options.cache_mb << 20,
-            progress=lambda done, total: told("weights", done, total), note=notice, chains=options.chains,
-            weights=options.weights, wait=options.wait,
+            options.bundle,
+            options.max_ctx,
+            options.device,
+            cache_bytes=options.cache_mb << 20,
+            progress=lambda done, total: told("weights", done, total),
+            note=notice,
+            chains=options.chains,
+            weights=options.weights,
+            wait=options.wait,
         )
 
 
@@ -112,8 +188,9 @@ def _bind(host: str, port: int, stalled: float = 60.0) -> socket.socket:
     """
     where = f"--host {host} --port {port}"
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM,
-                                                         flags=socket.AI_PASSIVE)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         # asyncio sends small pieces at once (TCP_NODELAY) only on sockets that name their protocol.
         bound = socket.socket(family, kind, protocol)
         try:
@@ -145,8 +222,14 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
     service = Service(served, limits, None if options.quiet else notice)
     app = make_app(service, api_key=options.api_key, origins=options.cors)
     config = uvicorn.Config(
-        app, http=patient(limits.reading), ws="none", lifespan="off", log_config=None, access_log=False,
-        server_header=False, timeout_graceful_shutdown=int(options.grace) + _SPARE,
+        app,
+        http=patient(limits.reading),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=int(options.grace) + _SPARE,
     )
 
     class Server(uvicorn.Server):
@@ -160,8 +243,10 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             if service.line.inside:
-                notice(f"ending: {service.line.waiting} waiting are refused, {service.line.running} running "
-                       f"have {options.grace:g} s")
+                notice(
+                    f"ending: {service.line.waiting} waiting are refused, {service.line.running} running "
+                    f"have {options.grace:g} s"
+                )
             service.drain()
             await super().shutdown(sockets)
 

@@ -56,8 +56,13 @@ class Completion:
             raise PromptTooLong(len(ids), model.model.max_ctx)
         sampler = Sampler(self.options.chosen(model.default_sampling()), ids)
         run = generate(
-            model.session, Input(ids, [len(ids) - 1]), sampler, model.stop, self.options.max_new,
-            loops=LoopDetector(), cancel=cancelled,
+            model.session,
+            Input(ids, [len(ids) - 1]),
+            sampler,
+            model.stop,
+            self.options.max_new,
+            loops=LoopDetector(),
+            cancel=cancelled,
         )
         return Reply(run, model.tokenizer, stop=self.options.stop, sampler=sampler)
 
@@ -92,5 +97,11 @@ class Completion:
 
     def _event(self, text: str, finish: str | None = None, **more: Any) -> Event:
         choice = {"index": 0, "text": text, "finish_reason": finish, "logprobs": None}
-        return "", {"id": self.id, "object": "text_completion", "created": self.created,
-                    "model": self.served.names[0], "choices": [choice], **more}
+        return "", {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.served.names[0],
+            "choices": [choice],
+            **more,
+        }

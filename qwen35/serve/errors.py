@@ -26,7 +26,12 @@ class ApiError(Exception):
     """What a client is told instead of an answer, or in the middle of a streamed one."""
 
     def __init__(
-        self, status: int, message: str, *, param: str | None = None, code: str | None = None,
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(status, message)
@@ -61,8 +66,12 @@ def api_error(error: BaseException) -> ApiError:
     if isinstance(error, (TemplateError, TokenizerError)):
         return ApiError(400, str(error), param="messages")
     if isinstance(error, DeviceLost):
-        return ApiError(503, f"the device was lost; the next request opens it again: {explain(error)}",
-                        code="device_lost", headers={"Retry-After": "1"})
+        return ApiError(
+            503,
+            f"the device was lost; the next request opens it again: {explain(error)}",
+            code="device_lost",
+            headers={"Retry-After": "1"},
+        )
     if isinstance(error, XdnaError):
         return ApiError(503, explain(error), code="device_error")
     if isinstance(error, MemoryError):

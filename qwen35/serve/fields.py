@@ -32,8 +32,12 @@ def _deeper(value: Any, most: int) -> bool:
     """Whether arrays and objects stand in each other more than `most` deep."""
     level = [value]
     for _ in range(most):
-        level = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)
-                 if isinstance(inner, (dict, list))]
+        level = [
+            inner
+            for each in level
+            for inner in (each.values() if isinstance(each, dict) else each)
+            if isinstance(inner, (dict, list))
+        ]
         if not level:
             return False
     return True

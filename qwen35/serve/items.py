@@ -19,13 +19,18 @@ class Items:
     ApiError 400, which names the field, for whatever that format cannot hold.
     """
 
-    def __init__(self, max_images: int, messages: Iterable[dict[str, Any]] = (), calls: Iterable[str] = ()
-                 ) -> None:
+    def __init__(
+        self, max_images: int, messages: Iterable[dict[str, Any]] = (), calls: Iterable[str] = ()
+    ) -> None:
         self.messages = list(messages)
         self.calls = list(calls)
         """Ids of the calls that results may be given for."""
-        images = sum("image" in item for message in self.messages if isinstance(message["content"], list)
-                     for item in message["content"])
+        images = sum(
+            "image" in item
+            for message in self.messages
+            if isinstance(message["content"], list)
+            for item in message["content"]
+        )
         self._reader = Reader(max_images, images)
         self._open: dict[str, Any] | None = None
         """The assistant's message that the next item may belong to."""
@@ -73,8 +78,11 @@ class Items:
             call = item.text("call_id", required=True)
             self._reader.tool_result(self.messages, item, self.calls, call, "output")
         else:
-            raise item.wrong("type", f"is {kind!r:.60}; message, reasoning, function_call and "
-                             "function_call_output are supported", "unsupported_parameter")
+            raise item.wrong(
+                "type",
+                f"is {kind!r:.60}; message, reasoning, function_call and function_call_output are supported",
+                "unsupported_parameter",
+            )
 
     def _said(self, item: Fields) -> None:
         content = self._reader.text(item)
@@ -101,6 +109,8 @@ def with_instructions(messages: list[dict[str, Any]], text: str | None) -> list[
 
 def not_stored(name: str) -> ApiError:
     """The error for a response that is not kept (any more)."""
-    text = (f"previous_response_id: there is no response {name!r:.100} here, it was not stored or others "
-            "took its place; send the whole conversation as input")
+    text = (
+        f"previous_response_id: there is no response {name!r:.100} here, it was not stored or others "
+        "took its place; send the whole conversation as input"
+    )
     return ApiError(400, text, param="previous_response_id", code="previous_response_not_found")

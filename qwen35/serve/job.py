@@ -25,9 +25,7 @@ class Job:
     answer ends at the first piece after which `enough(reply)` holds. The model's thread calls both.
     """
 
-    def __init__(
-        self, make: Callable[[Callable[[], bool]], Reply], enough: Callable[[Reply], bool]
-    ) -> None:
+    def __init__(self, make: Callable[[Callable[[], bool]], Reply], enough: Callable[[Reply], bool]) -> None:
         self._make, self._enough = make, enough
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[Piece | None] = asyncio.Queue()

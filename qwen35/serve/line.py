@@ -81,8 +81,12 @@ class Line:
             raise self._closed
         if self.inside > self.bound:
             seconds = min(max(math.ceil(self._usual * self.inside / 2), 1), 60)
-            raise ApiError(429, f"{self.inside} requests are under way and no more are taken: try again",
-                           code="queue_full", headers={"Retry-After": str(seconds)})
+            raise ApiError(
+                429,
+                f"{self.inside} requests are under way and no more are taken: try again",
+                code="queue_full",
+                headers={"Retry-After": str(seconds)},
+            )
         place = Place(self, client)
         self.inside += 1
         try:

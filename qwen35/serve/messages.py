@@ -59,7 +59,11 @@ class Reader:
             made.append({"role": "system", "content": text})
 
     def tool_result(
-        self, made: list[dict[str, Any]], message: Fields, calls: list[str], call: str | None,
+        self,
+        made: list[dict[str, Any]],
+        message: Fields,
+        calls: list[str],
+        call: str | None,
         name: str = "content",
     ) -> None:
         """Adds a tool's result. The model's format has no ids: results stand in the order of the calls."""
@@ -117,13 +121,18 @@ class Reader:
         for part in message.each(name):
             kind = part.text("type", required=True)
             if kind in _TEXTS:
-                items.append({"type": "text", "text": part.text("refusal" if kind == "refusal" else "text",
-                                                               required=True)})
+                items.append(
+                    {
+                        "type": "text",
+                        "text": part.text("refusal" if kind == "refusal" else "text", required=True),
+                    }
+                )
             elif kind in ("image_url", "input_image"):
                 items.append({"type": "image", "image": self._image(part)})
             else:
-                raise part.wrong("type", f"is {kind!r:.60}; text and image_url are supported",
-                                 "unsupported_parameter")
+                raise part.wrong(
+                    "type", f"is {kind!r:.60}; text and image_url are supported", "unsupported_parameter"
+                )
         if required and not items:
             raise message.wrong(name, "is empty")
         return items
@@ -131,16 +140,21 @@ class Reader:
     def _image(self, part: Fields) -> bytes:
         self._images += 1
         if self._images > self._max_images:
-            raise ApiError(400, f"a request may hold {self._max_images} pictures", param="messages",
-                           code="too_many_images")
+            raise ApiError(
+                400,
+                f"a request may hold {self._max_images} pictures",
+                param="messages",
+                code="too_many_images",
+            )
         url = part.data.get("image_url")
         if isinstance(url, dict):
             url = url.get("url")
         if not isinstance(url, str):
             raise part.wrong("image_url", "must hold the picture as a data: URL")
         if not is_data_url(url):
-            raise part.wrong("image_url", "must be a data: URL; this server fetches no other",
-                             "unsupported_image_url")
+            raise part.wrong(
+                "image_url", "must be a data: URL; this server fetches no other", "unsupported_image_url"
+            )
         try:
             return decode(url)
         except ImageError as error:

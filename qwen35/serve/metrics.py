@@ -48,10 +48,16 @@ class Metrics:
         gauge("queue_waiting", "Requests that wait", lambda: line.waiting)
         gauge("queue_running", "Requests that are answered", lambda: line.running)
         gauge("prefix_cache_states", "States kept", lambda: len(model.session.cache or ()))
-        gauge("prefix_cache_bytes", "Bytes of the states kept",
-              lambda: model.session.cache.nbytes if model.session.cache is not None else 0)
-        gauge("contexts_resident", "Hardware contexts loaded now",
-              lambda: getattr(getattr(model.device, "pool", None), "resident", 0))
+        gauge(
+            "prefix_cache_bytes",
+            "Bytes of the states kept",
+            lambda: model.session.cache.nbytes if model.session.cache is not None else 0,
+        )
+        gauge(
+            "contexts_resident",
+            "Hardware contexts loaded now",
+            lambda: getattr(getattr(model.device, "pool", None), "resident", 0),
+        )
 
     def answered(self, stats: Stats, waited: float) -> None:
         """Counts an answer, whole or cut."""

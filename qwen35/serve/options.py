@@ -15,18 +15,51 @@ if TYPE_CHECKING:
     from qwen35.api import Qwen35
     from qwen35.sampling import Sampling
 
-__all__ = ["Options", "Served", "Tools", "read_effort", "read_format", "read_logprobs", "read_options",
-           "read_tools"]
+__all__ = [
+    "Options",
+    "Served",
+    "Tools",
+    "read_effort",
+    "read_format",
+    "read_logprobs",
+    "read_options",
+    "read_tools",
+]
 
 #: Fields of OpenAI's API and of other servers that would change the answer here, with values that would not.
 _REFUSED: dict[str, tuple[Any, ...]] = {
-    "n": (1,), "best_of": (1,), "logit_bias": ({},), "functions": ([],), "function_call": ("none",),
-    "audio": (), "modalities": (["text"],), "web_search_options": (), "suffix": ("",), "echo": (False,),
-    "min_tokens": (0,), "ignore_eos": (False,), "use_beam_search": (False,), "length_penalty": (1, 1.0),
-    "stop_token_ids": ([],), "bad_words": ([],), "grammar": ("",), "guided_json": (), "guided_regex": (),
-    "guided_choice": (), "guided_grammar": (), "structured_outputs": (), "json_schema": (), "mirostat": (0,),
-    "typical_p": (1, 1.0), "xtc_probability": (0, 0.0), "dry_multiplier": (0, 0.0), "tfs_z": (1, 1.0),
-    "top_a": (0, 0.0), "truncate_prompt_tokens": (), "n_probs": (0,), "logits_processors": ([],),
+    "n": (1,),
+    "best_of": (1,),
+    "logit_bias": ({},),
+    "functions": ([],),
+    "function_call": ("none",),
+    "audio": (),
+    "modalities": (["text"],),
+    "web_search_options": (),
+    "suffix": ("",),
+    "echo": (False,),
+    "min_tokens": (0,),
+    "ignore_eos": (False,),
+    "use_beam_search": (False,),
+    "length_penalty": (1, 1.0),
+    "stop_token_ids": ([],),
+    "bad_words": ([],),
+    "grammar": ("",),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "structured_outputs": (),
+    "json_schema": (),
+    "mirostat": (0,),
+    "typical_p": (1, 1.0),
+    "xtc_probability": (0, 0.0),
+    "dry_multiplier": (0, 0.0),
+    "tfs_z": (1, 1.0),
+    "top_a": (0, 0.0),
+    "truncate_prompt_tokens": (),
+    "n_probs": (0,),
+    "logits_processors": ([],),
 }
 _NO_REASONING = ("none", "minimal")
 _EFFORTS = (*_NO_REASONING, "low", "medium", "high", "xhigh", "max")
@@ -74,8 +107,12 @@ def read_options(
     """Reads what all endpoints share; `lengths` are the names of the answer's limit, the first one first."""
     name = body.text("model")
     if name is not None and name not in served.names:
-        raise ApiError(404, f"there is no model {name!r:.100}; this server has {served.names[0]!r}",
-                       param="model", code="model_not_found")
+        raise ApiError(
+            404,
+            f"there is no model {name!r:.100}; this server has {served.names[0]!r}",
+            param="model",
+            code="model_not_found",
+        )
     for refused, harmless in _REFUSED.items():
         body.refuse(refused, *harmless)
     limit = served.max_new or served.model.model.max_ctx

@@ -21,8 +21,14 @@ class Question:
     """What is asked for, as the body of an endpoint said it. A subclass is its answering.Form."""
 
     def __init__(
-        self, served: Served, options: Options, messages: list[dict[str, Any]], tools: Tools,
-        schema: Any, thinking: bool, logprobs: bool,
+        self,
+        served: Served,
+        options: Options,
+        messages: list[dict[str, Any]],
+        tools: Tools,
+        schema: Any,
+        thinking: bool,
+        logprobs: bool,
     ) -> None:
         self.served, self.options, self.messages, self.tools = served, options, messages, tools
         self.schema, self.thinking, self.logprobs = schema, thinking, logprobs
@@ -37,8 +43,11 @@ class Question:
         if self.schema is not None and self.tools.declared:
             raise body.wrong(schema, "cannot hold together with tools", "unsupported_parameter")
         if self.logprobs and (self.tools.declared or self.thinking or self.options.stop):
-            raise body.wrong(logprobs, f"cannot {words} together with tools, reasoning or stop strings",
-                             "unsupported_parameter")
+            raise body.wrong(
+                logprobs,
+                f"cannot {words} together with tools, reasoning or stop strings",
+                "unsupported_parameter",
+            )
 
     def asked(self) -> list[dict[str, Any]]:
         """The messages that the model gets."""
@@ -47,9 +56,15 @@ class Question:
     def begin(self, cancelled: Callable[[], bool]) -> Reply:
         """The reply, made in the model's thread."""
         return self.served.model.reply(
-            self.asked(), thinking=self.thinking, max_new=self.options.max_new, sampling=self.sampling,
-            stop=self.options.stop, tools=self.tools.declared or None, json_schema=self.schema,
-            cancel=cancelled, begin=self.tools.forced,
+            self.asked(),
+            thinking=self.thinking,
+            max_new=self.options.max_new,
+            sampling=self.sampling,
+            stop=self.options.stop,
+            tools=self.tools.declared or None,
+            json_schema=self.schema,
+            cancel=cancelled,
+            begin=self.tools.forced,
         )
 
     def enough(self, reply: Reply) -> bool:
@@ -69,7 +84,10 @@ def _entry(tokenizer: Tokenizer, one: TokenLogprob) -> dict[str, Any]:
 
     def entry(token: int, logprob: float) -> dict[str, Any]:
         data = tokenizer.token_bytes(token)
-        return {"token": data.decode("utf-8", "replace"), "logprob": max(logprob, -9999.0),
-                "bytes": list(data)}
+        return {
+            "token": data.decode("utf-8", "replace"),
+            "logprob": max(logprob, -9999.0),
+            "bytes": list(data),
+        }
 
     return entry(one.token, one.logprob) | {"top_logprobs": [entry(*pair) for pair in one.top]}

@@ -72,8 +72,10 @@ class Answer(Question):
     def opening(self) -> list[Event]:
         """The response without output."""
         made = self._response("in_progress", [])
-        return [self._event("response.created", response=made),
-                self._event("response.in_progress", response=made)]
+        return [
+            self._event("response.created", response=made),
+            self._event("response.in_progress", response=made),
+        ]
 
     def piece(self, piece: Piece, reply: Reply) -> list[Event]:
         """A delta of reasoning or text; text of tool calls waits for the end."""
@@ -99,8 +101,12 @@ class Answer(Question):
             events += [
                 self._event("response.output_item.added", output_index=at["output_index"], item=function),
                 self._event("response.function_call_arguments.delta", **at, delta=item["arguments"]),
-                self._event("response.function_call_arguments.done", **at, arguments=item["arguments"],
-                            name=item["name"]),
+                self._event(
+                    "response.function_call_arguments.done",
+                    **at,
+                    arguments=item["arguments"],
+                    name=item["name"],
+                ),
             ]
             events.append(self._done(item))
         made = self._finished(reply, timings)
@@ -109,8 +115,12 @@ class Answer(Question):
     def failing(self, error: ApiError) -> Event:
         """What a stream ends with that was cut."""
         made = self._response("failed", self._output)
-        made["error"] = {"code": "server_error", "message": error.message, "param": error.param,
-                         "type": error.code or error.kind}
+        made["error"] = {
+            "code": "server_error",
+            "message": error.message,
+            "param": error.param,
+            "type": error.code or error.kind,
+        }
         return self._event("response.failed", response=made)
 
     def whole(self, reply: Reply, timings: dict[str, Any]) -> dict[str, Any]:
@@ -135,11 +145,13 @@ class Answer(Question):
         stats = reply.stats
         computed = stats.prompt_tokens - stats.cached_tokens
         made["usage"] = {
-            "input_tokens": stats.prompt_tokens, "output_tokens": stats.new_tokens,
+            "input_tokens": stats.prompt_tokens,
+            "output_tokens": stats.new_tokens,
             "total_tokens": stats.prompt_tokens + stats.new_tokens,
             "input_tokens_details": {
                 "cached_tokens": stats.cached_tokens,
-                "cache_write_tokens": computed if self.served.model.session.cache is not None else 0},
+                "cache_write_tokens": computed if self.served.model.session.cache is not None else 0,
+            },
             "output_tokens_details": {"reasoning_tokens": stats.reasoning_tokens},
         }
         made["completed_at"] = int(time())
@@ -150,16 +162,22 @@ class Answer(Question):
             made["note"] = reply.note
         if self.keep:
             calls = [item for item in self._output if item["type"] == "function_call"]
-            text = "".join(part["text"] for item in self._output if item["type"] == "message"
-                           for part in item["content"])
-            message: dict[str, Any] = {"role": "assistant", "content": text,
-                                       "reasoning_content": reply.reasoning}
+            text = "".join(
+                part["text"] for item in self._output if item["type"] == "message" for part in item["content"]
+            )
+            message: dict[str, Any] = {
+                "role": "assistant",
+                "content": text,
+                "reasoning_content": reply.reasoning,
+            }
             if calls:
                 message["tool_calls"] = [
                     {"type": "function", "function": {"name": call["name"], "arguments": call["arguments"]}}
-                    for call in calls]
-            self.store.add(self.id, Stored(made, [*self.messages, message],
-                                           [call["call_id"] for call in calls]))
+                    for call in calls
+                ]
+            self.store.add(
+                self.id, Stored(made, [*self.messages, message], [call["call_id"] for call in calls])
+            )
         return made
 
     def _response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
@@ -167,16 +185,30 @@ class Answer(Question):
         tools = [{"strict": None, "parameters": None, **tool} for tool in body.get("tools") or ()]
         about = body.get("text") or {}
         return {
-            "id": self.id, "object": "response", "created_at": self.created, "status": status,
-            "background": False, "error": None, "incomplete_details": None,
-            "instructions": self.instructions, "max_output_tokens": self.options.max_new,
-            "metadata": body.get("metadata") or {}, "model": self.served.names[0], "output": list(output),
-            "parallel_tool_calls": self.tools.parallel, "previous_response_id": self.previous,
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": self.instructions,
+            "max_output_tokens": self.options.max_new,
+            "metadata": body.get("metadata") or {},
+            "model": self.served.names[0],
+            "output": list(output),
+            "parallel_tool_calls": self.tools.parallel,
+            "previous_response_id": self.previous,
             "reasoning": {"effort": (body.get("reasoning") or {}).get("effort"), "summary": None},
-            "store": self.keep, "temperature": sampling.temperature, "top_p": sampling.top_p,
+            "store": self.keep,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
             "text": {"format": about.get("format") or {"type": "text"}},
-            "tool_choice": body.get("tool_choice") or "auto", "tools": tools, "truncation": "disabled",
-            "usage": None, "user": body.get("user"),
+            "tool_choice": body.get("tool_choice") or "auto",
+            "tools": tools,
+            "truncation": "disabled",
+            "usage": None,
+            "user": body.get("user"),
         }
 
     def _event(self, kind: str, /, **data: Any) -> Event:
@@ -193,8 +225,11 @@ class Answer(Question):
             self._item, self._text = empty, ""
             self._logprobs: list[dict[str, Any]] = []
             part = empty["content"][0]
-            events.append(self._event("response.output_item.added", output_index=len(self._output),
-                                      item=empty | {"content": []}))
+            events.append(
+                self._event(
+                    "response.output_item.added", output_index=len(self._output), item=empty | {"content": []}
+                )
+            )
             events.append(self._event("response.content_part.added", **self._at(), part=part))
         if text:
             self._text += text
@@ -216,8 +251,11 @@ class Answer(Question):
         part["text"] = self._text
         if item["type"] == "message":
             part["logprobs"] = self._logprobs
-            events.append(self._event("response.output_text.done", **self._at(), text=self._text,
-                                      logprobs=self._logprobs))
+            events.append(
+                self._event(
+                    "response.output_text.done", **self._at(), text=self._text, logprobs=self._logprobs
+                )
+            )
         else:
             events.append(self._event("response.reasoning_text.done", **self._at(), text=self._text))
         events.append(self._event("response.content_part.done", **self._at(), part=part))
@@ -235,8 +273,13 @@ class Answer(Question):
 
 
 def _reasoning(text: str, status: str) -> dict[str, Any]:
-    return {"id": new_id("rs_"), "type": "reasoning", "summary": [], "status": status,
-            "content": [{"type": "reasoning_text", "text": text}]}
+    return {
+        "id": new_id("rs_"),
+        "type": "reasoning",
+        "summary": [],
+        "status": status,
+        "content": [{"type": "reasoning_text", "text": text}],
+    }
 
 
 def _message(text: str, status: str, logprobs: list[dict[str, Any]] | None = None) -> dict[str, Any]:
@@ -245,8 +288,14 @@ def _message(text: str, status: str, logprobs: list[dict[str, Any]] | None = Non
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
-    return {"id": new_id("fc_"), "type": "function_call", "call_id": call["id"], "status": "completed",
-            "name": call["function"]["name"], "arguments": call["function"]["arguments"]}
+    return {
+        "id": new_id("fc_"),
+        "type": "function_call",
+        "call_id": call["id"],
+        "status": "completed",
+        "name": call["function"]["name"],
+        "arguments": call["function"]["arguments"],
+    }
 
 
 def stored_response(store: Store) -> Callable[[Request], Any]:

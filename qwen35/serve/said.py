@@ -65,15 +65,27 @@ class Said:
             return reply.text, []
         text, calls = self._calls(reply.text)
         if self._tools.forced and not calls:
-            raise ApiError(500, "the model made no valid call of a tool" +
-                           (", its answer was cut: raise max_completion_tokens"
-                            if reply.finish in ("length", "context") else ""), code="no_tool_call")
+            raise ApiError(
+                500,
+                "the model made no valid call of a tool"
+                + (
+                    ", its answer was cut: raise max_completion_tokens"
+                    if reply.finish in ("length", "context")
+                    else ""
+                ),
+                code="no_tool_call",
+            )
         made = []
         for call in calls:
             function = call["function"]
             arguments = json.dumps(function["arguments"], ensure_ascii=False)
-            made.append({"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function",
-                         "function": {"name": function["name"], "arguments": arguments}})
+            made.append(
+                {
+                    "id": f"call_{uuid.uuid4().hex[:24]}",
+                    "type": "function",
+                    "function": {"name": function["name"], "arguments": arguments},
+                }
+            )
         return text, made
 
     def end(self, reply: Reply) -> tuple[str, list[dict[str, Any]]]:

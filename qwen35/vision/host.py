@@ -37,10 +37,17 @@ class LayerNorm:
         self._keep = [np.ascontiguousarray(a, np.float32) for a in (weight, bias)]
         self._factors = None if factors is None else np.ascontiguousarray(factors, np.float32)
         self.dim, self.adds = len(weight), adds
-        self._struct = ffi.new("host_layer_norm *", {
-            "dim": self.dim, "adds": adds, "eps": EPS, "weight": pointer(self._keep[0]),
-            "bias": pointer(self._keep[1]), "factors": pointer(self._factors),
-        })
+        self._struct = ffi.new(
+            "host_layer_norm *",
+            {
+                "dim": self.dim,
+                "adds": adds,
+                "eps": EPS,
+                "weight": pointer(self._keep[0]),
+                "bias": pointer(self._keep[1]),
+                "factors": pointer(self._factors),
+            },
+        )
 
     def rows(self, x: F32, adds: Sequence[U16], out: U16) -> None:
         """x float32 [n, dim] in place; adds and out bf16 [>= n, >= dim]."""
@@ -48,8 +55,16 @@ class LayerNorm:
             raise ValueError(f"x {x.shape} with {len(adds)} additions does not fit this norm")
         if min([len(out), *map(len, adds)]) < len(x):
             raise ValueError("too few rows for this norm")
-        check(lib.host_layer_norm_rows(self._struct, pointer(x), len(x), *_matrices(adds, self.dim),
-                                       pointer(out), row_stride(out, self.dim)))
+        check(
+            lib.host_layer_norm_rows(
+                self._struct,
+                pointer(x),
+                len(x),
+                *_matrices(adds, self.dim),
+                pointer(out),
+                row_stride(out, self.dim),
+            )
+        )
 
 
 def activate(
@@ -58,8 +73,18 @@ def activate(
     """out = bf16(act(factors * sum of adds)) over [rows, columns]; out may be one of adds."""
     if min([len(out), *map(len, adds)]) < rows or not adds:
         raise ValueError("too few rows to activate")
-    check(lib.host_activate_rows(kind, columns, rows, *_matrices(adds, columns), len(adds), pointer(factors),
-                                 pointer(out), row_stride(out, columns)))
+    check(
+        lib.host_activate_rows(
+            kind,
+            columns,
+            rows,
+            *_matrices(adds, columns),
+            len(adds),
+            pointer(factors),
+            pointer(out),
+            row_stride(out, columns),
+        )
+    )
 
 
 class FullAttention:
@@ -72,7 +97,8 @@ class FullAttention:
         self.heads, self.hd = heads, hd
         self._factors = None if factors is None else np.ascontiguousarray(factors, np.float32)
         self._struct = ffi.new(
-            "host_full_attn *", {"heads": heads, "hd": hd, "factors": pointer(self._factors)})
+            "host_full_attn *", {"heads": heads, "hd": hd, "factors": pointer(self._factors)}
+        )
 
     def scratch(self, rows: int) -> F32:
         """Room for `rows` patches: reuse it for every block."""
@@ -85,7 +111,16 @@ class FullAttention:
             raise ValueError("rows of the rotation and of q, k, v differ")
         if scratch.size < lib.host_full_attn_floats(self._struct, n):
             raise ValueError("the scratch is too small for these rows")
-        check(lib.host_full_attn_rows(
-            self._struct, pointer(qkv), row_stride(qkv, 3 * self.heads * self.hd), n,
-            pointer(np.ascontiguousarray(cosines)), pointer(np.ascontiguousarray(sines)), pointer(scratch),
-            pointer(out), row_stride(out, self.heads * self.hd)))
+        check(
+            lib.host_full_attn_rows(
+                self._struct,
+                pointer(qkv),
+                row_stride(qkv, 3 * self.heads * self.hd),
+                n,
+                pointer(np.ascontiguousarray(cosines)),
+                pointer(np.ascontiguousarray(sines)),
+                pointer(scratch),
+                pointer(out),
+                row_stride(out, self.heads * self.hd),
+            )
+        )

@@ -55,8 +55,15 @@ class VisionTower:
     """
 
     def __init__(
-        self, bundle: Bundle, npu: NpuModel, config: VisionConfig, timing: Timing | None = None, *,
-        way: str = "copy", release: bool | None = None, progress: Progress | None = None,
+        self,
+        bundle: Bundle,
+        npu: NpuModel,
+        config: VisionConfig,
+        timing: Timing | None = None,
+        *,
+        way: str = "copy",
+        release: bool | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Uploads the weights (`way`, `release`, `progress(done, total)` in bytes as in Weights.load).
 
@@ -69,8 +76,13 @@ class VisionTower:
         slices = [f"b{i}.fc2.{j}" for i in range(c.depth) for j in range(c.n_fc2)]
         merger = [f"{name}.{j}" for name in ("m1", "m2") for j in range(c.n_merge)]
         self._weights = Weights.load(
-            bundle, npu.device, [f"vis.{name}" for name in ("patch", *self._names, *slices, *merger)],
-            way=way, release=release, progress=progress)
+            bundle,
+            npu.device,
+            [f"vis.{name}" for name in ("patch", *self._names, *slices, *merger)],
+            way=way,
+            release=release,
+            progress=progress,
+        )
 
         def vector(name: str, size: int) -> F32:
             return np.array(tensors.expect("vis." + name, "f32", size))
@@ -86,11 +98,18 @@ class VisionTower:
         before: F32 | None = None
         for i in range(c.depth):
             at = f"b{i}."
-            self._blocks.append(_Block(
-                LayerNorm(vector(at + "ln1_w", c.D), vector(at + "ln1_b", c.D), c.n_fc2 if i else 0, before),
-                FullAttention(c.heads, c.hd, factors(at + "qkv", 3 * c.D)),
-                LayerNorm(vector(at + "ln2_w", c.D), vector(at + "ln2_b", c.D), 1, factors(at + "proj", c.D)),
-                factors(at + "fc1", self._inner)))
+            self._blocks.append(
+                _Block(
+                    LayerNorm(
+                        vector(at + "ln1_w", c.D), vector(at + "ln1_b", c.D), c.n_fc2 if i else 0, before
+                    ),
+                    FullAttention(c.heads, c.hd, factors(at + "qkv", 3 * c.D)),
+                    LayerNorm(
+                        vector(at + "ln2_w", c.D), vector(at + "ln2_b", c.D), 1, factors(at + "proj", c.D)
+                    ),
+                    factors(at + "fc1", self._inner),
+                )
+            )
             before = factors(at + "fc2", c.D)
         self._merger_norm = LayerNorm(vector("m_ln_w", c.D), vector("m_ln_b", c.D), c.n_fc2, before)
         self._buffers: dict[str, Buffer] = {}
@@ -113,8 +132,10 @@ class VisionTower:
         if not whole or patches.shape[1:] != (c.patch_dim,):
             raise ImageError(f"patches {patches.shape} do not fit a grid of {grid[0]}x{grid[1]}")
         if not 1 <= n <= c.max_patches:
-            raise ImageError(f"the picture has {n} patches; the tower takes 1..{c.max_patches}",
-                             remedy="give a smaller picture")
+            raise ImageError(
+                f"the picture has {n} patches; the tower takes 1..{c.max_patches}",
+                remedy="give a smaller picture",
+            )
         try:
             return self._run(patches, grid, progress)
         except BaseException:
@@ -135,7 +156,7 @@ class VisionTower:
         self._reserve(chunks)
         a, narrow = self._reads("v_patch", "a"), self._writes("v_patch", "c")
         a[:] = 0  # the padding of K, and rows past the picture
-        a[:n, :c.patch_dim] = bf16.to_bf16(patches)
+        a[:n, : c.patch_dim] = bf16.to_bf16(patches)
         cosines, sines = rotation(grid, c.merge, c.hd, c.rope_theta)
         x = resample(self._table, c.pos_side, grid, c.merge)
         lap("vision.host")
@@ -181,7 +202,7 @@ class VisionTower:
         self._slices("v_m2", chunks, "joined", "m2", "out", c.n_merge)
         out = np.zeros((tokens, c.out), np.float32)
         for j in range(c.n_merge):
-            out += bf16.from_bf16(self._writes("v_m2", f"out{j}")[:tokens, :c.out])
+            out += bf16.from_bf16(self._writes("v_m2", f"out{j}")[:tokens, : c.out])
         if self._m2_factors is not None:
             out *= self._m2_factors
         lap("vision.host")
@@ -194,9 +215,14 @@ class VisionTower:
     def _slices(self, key: str, chunks: int, a: str, weight: str, c: str, count: int) -> None:
         """`count` K slices of one product, each reading A from its own column on; all submitted at once."""
         step = self._npu.gemm_spec(key).k * 2
-        self._npu.dispatch(key, chunks, [
-            (self._buffers[a].sub(j * step), self._weights[f"vis.{weight}.{j}"], self._buffers[f"{c}{j}"])
-            for j in range(count)]).run()
+        self._npu.dispatch(
+            key,
+            chunks,
+            [
+                (self._buffers[a].sub(j * step), self._weights[f"vis.{weight}.{j}"], self._buffers[f"{c}{j}"])
+                for j in range(count)
+            ],
+        ).run()
         self.timing.lap("vision.npu." + key[2:])
 
     def _reserve(self, chunks: int) -> None:
@@ -214,7 +240,8 @@ class VisionTower:
         shift, merger = (c.n_fc2 - 1) * c.D, (c.n_merge - 1) * c.D
         sizes = {
             "a": max(reads[key] for key in ("v_patch", "v_qkv", "v_proj", "v_fc1")),
-            "c": max(writes["v_patch"], writes["v_proj"]), "qkv": writes["v_qkv"],
+            "c": max(writes["v_patch"], writes["v_proj"]),
+            "qkv": writes["v_qkv"],
             "fc1": max(writes["v_fc1"], reads["v_fc2"] + shift),
             "joined": max(reads["v_m1"], reads["v_m2"]) + merger,
         }
@@ -237,7 +264,7 @@ class VisionTower:
 
     def _rows(self, name: str, stride: int, columns: int) -> U16:
         flat: U16 = self._buffers[name].view("u2")
-        return flat[:flat.size // stride * stride].reshape(-1, stride)[:, :columns]
+        return flat[: flat.size // stride * stride].reshape(-1, stride)[:, :columns]
 
     def release(self) -> None:
         """Gives the activation buffers back; the next picture takes new ones."""

@@ -130,8 +130,12 @@ def command_outlives_its_handle(t: Target) -> None:
     source = ready.bo(PAGE)
     source.view()[:] = bytes(ready.source.view())
     source.flush()
-    seq = ready.start(stream.program([stream.Delay(100_000), stream.Copy(PAGE, 1)]), source.device,
-                      ready.destination.device, arguments=(source.handle, ready.destination.handle))
+    seq = ready.start(
+        stream.program([stream.Delay(100_000), stream.Copy(PAGE, 1)]),
+        source.device,
+        ready.destination.device,
+        arguments=(source.handle, ready.destination.handle),
+    )
     ready.close_bo(source.handle)
     ready.close_bo(ready.command.handle)
     ready.wait(ready.syncobj, seq)
@@ -289,8 +293,8 @@ def sub_buffers(t: Target) -> None:
     assert ready.run(stream.copy(PAGE, 1), part.device, big.device + 5 * PAGE) == COMPLETED
     big.flush()
     ready.check_copy(Bo(big.handle, PAGE, 0, big.host + 5 * PAGE, 0))
-    assert bytes(big.view()[4 * PAGE:5 * PAGE]) == bytes(PAGE), "the kernel wrote beside its destination"
-    assert bytes(big.view()[6 * PAGE:7 * PAGE]) == bytes(PAGE), "the kernel wrote beside its destination"
+    assert bytes(big.view()[4 * PAGE : 5 * PAGE]) == bytes(PAGE), "the kernel wrote beside its destination"
+    assert bytes(big.view()[6 * PAGE : 7 * PAGE]) == bytes(PAGE), "the kernel wrote beside its destination"
 
 
 @case()
@@ -339,8 +343,9 @@ def user_memory_refused(t: Target) -> None:
         _user_bo(client, readable, PAGE)
     with fails(errno.EFAULT):
         _user_bo(client, 0x1000, PAGE)
-    writable = lib.xdna_mmap(0, PAGE, mmap.PROT_READ | mmap.PROT_WRITE,
-                             mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+    writable = lib.xdna_mmap(
+        0, PAGE, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0
+    )
     with fails(errno.EINVAL):
         _user_bo(client, writable + 16, PAGE)
 
@@ -353,9 +358,15 @@ def bo_usage(t: Target) -> None:
     client.dev(0x8000)
     client.bo(16 * PAGE)
     usage = ffi.new("struct amdxdna_drm_bo_usage *", {"pid": os.getpid()})
-    args = ffi.new("struct amdxdna_drm_get_array *", {
-        "param": lib.DRM_AMDXDNA_BO_USAGE, "element_size": ffi.sizeof("struct amdxdna_drm_bo_usage"),
-        "num_element": 1, "buffer": int(ffi.cast("uintptr_t", usage))})
+    args = ffi.new(
+        "struct amdxdna_drm_get_array *",
+        {
+            "param": lib.DRM_AMDXDNA_BO_USAGE,
+            "element_size": ffi.sizeof("struct amdxdna_drm_bo_usage"),
+            "num_element": 1,
+            "buffer": int(ffi.cast("uintptr_t", usage)),
+        },
+    )
     client.ioctl(lib.DRM_IOCTL_AMDXDNA_GET_ARRAY, args)
     assert usage.pid == os.getpid()
     assert usage.total_usage == HEAP_BYTES + 16 * PAGE

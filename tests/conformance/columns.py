@@ -20,8 +20,12 @@ NOT_MODELLED: Column = {
 
 
 def _measured(column: dict[str, Difference]) -> Column:
-    return {name: difference.does for name, difference in column.items()
-            if difference.words is not None and name not in NOT_MODELLED and not name.startswith("binding.")}
+    return {
+        name: difference.does
+        for name, difference in column.items()
+        if difference.words is not None and name not in NOT_MODELLED and not name.startswith("binding.")
+    }
+
 
 _ONE_HEAP: Column = {
     "buffers.dev_space_is_reused": "a full heap is ENOSPC: it cannot grow",
@@ -76,9 +80,12 @@ COLUMNS: dict[str, Column] = {
     "7.2": {},
     "6.18": _measured(LINUX_6_18),
     "6.18.5": _measured(LINUX_6_18_OLDER),
-    "6.14": {**_measured(LINUX_6_18_OLDER), **_QUERIES_OF_0_1,
-             "buffers.user_memory": "no user-pointer BOs",
-             "buffers.user_memory_refused": "no user-pointer BOs"},
+    "6.14": {
+        **_measured(LINUX_6_18_OLDER),
+        **_QUERIES_OF_0_1,
+        "buffers.user_memory": "no user-pointer BOs",
+        "buffers.user_memory_refused": "no user-pointer BOs",
+    },
     "oot-2026-08": {**_VERSION, **_POINTERS_ENOMEM},
     "oot-2026-05": {**_VERSION, **_POINTERS_ENOMEM},
     "oot-legacy": _LEGACY,

@@ -109,16 +109,19 @@ def submits_from_two_threads(t: Target) -> None:
     def work(target: Bo, command: Bo, code: Bo) -> None:
         try:
             for _ in range(5):
-                seq = ready.start(stream.copy(4096, 1), ready.source.device, target.device,
-                                  command=command, code=code)
+                seq = ready.start(
+                    stream.copy(4096, 1), ready.source.device, target.device, command=command, code=code
+                )
                 ready.wait(ready.syncobj, seq)
                 assert state(command) == COMPLETED
         except BaseException as error:
             errors.append(error)
 
     targets = [ready.bo(4096) for _ in range(2)]
-    threads = [threading.Thread(target=work, args=(target, *slot))
-               for target, slot in zip(targets, _commands(ready, 2), strict=True)]
+    threads = [
+        threading.Thread(target=work, args=(target, *slot))
+        for target, slot in zip(targets, _commands(ready, 2), strict=True)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -126,11 +129,12 @@ def submits_from_two_threads(t: Target) -> None:
     assert not errors, errors
     for target in targets:
         ready.check_copy(target)
-    entry, = ready.contexts()
+    (entry,) = ready.contexts()
     assert (entry.command_submissions, entry.command_completions) == (10, 10)
 
 
 # -- chains
+
 
 def _chain(ready: Ready, programs: list[bytes], members: list[Bo] | None = None) -> int:
     """Runs a chain whose members copy source to destination; the chain's state. Fills `members`."""
@@ -206,13 +210,14 @@ def chain_refused(t: Target) -> None:
 
 # -- packets that do not run
 
+
 @case()
 def failing_command(t: Target) -> None:
     """Firmware's refusal is state ERROR and a payload of ones."""
     ready = t.ready()
     assert ready.run(stream.fail(INVALID_INSTRUCTION)) == ERROR
     count = ready.command.words()[0] >> 12 & 0x7FF
-    assert list(ready.command.words()[1:1 + count]) == [FAILED] * count
+    assert list(ready.command.words()[1 : 1 + count]) == [FAILED] * count
     assert ready.copy() == COMPLETED
 
 
@@ -318,8 +323,9 @@ def bo_list(t: Target) -> None:
         ready.submit(ready.hwctx, packet.handle, ready.source.handle, ready.source.handle)
     with fails(errno.ENOENT):
         ready.submit(ready.hwctx, packet.handle, 9999)
-    ready.wait(ready.syncobj, ready.submit(ready.hwctx, packet.handle, ready.source.handle,
-                                           ready.destination.handle))
+    ready.wait(
+        ready.syncobj, ready.submit(ready.hwctx, packet.handle, ready.source.handle, ready.destination.handle)
+    )
     ready.check_copy(ready.destination)
 
 

@@ -128,7 +128,7 @@ def context_entries(t: Target) -> None:
     """GET_ARRAY names owner, columns, priority and counters of every context."""
     ready = t.ready()
     assert ready.copy() == COMPLETED
-    entry, = ready.contexts()
+    (entry,) = ready.contexts()
     assert (entry.context_id, entry.start_col, entry.num_col) == (ready.hwctx, 0, 8)
     assert entry.pid == os.getpid()
     assert (entry.command_submissions, entry.command_completions) == (1, 1)
@@ -144,8 +144,14 @@ def interleaved(t: Target) -> None:
     for number, context in enumerate(contexts):
         command, code = ready.bo(0x1000, lib.AMDXDNA_BO_CMD), ready.dev(0x1000)
         target = ready.bo(ready.source.size)
-        seq = ready.start(stream.copy(ready.source.size, number + 1), ready.source.device, target.device,
-                          command=command, code=code, hwctx=context[0])
+        seq = ready.start(
+            stream.copy(ready.source.size, number + 1),
+            ready.source.device,
+            target.device,
+            command=command,
+            code=code,
+            hwctx=context[0],
+        )
         runs.append((context[1], seq, target))
     for number, (syncobj, seq, target) in enumerate(runs):
         ready.wait(syncobj, seq)
@@ -306,9 +312,15 @@ def older_wait(t: Target) -> None:
     ready = t.ready()
     seq = ready.start(stream.copy(ready.source.size, 1), ready.source.device, ready.destination.device)
     handles, points = ffi.new("uint32_t[]", [ready.syncobj]), ffi.new("uint64_t[]", [seq])
-    args = ffi.new("struct drm_syncobj_timeline_wait *", {
-        "handles": int(ffi.cast("uintptr_t", handles)), "points": int(ffi.cast("uintptr_t", points)),
-        "timeout_nsec": time.monotonic_ns() + 5_000_000_000, "count_handles": 1,
-        "flags": lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT})
+    args = ffi.new(
+        "struct drm_syncobj_timeline_wait *",
+        {
+            "handles": int(ffi.cast("uintptr_t", handles)),
+            "points": int(ffi.cast("uintptr_t", points)),
+            "timeout_nsec": time.monotonic_ns() + 5_000_000_000,
+            "count_handles": 1,
+            "flags": lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT,
+        },
+    )
     ready.ioctl(lib.DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT_V1, args)
     assert state(ready.command) == COMPLETED

@@ -35,8 +35,12 @@ from .kit import (
 
 MIB = 1 << 20
 E = errno
-SHARE, DEV_HEAP, DEV, CMD = (lib.AMDXDNA_BO_SHARE, lib.AMDXDNA_BO_DEV_HEAP, lib.AMDXDNA_BO_DEV,
-                             lib.AMDXDNA_BO_CMD)
+SHARE, DEV_HEAP, DEV, CMD = (
+    lib.AMDXDNA_BO_SHARE,
+    lib.AMDXDNA_BO_DEV_HEAP,
+    lib.AMDXDNA_BO_DEV,
+    lib.AMDXDNA_BO_CMD,
+)
 _MASK = 0xFFFFFFFF
 _BAD_POINTER = 8
 _BAD_HANDLE = 9999
@@ -62,6 +66,7 @@ def call(client: Client, name: str, layout: str, **fields: Any) -> Any:
 
 
 # -- what the groups start from
+
 
 class Bench(Ready):
     """Ready, and the pieces that misuse needs."""
@@ -103,7 +108,10 @@ def _unprivileged(t: Target) -> Client:
 
 
 GROUPS: dict[str, Callable[[Target], Any]] = {
-    "bare": Target.client, "heap not mapped": _unmapped, "ready": bench, "unprivileged": _unprivileged,
+    "bare": Target.client,
+    "heap not mapped": _unmapped,
+    "ready": bench,
+    "unprivileged": _unprivileged,
 }
 EMULATED_OPTIONS: dict[str, dict[str, Any]] = {"unprivileged": {"privileged": False, "memlock": 4096}}
 """What the emulated device must pretend for a group."""
@@ -111,30 +119,46 @@ EMULATED_OPTIONS: dict[str, dict[str, Any]] = {"unprivileged": {"privileged": Fa
 
 # -- calls
 
+
 def create_bo(kind: int, size: int, **fields: int) -> Callable[[Client], object]:
     return lambda c: call(c, "AMDXDNA_CREATE_BO", "amdxdna_drm_create_bo", type=kind, size=size, **fields)
 
 
-def user_bo(offset: int = 0, *, where: int = 0, size: int = 8192, entries: int = 1, fd: int = -1,
-            ) -> Callable[[Client], object]:
+def user_bo(
+    offset: int = 0,
+    *,
+    where: int = 0,
+    size: int = 8192,
+    entries: int = 1,
+    fd: int = -1,
+) -> Callable[[Client], object]:
     """A user-pointer BO over fresh memory (or `where`)."""
 
     def run(c: Client) -> object:
         memory = mmap.mmap(-1, 16384, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         start = where or address(ffi.from_buffer(memory)) + offset
         table = ffi.from_buffer(struct.pack("<iIQQ", fd, entries, start, size))
-        return call(c, "AMDXDNA_CREATE_BO", "amdxdna_drm_create_bo", type=SHARE, size=size,
-                    vaddr=address(table))
+        return call(
+            c, "AMDXDNA_CREATE_BO", "amdxdna_drm_create_bo", type=SHARE, size=size, vaddr=address(table)
+        )
 
     return run
 
 
-def create_context(tiles: int = 16, *, qos: dict[str, int] | None = None, null: bool = False,
-                   **fields: int) -> Callable[[Client], object]:
+def create_context(
+    tiles: int = 16, *, qos: dict[str, int] | None = None, null: bool = False, **fields: int
+) -> Callable[[Client], object]:
     def run(c: Client) -> object:
         quality = ffi.new("struct amdxdna_qos_info *", qos or {})
-        return call(c, "AMDXDNA_CREATE_HWCTX", "amdxdna_drm_create_hwctx", max_opc=0x800, num_tiles=tiles,
-                    qos_p=0 if null else address(quality), **fields)
+        return call(
+            c,
+            "AMDXDNA_CREATE_HWCTX",
+            "amdxdna_drm_create_hwctx",
+            max_opc=0x800,
+            num_tiles=tiles,
+            qos_p=0 if null else address(quality),
+            **fields,
+        )
 
     return run
 
@@ -144,28 +168,51 @@ def map_heap(size: int, offset: int | None = None) -> Callable[[Client], object]
 
 
 def info(handle: int | None = None, **fields: int) -> Callable[[Ready], object]:
-    return lambda c: call(c, "AMDXDNA_GET_BO_INFO", "amdxdna_drm_get_bo_info",
-                          handle=c.source.handle if handle is None else handle, **fields)
+    return lambda c: call(
+        c,
+        "AMDXDNA_GET_BO_INFO",
+        "amdxdna_drm_get_bo_info",
+        handle=c.source.handle if handle is None else handle,
+        **fields,
+    )
 
 
 def sync(bo: str, **fields: int) -> Callable[[Ready], object]:
-    return lambda c: call(c, "AMDXDNA_SYNC_BO", "amdxdna_drm_sync_bo",
-                          handle=getattr(c, bo).handle if bo else _BAD_HANDLE, **fields)
+    return lambda c: call(
+        c,
+        "AMDXDNA_SYNC_BO",
+        "amdxdna_drm_sync_bo",
+        handle=getattr(c, bo).handle if bo else _BAD_HANDLE,
+        **fields,
+    )
 
 
-def config(cus: int = 1, *, size: int | None = None, param: int = 0, pointer: int | None = None,
-           bo: str = "pdi", head: int = 0, pad: int = 0,
-           context: int | None = None) -> Callable[[Bench], object]:
+def config(
+    cus: int = 1,
+    *,
+    size: int | None = None,
+    param: int = 0,
+    pointer: int | None = None,
+    bo: str = "pdi",
+    head: int = 0,
+    pad: int = 0,
+    context: int | None = None,
+) -> Callable[[Bench], object]:
     """CONFIG_HWCTX of the context without CUs. `head` and `pad` are the paddings of block and CU."""
 
     def run(c: Bench) -> object:
         handle = getattr(c, bo).handle if bo else _BAD_HANDLE
         block = struct.pack("<H3H", cus, head, 0, 0) + struct.pack("<IBB2x", handle, 0, pad) * max(cus, 1)
         data = ffi.from_buffer(block.ljust(8192, b"\0"))
-        return call(c, "AMDXDNA_CONFIG_HWCTX", "amdxdna_drm_config_hwctx",
-                    handle=c.unconfigured[0] if context is None else context, param_type=param,
-                    param_val=address(data) if pointer is None else pointer,
-                    param_val_size=8 + 8 * cus if size is None else size)
+        return call(
+            c,
+            "AMDXDNA_CONFIG_HWCTX",
+            "amdxdna_drm_config_hwctx",
+            handle=c.unconfigured[0] if context is None else context,
+            param_type=param,
+            param_val=address(data) if pointer is None else pointer,
+            param_val_size=8 + 8 * cus if size is None else size,
+        )
 
     return run
 
@@ -178,16 +225,22 @@ def twice(once: Callable[[Any], object]) -> Callable[[Any], object]:
     return run
 
 
-def execute(bos: tuple[str, ...] | list[int] = ("source", "instructions"),
-            **fields: Any) -> Callable[[Bench], object]:
+def execute(
+    bos: tuple[str, ...] | list[int] = ("source", "instructions"), **fields: Any
+) -> Callable[[Bench], object]:
     """EXEC_CMD of a good packet, one field of it wrong."""
 
     def run(c: Bench) -> object:
         c.raw(c.command, *c.start_npu(stream.copy(4096, 1)))
         handles = [getattr(c, bo).handle if isinstance(bo, str) else bo for bo in bos]
         array = ffi.new("uint32_t[]", handles or 1)
-        values: dict[str, Any] = {"hwctx": c.hwctx, "cmd_handles": c.command.handle, "args": address(array),
-                                  "cmd_count": 1, "arg_count": len(handles)}
+        values: dict[str, Any] = {
+            "hwctx": c.hwctx,
+            "cmd_handles": c.command.handle,
+            "args": address(array),
+            "cmd_count": 1,
+            "arg_count": len(handles),
+        }
         for name, value in fields.items():
             values[name] = getattr(c, value).handle if isinstance(value, str) else value
         args = call(c, "AMDXDNA_EXEC_CMD", "amdxdna_drm_exec_cmd", **values)
@@ -201,8 +254,16 @@ def wait_future(flags: int, count: int = 1, **fields: int) -> Callable[[Bench], 
 
     def run(c: Bench) -> object:
         handles, points = ffi.new("uint32_t[]", [c.syncobj]), ffi.new("uint64_t[]", [100])
-        return call(c, "SYNCOBJ_TIMELINE_WAIT", "drm_syncobj_timeline_wait", handles=address(handles),
-                    points=address(points), count_handles=count, flags=flags, **fields)
+        return call(
+            c,
+            "SYNCOBJ_TIMELINE_WAIT",
+            "drm_syncobj_timeline_wait",
+            handles=address(handles),
+            points=address(points),
+            count_handles=count,
+            flags=flags,
+            **fields,
+        )
 
     return run
 
@@ -213,8 +274,14 @@ def get_info(param: int, size: int = 65536, pointer: int = 0) -> Callable[[Clien
         if param == lib.DRM_AMDXDNA_QUERY_AIE_STATUS:
             status = ffi.cast("struct amdxdna_drm_query_aie_status *", big)
             status.buffer, status.buffer_size = address(big) + 4096, 32768
-        return call(c, "AMDXDNA_GET_INFO", "amdxdna_drm_get_info", param=param, buffer_size=size,
-                    buffer=pointer or address(big))
+        return call(
+            c,
+            "AMDXDNA_GET_INFO",
+            "amdxdna_drm_get_info",
+            param=param,
+            buffer_size=size,
+            buffer=pointer or address(big),
+        )
 
     return run
 
@@ -223,8 +290,15 @@ def get_array(param: int, size: int = 200, count: int = 1) -> Callable[[Client],
     def run(c: Client) -> object:
         big = ffi.new("int64_t[]", 8192)
         big[0] = os.getpid() if param == lib.DRM_AMDXDNA_BO_USAGE else 0
-        return call(c, "AMDXDNA_GET_ARRAY", "amdxdna_drm_get_array", param=param, element_size=size,
-                    num_element=count, buffer=address(big))
+        return call(
+            c,
+            "AMDXDNA_GET_ARRAY",
+            "amdxdna_drm_get_array",
+            param=param,
+            element_size=size,
+            num_element=count,
+            buffer=address(big),
+        )
 
     return run
 
@@ -232,8 +306,14 @@ def get_array(param: int, size: int = 200, count: int = 1) -> Callable[[Client],
 def set_state(param: int, data: bytes = bytes(8), pointer: int = 0) -> Callable[[Client], object]:
     def run(c: Client) -> object:
         value = ffi.from_buffer(data)
-        return call(c, "AMDXDNA_SET_STATE", "amdxdna_drm_set_state", param=param, buffer_size=8,
-                    buffer=pointer or address(value))
+        return call(
+            c,
+            "AMDXDNA_SET_STATE",
+            "amdxdna_drm_set_state",
+            param=param,
+            buffer_size=8,
+            buffer=pointer or address(value),
+        )
 
     return run
 
@@ -244,8 +324,14 @@ def number(request: int, size: int = 16) -> Callable[[Client], object]:
 
 
 def _debug_buffer(c: Bench) -> object:
-    return call(c, "AMDXDNA_CONFIG_HWCTX", "amdxdna_drm_config_hwctx", handle=c.hwctx,
-                param_type=lib.DRM_AMDXDNA_HWCTX_ASSIGN_DBG_BUF, param_val=_BAD_HANDLE)
+    return call(
+        c,
+        "AMDXDNA_CONFIG_HWCTX",
+        "amdxdna_drm_config_hwctx",
+        handle=c.hwctx,
+        param_type=lib.DRM_AMDXDNA_HWCTX_ASSIGN_DBG_BUF,
+        param_val=_BAD_HANDLE,
+    )
 
 
 def _export(bo: str) -> Callable[[Ready], object]:
@@ -253,8 +339,13 @@ def _export(bo: str) -> Callable[[Ready], object]:
 
 
 def _destroy(handle: int | None = None, **fields: int) -> Callable[[Bench], object]:
-    return lambda c: call(c, "AMDXDNA_DESTROY_HWCTX", "amdxdna_drm_destroy_hwctx",
-                          handle=c.hwctx if handle is None else handle, **fields)
+    return lambda c: call(
+        c,
+        "AMDXDNA_DESTROY_HWCTX",
+        "amdxdna_drm_destroy_hwctx",
+        handle=c.hwctx if handle is None else handle,
+        **fields,
+    )
 
 
 def _after_destroy(c: Bench) -> object:
@@ -317,8 +408,11 @@ _CONTEXTS = [
     ("CREATE_HWCTX unknown priority 0x777", 0, create_context(qos={"priority": 0x777})),
     ("CREATE_HWCTX ok", 0, create_context()),
     ("CONFIG_HWCTX bad ctx handle", E.EINVAL, config(context=999)),
-    ("CONFIG_HWCTX struct pad=1", E.EINVAL, lambda c: call(
-        c, "AMDXDNA_CONFIG_HWCTX", "amdxdna_drm_config_hwctx", handle=c.hwctx, pad=1)),
+    (
+        "CONFIG_HWCTX struct pad=1",
+        E.EINVAL,
+        lambda c: call(c, "AMDXDNA_CONFIG_HWCTX", "amdxdna_drm_config_hwctx", handle=c.hwctx, pad=1),
+    ),
     ("CONFIG_HWCTX param_type 9", E.EINVAL, config(param=9)),
     ("CONFIG_HWCTX size 8192", E.E2BIG, config(size=8192)),
     ("CONFIG_HWCTX bad pointer", E.EFAULT, config(pointer=_BAD_POINTER)),
@@ -358,8 +452,11 @@ _EXEC = [
     ("TIMELINE_WAIT bad syncobj", E.ENOENT, lambda c: c.wait(4242, 0, 0.1)),
     ("TIMELINE_WAIT future point, no WAIT_FOR_SUBMIT", E.EINVAL, wait_future(0)),
     ("TIMELINE_WAIT count 0", 0, wait_future(0, 0)),
-    ("WAIT_CMD", E.EOPNOTSUPP, lambda c: call(c, "AMDXDNA_WAIT_CMD", "amdxdna_drm_wait_cmd", hwctx=c.hwctx,
-                                             timeout=100)),
+    (
+        "WAIT_CMD",
+        E.EOPNOTSUPP,
+        lambda c: call(c, "AMDXDNA_WAIT_CMD", "amdxdna_drm_wait_cmd", hwctx=c.hwctx, timeout=100),
+    ),
 ]
 _INFO_ERRNO = {4: E.ENODEV, 6: E.EOPNOTSUPP, 7: E.EOPNOTSUPP, 14: E.EOPNOTSUPP, 15: E.EOPNOTSUPP}
 _QUERIES = [
@@ -395,13 +492,21 @@ _UNPRIVILEGED = [
     ("unprivileged, memlock 4096: userptr 4 KiB", 0, user_bo(size=4096)),
     ("unprivileged: SET_STATE power", E.EACCES, set_state(0, b"\3" + bytes(7))),
 ]
-LINES = [Line(group, *line) for group, lines in (
-    ("bare", _NO_HEAP), ("heap not mapped", _NOT_MAPPED), ("unprivileged", _UNPRIVILEGED),
-    ("ready", [*_BOS, *_CONTEXTS, *_EXEC, *_QUERIES, *_STATE])) for line in lines]
+LINES = [
+    Line(group, *line)
+    for group, lines in (
+        ("bare", _NO_HEAP),
+        ("heap not mapped", _NOT_MAPPED),
+        ("unprivileged", _UNPRIVILEGED),
+        ("ready", [*_BOS, *_CONTEXTS, *_EXEC, *_QUERIES, *_STATE]),
+    )
+    for line in lines
+]
 
 # The kernel WARNs about this one.
-SYNC_AT_END = Line("ready", "SYNC_BO offset == size (kernel WARNs)", E.EINVAL,
-                   sync("source", offset=4096, size=4096))
+SYNC_AT_END = Line(
+    "ready", "SYNC_BO offset == size (kernel WARNs)", E.EINVAL, sync("source", offset=4096, size=4096)
+)
 
 
 def check_line(line: Line, bench: Any) -> str:
@@ -412,8 +517,11 @@ def check_line(line: Line, bench: Any) -> str:
     except OSError as failure:
         got = failure.errno or -1
     names = errno.errorcode
-    return "" if got == line.expected else (
-        f"{line.name}: {names.get(got, got)} instead of {names.get(line.expected, line.expected)}")
+    return (
+        ""
+        if got == line.expected
+        else (f"{line.name}: {names.get(got, got)} instead of {names.get(line.expected, line.expected)}")
+    )
 
 
 # Lines that succeed without changing anything, and lines that fail after a step that succeeded.

@@ -63,8 +63,9 @@ class Case:
 CASES: dict[str, Case] = {}
 
 
-def case(*, warns: str | None = None, seconds: float = 60.0, settle: float = 0.0,
-         **options: Any) -> Callable[[Callable[[Target], None]], Callable[[Target], None]]:
+def case(
+    *, warns: str | None = None, seconds: float = 60.0, settle: float = 0.0, **options: Any
+) -> Callable[[Callable[[Target], None]], Callable[[Target], None]]:
     """Registers a case under `module.function`; see :class:`Case`."""
 
     def register(function: Callable[[Target], None]) -> Callable[[Target], None]:
@@ -217,8 +218,9 @@ class Client:
 
     def create_bo(self, kind: int, size: int, *, vaddr: int = 0, flags: int = 0) -> int:
         """CREATE_BO; the handle."""
-        args = ffi.new("struct amdxdna_drm_create_bo *",
-                       {"flags": flags, "vaddr": vaddr, "size": size, "type": kind})
+        args = ffi.new(
+            "struct amdxdna_drm_create_bo *", {"flags": flags, "vaddr": vaddr, "size": size, "type": kind}
+        )
         self.ioctl(lib.DRM_IOCTL_AMDXDNA_CREATE_BO, args)
         return int(args.handle)
 
@@ -273,7 +275,7 @@ class Client:
         handle = self.create_bo(lib.AMDXDNA_BO_DEV, size)
         info = self.info(handle)
         bo = Bo(handle, size, info.xdna_addr, info.vaddr, info.map_offset)
-        bo.view()[:len(data)] = data
+        bo.view()[: len(data)] = data
         bo.flush()
         return bo
 
@@ -283,8 +285,9 @@ class Client:
 
     def export(self, handle: int) -> int:
         """PRIME_HANDLE_TO_FD, read-write; a dma-buf descriptor that the caller closes."""
-        args = ffi.new("struct drm_prime_handle *",
-                       {"handle": handle, "flags": os.O_RDWR | os.O_CLOEXEC, "fd": -1})
+        args = ffi.new(
+            "struct drm_prime_handle *", {"handle": handle, "flags": os.O_RDWR | os.O_CLOEXEC, "fd": -1}
+        )
         self.ioctl(lib.DRM_IOCTL_PRIME_HANDLE_TO_FD, args)
         return int(args.fd)
 
@@ -294,35 +297,50 @@ class Client:
         self.ioctl(lib.DRM_IOCTL_PRIME_FD_TO_HANDLE, args)
         return int(args.handle)
 
-    def sync(self, handle: int, direction: int = lib.SYNC_DIRECT_TO_DEVICE, offset: int = 0,
-             size: int = 4096) -> None:
+    def sync(
+        self, handle: int, direction: int = lib.SYNC_DIRECT_TO_DEVICE, offset: int = 0, size: int = 4096
+    ) -> None:
         """SYNC_BO."""
-        self.ioctl(lib.DRM_IOCTL_AMDXDNA_SYNC_BO, ffi.new(
-            "struct amdxdna_drm_sync_bo *",
-            {"handle": handle, "direction": direction, "offset": offset, "size": size}))
+        self.ioctl(
+            lib.DRM_IOCTL_AMDXDNA_SYNC_BO,
+            ffi.new(
+                "struct amdxdna_drm_sync_bo *",
+                {"handle": handle, "direction": direction, "offset": offset, "size": size},
+            ),
+        )
 
     # -- contexts
 
     def context(self, *, tiles: int = CORE_TILES, priority: int = 0x200, **qos: int) -> tuple[int, int]:
         """CREATE_HWCTX; handle and syncobj."""
         quality = ffi.new("struct amdxdna_qos_info *", {"priority": priority, **qos})
-        args = ffi.new("struct amdxdna_drm_create_hwctx *",
-                       {"qos_p": int(ffi.cast("uintptr_t", quality)), "max_opc": 0x800, "num_tiles": tiles})
+        args = ffi.new(
+            "struct amdxdna_drm_create_hwctx *",
+            {"qos_p": int(ffi.cast("uintptr_t", quality)), "max_opc": 0x800, "num_tiles": tiles},
+        )
         self.ioctl(lib.DRM_IOCTL_AMDXDNA_CREATE_HWCTX, args)
         return int(args.handle), int(args.syncobj_handle)
 
     def destroy(self, context: int) -> None:
         """DESTROY_HWCTX."""
-        self.ioctl(lib.DRM_IOCTL_AMDXDNA_DESTROY_HWCTX,
-                   ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": context}))
+        self.ioctl(
+            lib.DRM_IOCTL_AMDXDNA_DESTROY_HWCTX,
+            ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": context}),
+        )
 
     def configure(self, context: int, *cus: int) -> None:
         """CONFIG_HWCTX with one CU per PDI handle, function 0."""
         block = struct.pack("<H6x", len(cus)) + b"".join(struct.pack("<IB3x", cu, 0) for cu in cus)
         data = ffi.from_buffer(block)
-        args = ffi.new("struct amdxdna_drm_config_hwctx *", {
-            "handle": context, "param_type": lib.DRM_AMDXDNA_HWCTX_CONFIG_CU,
-            "param_val": int(ffi.cast("uintptr_t", data)), "param_val_size": len(block)})
+        args = ffi.new(
+            "struct amdxdna_drm_config_hwctx *",
+            {
+                "handle": context,
+                "param_type": lib.DRM_AMDXDNA_HWCTX_CONFIG_CU,
+                "param_val": int(ffi.cast("uintptr_t", data)),
+                "param_val_size": len(block),
+            },
+        )
         self.ioctl(lib.DRM_IOCTL_AMDXDNA_CONFIG_HWCTX, args)
 
     # -- commands
@@ -330,19 +348,33 @@ class Client:
     def submit(self, context: int, command: int, *buffers: int) -> int:
         """EXEC_CMD of the packet in `command`; its sequence number."""
         handles = ffi.new("uint32_t[]", list(buffers))
-        args = ffi.new("struct amdxdna_drm_exec_cmd *", {
-            "hwctx": context, "type": lib.AMDXDNA_CMD_SUBMIT_EXEC_BUF, "cmd_handles": command,
-            "args": int(ffi.cast("uintptr_t", handles)), "cmd_count": 1, "arg_count": len(buffers)})
+        args = ffi.new(
+            "struct amdxdna_drm_exec_cmd *",
+            {
+                "hwctx": context,
+                "type": lib.AMDXDNA_CMD_SUBMIT_EXEC_BUF,
+                "cmd_handles": command,
+                "args": int(ffi.cast("uintptr_t", handles)),
+                "cmd_count": 1,
+                "arg_count": len(buffers),
+            },
+        )
         self.ioctl(lib.DRM_IOCTL_AMDXDNA_EXEC_CMD, args)
         return int(args.seq)
 
     def wait(self, syncobj: int, point: int, seconds: float = 10.0) -> None:
         """SYNCOBJ_TIMELINE_WAIT; OSError ETIME after `seconds`."""
         handles, points = ffi.new("uint32_t[]", [syncobj]), ffi.new("uint64_t[]", [point])
-        args = ffi.new("struct drm_syncobj_timeline_wait *", {
-            "handles": int(ffi.cast("uintptr_t", handles)), "points": int(ffi.cast("uintptr_t", points)),
-            "timeout_nsec": time.monotonic_ns() + int(seconds * 1e9), "count_handles": 1,
-            "flags": lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT})
+        args = ffi.new(
+            "struct drm_syncobj_timeline_wait *",
+            {
+                "handles": int(ffi.cast("uintptr_t", handles)),
+                "points": int(ffi.cast("uintptr_t", points)),
+                "timeout_nsec": time.monotonic_ns() + int(seconds * 1e9),
+                "count_handles": 1,
+                "flags": lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT,
+            },
+        )
         self.ioctl(lib.DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT, args)
 
     # -- queries
@@ -350,20 +382,31 @@ class Client:
     def get_info(self, param: int, layout: str) -> Any:
         """GET_INFO into a struct of type `layout`."""
         result = ffi.new(f"struct {layout} *")
-        args = ffi.new("struct amdxdna_drm_get_info *", {
-            "param": param, "buffer_size": ffi.sizeof(result[0]),
-            "buffer": int(ffi.cast("uintptr_t", result))})
+        args = ffi.new(
+            "struct amdxdna_drm_get_info *",
+            {
+                "param": param,
+                "buffer_size": ffi.sizeof(result[0]),
+                "buffer": int(ffi.cast("uintptr_t", result)),
+            },
+        )
         self.ioctl(lib.DRM_IOCTL_AMDXDNA_GET_INFO, args)
         return result
 
     def get_array(self, param: int, layout: str, count: int) -> list[Any]:
         """GET_ARRAY of at most `count` elements; those the driver filled in."""
         result = ffi.new(f"struct {layout}[]", count)
-        args = ffi.new("struct amdxdna_drm_get_array *", {
-            "param": param, "element_size": ffi.sizeof(f"struct {layout}"), "num_element": count,
-            "buffer": int(ffi.cast("uintptr_t", result))})
+        args = ffi.new(
+            "struct amdxdna_drm_get_array *",
+            {
+                "param": param,
+                "element_size": ffi.sizeof(f"struct {layout}"),
+                "num_element": count,
+                "buffer": int(ffi.cast("uintptr_t", result)),
+            },
+        )
         self.ioctl(lib.DRM_IOCTL_AMDXDNA_GET_ARRAY, args)
-        filled = list(result)[:args.num_element]
+        filled = list(result)[: args.num_element]
         return [ffi.new(f"struct {layout} *", entry) for entry in filled]
 
     def contexts(self) -> list[Any]:
@@ -407,7 +450,7 @@ class Ready(Client):
     def load(self, program: bytes, bo: Bo | None = None) -> Bo:
         """Puts an instruction stream into `bo` (default: this client's)."""
         bo = bo or self.instructions
-        bo.view()[:len(program)] = program
+        bo.view()[: len(program)] = program
         bo.flush()
         return bo
 
@@ -429,14 +472,27 @@ class Ready(Client):
         command.flush()
         return command
 
-    def start(self, program: bytes, *buffers: int, command: Bo | None = None, code: Bo | None = None,
-              hwctx: int | None = None, arguments: tuple[int, ...] = ()) -> int:
+    def start(
+        self,
+        program: bytes,
+        *buffers: int,
+        command: Bo | None = None,
+        code: Bo | None = None,
+        hwctx: int | None = None,
+        arguments: tuple[int, ...] = (),
+    ) -> int:
         """Packs and submits; the sequence number."""
         command = self.pack(program, *buffers, command=command, code=code)
         return self.submit(self.hwctx if hwctx is None else hwctx, command.handle, *arguments)
 
-    def run(self, program: bytes, *buffers: int, command: Bo | None = None, seconds: float = 10.0,
-            context: tuple[int, int] | None = None) -> int:
+    def run(
+        self,
+        program: bytes,
+        *buffers: int,
+        command: Bo | None = None,
+        seconds: float = 10.0,
+        context: tuple[int, int] | None = None,
+    ) -> int:
         """Packs, submits and waits; the packet's state."""
         hwctx, syncobj = context or (self.hwctx, self.syncobj)
         seq = self.start(program, *buffers, command=command, hwctx=hwctx)
@@ -450,8 +506,13 @@ class Ready(Client):
         """
         self.destination.view()[:] = bytes(self.destination.size)
         self.destination.flush()
-        done = self.run(stream.copy(self.source.size, 1), self.source.device, self.destination.device,
-                        context=context, seconds=seconds)
+        done = self.run(
+            stream.copy(self.source.size, 1),
+            self.source.device,
+            self.destination.device,
+            context=context,
+            seconds=seconds,
+        )
         if done == COMPLETED:
             self.check_copy(self.destination)
         return done
@@ -460,7 +521,7 @@ class Ready(Client):
         """AssertionError unless every word of `destination` is the source's plus one."""
         destination.flush()
         expected = [(word + 1) & _MASK for word in self.source.words()]
-        assert list(destination.words()[:len(expected)]) == expected, "the copy kernel's result is wrong"
+        assert list(destination.words()[: len(expected)]) == expected, "the copy kernel's result is wrong"
 
 
 def run_case(name: str, target: Target) -> None:

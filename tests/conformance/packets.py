@@ -67,8 +67,12 @@ def _chain(*programs: bytes, members: int | None = None, bad: bool = False) -> C
 
 _COPY, _FAIL = stream.copy(4096, 1), stream.fail(0x3000002)
 PACKETS = [
-    Packet("EXEC a packet that failed before",
-           lambda c: [header(START_NPU, 14, ERROR), *[_MASK] * 1000], ERROR, _MASK),
+    Packet(
+        "EXEC a packet that failed before",
+        lambda c: [header(START_NPU, 14, ERROR), *[_MASK] * 1000],
+        ERROR,
+        _MASK,
+    ),
     Packet("EXEC all-zero packet", lambda c: [0] * 12, NEW, 0),
     Packet("EXEC unknown opcode 5", _other(5), NEW, 1),
     Packet("EXEC cu mask 0", _changed(1, 0), NEW, 0),

@@ -11,7 +11,7 @@ POWER = "power"
 
 
 def _device() -> Path:
-    node, = Path("/sys/class/accel").glob("accel*")
+    (node,) = Path("/sys/class/accel").glob("accel*")
     return Path(node / "device").resolve() / POWER
 
 

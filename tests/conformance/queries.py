@@ -63,9 +63,17 @@ def _power(client: Client) -> int:
 
 def _set_power(client: Client, mode: int) -> None:
     value = ffi.new("struct amdxdna_drm_set_power_mode *", {"power_mode": mode})
-    client.ioctl(lib.DRM_IOCTL_AMDXDNA_SET_STATE, ffi.new("struct amdxdna_drm_set_state *", {
-        "param": lib.DRM_AMDXDNA_SET_POWER_MODE, "buffer_size": 8,
-        "buffer": int(ffi.cast("uintptr_t", value))}))
+    client.ioctl(
+        lib.DRM_IOCTL_AMDXDNA_SET_STATE,
+        ffi.new(
+            "struct amdxdna_drm_set_state *",
+            {
+                "param": lib.DRM_AMDXDNA_SET_POWER_MODE,
+                "buffer_size": 8,
+                "buffer": int(ffi.cast("uintptr_t", value)),
+            },
+        ),
+    )
 
 
 @case()

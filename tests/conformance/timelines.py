@@ -18,10 +18,16 @@ def _wait(client: Ready, waits: list[tuple[int, int]], seconds: float, flags: in
     """TIMELINE_WAIT for several points; first_signaled."""
     handles = ffi.new("uint32_t[]", [syncobj for syncobj, _ in waits])
     points = ffi.new("uint64_t[]", [point for _, point in waits])
-    args = ffi.new("struct drm_syncobj_timeline_wait *", {
-        "handles": int(ffi.cast("uintptr_t", handles)), "points": int(ffi.cast("uintptr_t", points)),
-        "timeout_nsec": time.monotonic_ns() + int(seconds * 1e9), "count_handles": len(waits),
-        "flags": flags})
+    args = ffi.new(
+        "struct drm_syncobj_timeline_wait *",
+        {
+            "handles": int(ffi.cast("uintptr_t", handles)),
+            "points": int(ffi.cast("uintptr_t", points)),
+            "timeout_nsec": time.monotonic_ns() + int(seconds * 1e9),
+            "count_handles": len(waits),
+            "flags": flags,
+        },
+    )
     client.ioctl(lib.DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT, args)
     return int(args.first_signaled)
 

@@ -61,8 +61,9 @@ def queue_behind_a_hang(t: Target) -> None:
     first, second = ready.bo(0x1000, lib.AMDXDNA_BO_CMD), ready.bo(0x1000, lib.AMDXDNA_BO_CMD)
     code = ready.dev(0x1000)
     ready.start(stream.hang(), command=first)
-    seq = ready.start(stream.copy(4096, 1), ready.source.device, ready.destination.device, command=second,
-                      code=code)
+    seq = ready.start(
+        stream.copy(4096, 1), ready.source.device, ready.destination.device, command=second, code=code
+    )
     ready.wait(ready.syncobj, seq)
     assert (state(first), state(second)) == (TIMEOUT, ABORT)
 

@@ -157,9 +157,9 @@ def control_code(folder: Path) -> Ready:
     part.places.append(("4", ".ctrldata", 16, files.PACKET, 0, 0))
     whole = files.carrier(program, full=True, pdi=1, scratchpad=256)
     kernels = {"main": (3, {"seq": whole, "two": whole}), "more": (2, {"seq": whole})}
-    originals = [
-        files.full(kernels, {1: bytes(64)}, wide=wide) for wide in (False, True)
-    ] + [files.partial(part, wide=wide, abi_version=version) for wide, version in ((False, 1), (True, 2))]
+    originals = [files.full(kernels, {1: bytes(64)}, wide=wide) for wide in (False, True)] + [
+        files.partial(part, wide=wide, abi_version=version) for wide, version in ((False, 1), (True, 2))
+    ]
 
     def parse(data: bytes) -> None:
         elf = ControlElf(data)

@@ -58,9 +58,17 @@ def pictures(folder: Path) -> Ready:
 
 
 def _gif(width: int, height: int) -> bytes:
-    return (b"GIF89a" + struct.pack("<HHBBB", width, height, 0x80, 0, 0) + bytes(3) + b"\xff" * 3
-            + b"!\xf9\x04\x01" + bytes(4) + b"," + struct.pack("<HHHHB", 0, 0, 1, 1, 0)
-            + b"\x02\x02D\x01\x00;")
+    return (
+        b"GIF89a"
+        + struct.pack("<HHBBB", width, height, 0x80, 0, 0)
+        + bytes(3)
+        + b"\xff" * 3
+        + b"!\xf9\x04\x01"
+        + bytes(4)
+        + b","
+        + struct.pack("<HHHHB", 0, 0, 1, 1, 0)
+        + b"\x02\x02D\x01\x00;"
+    )
 
 
 def _image(mode: str) -> Any:
@@ -124,8 +132,8 @@ def _edited_png(rng: random.Random, data: bytes) -> bytes:
     """Chunks edited, doubled, dropped or swapped, with the sums of what they became."""
     chunks, at = [], len(_PNG)
     while at < len(data):
-        size, = struct.unpack_from(">I", data, at)
-        chunks.append((data[at + 4:at + 8], data[at + 8:at + 8 + size]))
+        (size,) = struct.unpack_from(">I", data, at)
+        chunks.append((data[at + 4 : at + 8], data[at + 8 : at + 8 + size]))
         at += 12 + size
     for _ in range(rng.choice((1, 1, 2, 4))):
         which = rng.randrange(len(chunks))

@@ -102,8 +102,12 @@ def names() -> list[str]:
     return sorted(found)
 
 
-OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {"unbind": unbind, "bind": bind, "shell": shell,
-                                                        "call": call}
+OPERATIONS: dict[str, Callable[..., dict[str, Any]]] = {
+    "unbind": unbind,
+    "bind": bind,
+    "shell": shell,
+    "call": call,
+}
 
 
 def in_child(request: dict[str, Any]) -> dict[str, Any]:
@@ -142,8 +146,11 @@ def in_child(request: dict[str, Any]) -> dict[str, Any]:
     _, status = os.waitpid(child, 0)
     if data:
         return json.loads(data)
-    return {"error": f"no answer within {request.get('timeout', 60)} s"
-            if ready == [] else f"the test process ended with wait status {status:#x}"}
+    return {
+        "error": f"no answer within {request.get('timeout', 60)} s"
+        if ready == []
+        else f"the test process ended with wait status {status:#x}"
+    }
 
 
 def main() -> None:
@@ -165,7 +172,7 @@ def main() -> None:
     def send(answer: dict[str, Any]) -> None:
         data = json.dumps(answer).encode() + b"\n"
         while data:
-            data = data[os.write(port, data):]
+            data = data[os.write(port, data) :]
 
     send(hello)
     buffer = b""

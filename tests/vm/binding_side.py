@@ -164,7 +164,7 @@ def wrapped_memory(device: Device) -> None:
     """A program's own array is a buffer without a copy."""
     array = np.zeros(2 * WORDS, "u4")
     start = -array.ctypes.data % 4096 // 4
-    own = array[start:start + WORDS]
+    own = array[start : start + WORDS]
     own[:] = np.arange(WORDS)
     target = device.alloc(BYTES)
     with device.wrap(own) as wrapped:
@@ -173,9 +173,21 @@ def wrapped_memory(device: Device) -> None:
 
 
 TESTS: dict[str, Callable[[Device], None]] = {
-    function.__name__: function for function in (
-        kernel_run, part_of_a_buffer, many_in_flight, chain, pool_swaps, no_context_free, failing_command,
-        hang_and_recovery, heap_growth, shared_buffer, wrapped_memory)}
+    function.__name__: function
+    for function in (
+        kernel_run,
+        part_of_a_buffer,
+        many_in_flight,
+        chain,
+        pool_swaps,
+        no_context_free,
+        failing_command,
+        hang_and_recovery,
+        heap_growth,
+        shared_buffer,
+        wrapped_memory,
+    )
+}
 
 
 def run(name: str, pasid: bool = False, reports: bool = True) -> None:

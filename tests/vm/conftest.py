@@ -23,10 +23,19 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 SETTING = "AMDXDNA_VM"
 IMAGE_AGENT = f"""export PYTHONHOME={HOME}
 PYTHONPATH=/{APP} OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python3 -B -s -m {guest.AGENT}"""
-IMAGE_MODULES = ("tests.vm.token_ids", "tests.vm.binding_side", "tests.vm.failures_side",
-                 "tests.vm.doctor_side", "tests.recovery_side")
-DRIVER_MODULES = ("tests.vm.token_ids", "tests.vm.binding_side", "tests.vm.failures_side",
-                  "tests.vm.guest_side")
+IMAGE_MODULES = (
+    "tests.vm.token_ids",
+    "tests.vm.binding_side",
+    "tests.vm.failures_side",
+    "tests.vm.doctor_side",
+    "tests.recovery_side",
+)
+DRIVER_MODULES = (
+    "tests.vm.token_ids",
+    "tests.vm.binding_side",
+    "tests.vm.failures_side",
+    "tests.vm.guest_side",
+)
 IMAGE_MEMORY = "2G"
 RAN = pytest.StashKey[list[str]]()
 """Lines for the summary."""
@@ -75,7 +84,8 @@ class Guests:
             self._count += 1
             folder = self._folder / str(self._count)
             self._machine = guest.boot(
-                lambda attempt: guest.Machine(self._rig, folder / attempt, self._initrd))
+                lambda attempt: guest.Machine(self._rig, folder / attempt, self._initrd)
+            )
         return self._machine
 
     def lose(self) -> None:
@@ -93,12 +103,14 @@ def noted(config: pytest.Config, what: str, rig: debs.Rig) -> Iterator[None]:
         yield
     finally:
         config.stash.setdefault(RAN, []).append(
-            f"{what}: Linux {rig.kernel_release}, {time.monotonic() - began:.0f} s")
+            f"{what}: Linux {rig.kernel_release}, {time.monotonic() - began:.0f} s"
+        )
 
 
 @pytest.fixture(scope="session")
-def guests(rig: debs.Rig, tmp_path_factory: pytest.TempPathFactory,
-           pytestconfig: pytest.Config) -> Iterator[Guests]:
+def guests(
+    rig: debs.Rig, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[Guests]:
     """The session's guest."""
     archive = guest.test_archive(rig, CHECKOUT, ["tests.vm.guest_side"])
     # Unix socket paths are limited to 107 characters, and pytest's folders can be long.
@@ -120,8 +132,9 @@ def image_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def image_guest(rig: debs.Rig, image_bundle: Path, tmp_path_factory: pytest.TempPathFactory,
-                pytestconfig: pytest.Config) -> Iterator[guest.Machine]:
+def image_guest(
+    rig: debs.Rig, image_bundle: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[guest.Machine]:
     """A guest of the minimal image, with the bundle, the test agent and the binding's tests in it."""
     folder = tmp_path_factory.mktemp("image")
     archive = image.build(rig, IMAGE_AGENT, image_bundle, [guest.AGENT, *IMAGE_MODULES])
@@ -169,14 +182,23 @@ def _other_kernel(rig: debs.Rig, series: str, which: int) -> tuple[debs.Rig, str
 
 # The guests of `driver`: the pinned kernel and, where there are any, others; AMDXDNA_VM_SERIES="7.2" names
 # series more, which behave as the pinned kernel does.
-DRIVERS = {"7.3.4": None, "6.18-newest": ("6.18", -1), "6.18-oldest": ("6.18", 0),
-           **{f"{series}-newest": (series, -1) for series in os.environ.get("AMDXDNA_VM_SERIES", "").split()}}
+DRIVERS = {
+    "7.3.4": None,
+    "6.18-newest": ("6.18", -1),
+    "6.18-oldest": ("6.18", 0),
+    **{f"{series}-newest": (series, -1) for series in os.environ.get("AMDXDNA_VM_SERIES", "").split()},
+}
 _LAST_WITHOUT_CHAIN_STATUS = 12
 
 
 @pytest.fixture(scope="session", params=DRIVERS)
-def driver(request: pytest.FixtureRequest, rig: debs.Rig, image_bundle: Path,
-           tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator[Driver]:
+def driver(
+    request: pytest.FixtureRequest,
+    rig: debs.Rig,
+    image_bundle: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    pytestconfig: pytest.Config,
+) -> Iterator[Driver]:
     """One guest a driver, all in PASID mode, one after the other; pytest's summary says what they were."""
     name, which, version = request.param, DRIVERS[request.param], ""
     firmware, column = FirmwareOptions(), "7.3.4"
@@ -184,16 +206,18 @@ def driver(request: pytest.FixtureRequest, rig: debs.Rig, image_bundle: Path,
         rig, version = _other_kernel(rig, *which)
     older = which is not None and which[0] == "6.18"
     if older:
-        column = ("6.18.15" if int(version.split(".")[2]) > _LAST_WITHOUT_CHAIN_STATUS
-                  else "6.18.5 to 6.18.12")
+        column = "6.18.15" if int(version.split(".")[2]) > _LAST_WITHOUT_CHAIN_STATUS else "6.18.5 to 6.18.12"
         # That driver takes protocol 6 alone (npu4_regs.c of Linux 6.18).
         firmware = FirmwareOptions(protocol=(6, 12))
     folder = tmp_path_factory.mktemp("driver")
     archive = image.build(rig, IMAGE_AGENT, image_bundle, [guest.AGENT, *DRIVER_MODULES])
     initrd = folder / "initrd"
     initrd.write_bytes(archive)
-    machine = guest.boot(lambda attempt: guest.Machine(rig, folder / attempt, initrd, IMAGE_MEMORY,
-                                                       options=firmware, pasid=True))
+    machine = guest.boot(
+        lambda attempt: guest.Machine(
+            rig, folder / attempt, initrd, IMAGE_MEMORY, options=firmware, pasid=True
+        )
+    )
     protocol = ".".join(map(str, firmware.protocol))
     try:
         with noted(pytestconfig, f"{name}, PASID, firmware protocol {protocol}", rig):

@@ -37,27 +37,44 @@ DOWNLOADS_AT_ONCE = 6
 LONGEST_VALID_DAYS = 365
 
 # Kernel modules the guest loads, with their dependencies (names as in modinfo's `depends`).
-MODULE_FILES = ("amdxdna", "drm", "gpu-sched", "drm_kms_helper", "drm_shmem_helper", "tee", "hid",
-                "amd_sfh", "button", "amd-pmf")
+MODULE_FILES = (
+    "amdxdna",
+    "drm",
+    "gpu-sched",
+    "drm_kms_helper",
+    "drm_shmem_helper",
+    "tee",
+    "hid",
+    "amd_sfh",
+    "button",
+    "amd-pmf",
+)
 
 # Package -> (version, SHA-256 of the .deb) the suite was last green with.
 PINS = {
-    "linux-binary-7.3.4+deb13-amd64": ("7.3.4-1~bpo13+1",
-                                       "7e3248d03a84dcdda88c567aa8c4038f2e7795d2dd167b112c56f8901b6f513f"),
-    "linux-modules-7.3.4+deb13-amd64": ("7.3.4-1~bpo13+1",
-                                        "b3ea01922c9f133767a83cf6891c19b3693858ded617bf22d1e34f95382c08ea"),
-    "qemu-system-x86": ("1:11.1.3+ds-1~bpo13+1",
-                        "447decc4b3c245edc1d0940bdf97c87e07b2e3bd4b24c4d0c7155d860d52bd5f"),
-    "seabios": ("1.17.0-1~bpo13+1",
-                "1a335215bbdb076e8fe8fc47c2985dcfa2cc4506e5c27697733cc0a4125dd1e9"),
-    "busybox-static": ("1:1.37.0-6+b9",
-                       "598a3fd92bdafc34cd81196b2952ad36e910e47a4ecf162f8ce5e8e262598e53"),
-    "linux-libc-dev": ("7.3.4-1~bpo13+1",
-                       "b3a4538fca67081c8606a93f37521d0eb74ac75996a02f3321a6b27f978e10a8"),
-    "linux-image-6.18.5+deb13-amd64": ("6.18.5-1~bpo13+1",
-                                       "a39c2f6db87b039a3b62cfa9256f6054951fbf08e351b7a3e2b5a792f79ea1e7"),
-    "linux-image-6.18.15+deb13-amd64": ("6.18.15-1~bpo13+1",
-                                        "d38a7af6260782a47cd615ad717347a528b45f076245b4deabb3f1ecf8459186"),
+    "linux-binary-7.3.4+deb13-amd64": (
+        "7.3.4-1~bpo13+1",
+        "7e3248d03a84dcdda88c567aa8c4038f2e7795d2dd167b112c56f8901b6f513f",
+    ),
+    "linux-modules-7.3.4+deb13-amd64": (
+        "7.3.4-1~bpo13+1",
+        "b3ea01922c9f133767a83cf6891c19b3693858ded617bf22d1e34f95382c08ea",
+    ),
+    "qemu-system-x86": (
+        "1:11.1.3+ds-1~bpo13+1",
+        "447decc4b3c245edc1d0940bdf97c87e07b2e3bd4b24c4d0c7155d860d52bd5f",
+    ),
+    "seabios": ("1.17.0-1~bpo13+1", "1a335215bbdb076e8fe8fc47c2985dcfa2cc4506e5c27697733cc0a4125dd1e9"),
+    "busybox-static": ("1:1.37.0-6+b9", "598a3fd92bdafc34cd81196b2952ad36e910e47a4ecf162f8ce5e8e262598e53"),
+    "linux-libc-dev": ("7.3.4-1~bpo13+1", "b3a4538fca67081c8606a93f37521d0eb74ac75996a02f3321a6b27f978e10a8"),
+    "linux-image-6.18.5+deb13-amd64": (
+        "6.18.5-1~bpo13+1",
+        "a39c2f6db87b039a3b62cfa9256f6054951fbf08e351b7a3e2b5a792f79ea1e7",
+    ),
+    "linux-image-6.18.15+deb13-amd64": (
+        "6.18.15-1~bpo13+1",
+        "d38a7af6260782a47cd615ad717347a528b45f076245b4deabb3f1ecf8459186",
+    ),
 }
 
 
@@ -104,8 +121,9 @@ def _run(command: list[str], cwd: Path | None = None) -> str:
 
 
 # Not `trusted=no`, which distrusts what is signed too.
-_SIGNED = ("allow-insecure=no allow-weak=no allow-downgrade-to-insecure=no check-date=yes"
-           " check-valid-until=yes")
+_SIGNED = (
+    "allow-insecure=no allow-weak=no allow-downgrade-to-insecure=no check-date=yes check-valid-until=yes"
+)
 
 
 class Apt:
@@ -123,9 +141,12 @@ class Apt:
         for folder in (etc / "none", etc / "archives/partial", root / "lists/partial", self.downloads):
             folder.mkdir(parents=True, exist_ok=True)
         (etc / "status").touch()
-        (etc / "sources.list").write_text("".join(
-            f"deb [arch=amd64 signed-by={KEYRING} {_SIGNED}] {uri} {suite} main\n"
-            for suite in (RELEASE, BACKPORTS)))
+        (etc / "sources.list").write_text(
+            "".join(
+                f"deb [arch=amd64 signed-by={KEYRING} {_SIGNED}] {uri} {suite} main\n"
+                for suite in (RELEASE, BACKPORTS)
+            )
+        )
         self.config = etc / "apt.conf"
         self.config.write_text(f"""
             Dir::Etc::sourcelist "{etc}/sources.list";
@@ -301,8 +322,12 @@ def _build(root: Path) -> tuple[str, dict[str, str]]:
     if len(kernels) != 1:
         raise Unavailable(f"{BACKPORTS} has {len(kernels)} kernels for linux-image-amd64")
     kernel = kernels[0].removeprefix("linux-binary-")
-    parts = {"kernel": by_name[f"linux-binary-{kernel}"], "modules": by_name[f"linux-modules-{kernel}"],
-             "busybox": by_name["busybox-static"], "headers": by_name["linux-libc-dev"]}
+    parts = {
+        "kernel": by_name[f"linux-binary-{kernel}"],
+        "modules": by_name[f"linux-modules-{kernel}"],
+        "busybox": by_name["busybox-static"],
+        "headers": by_name["linux-libc-dev"],
+    }
     qemu = [deb for deb in everything if _qemu_part(deb.name)]
     taken = [*parts.values(), *qemu]
     check_pins(taken)
@@ -311,13 +336,20 @@ def _build(root: Path) -> tuple[str, dict[str, str]]:
         shutil.rmtree(root / tree, ignore_errors=True)
 
     with ThreadPoolExecutor(2) as pool:
-        jobs = [pool.submit(apt.unpack, parts["modules"], root / "kernel", kernel_part),
-                pool.submit(apt.unpack, parts["kernel"], root / "kernel", kernel_part),
-                pool.submit(apt.unpack, parts["busybox"], root / "busybox",
-                            lambda path: path.endswith("bin/busybox")),
-                pool.submit(apt.unpack, parts["headers"], root / "headers",
-                            lambda path: path.startswith(("./usr/include/", "usr/include/"))),
-                *(pool.submit(apt.unpack, deb, root / "qemu") for deb in qemu)]
+        jobs = [
+            pool.submit(apt.unpack, parts["modules"], root / "kernel", kernel_part),
+            pool.submit(apt.unpack, parts["kernel"], root / "kernel", kernel_part),
+            pool.submit(
+                apt.unpack, parts["busybox"], root / "busybox", lambda path: path.endswith("bin/busybox")
+            ),
+            pool.submit(
+                apt.unpack,
+                parts["headers"],
+                root / "headers",
+                lambda path: path.startswith(("./usr/include/", "usr/include/")),
+            ),
+            *(pool.submit(apt.unpack, deb, root / "qemu") for deb in qemu),
+        ]
         for job in jobs:
             job.result()
     return kernel, {deb.name: deb.version for deb in taken}

@@ -17,8 +17,14 @@ import amdxdna.emu.xclbins
 from amdxdna.cli import main
 from amdxdna.doctor import examine
 
-COMMANDS = (amdxdna.cli.bench, amdxdna.cli.contexts, amdxdna.cli.doctor, amdxdna.cli.info,
-            amdxdna.cli.selftest, amdxdna.cli.snapshot)
+COMMANDS = (
+    amdxdna.cli.bench,
+    amdxdna.cli.contexts,
+    amdxdna.cli.doctor,
+    amdxdna.cli.info,
+    amdxdna.cli.selftest,
+    amdxdna.cli.snapshot,
+)
 
 
 def doctor(uid: int = 0) -> dict[str, Any]:
@@ -29,8 +35,10 @@ def doctor(uid: int = 0) -> dict[str, Any]:
         os.setuid(uid)
     report = examine("auto")
     cause = report.cause
-    return {"cause": None if cause is None else cause.check,
-            "findings": {finding.check: finding.as_json() for finding in report.findings}}
+    return {
+        "cause": None if cause is None else cause.check,
+        "findings": {finding.check: finding.as_json() for finding in report.findings},
+    }
 
 
 def command(words: list[str]) -> dict[str, Any]:

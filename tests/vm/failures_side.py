@@ -63,8 +63,11 @@ def told_wrong(ended: dict[str, str], position: int | None) -> dict[str, str]:
 
     After a time-out nobody may know the member.
     """
-    return {key: how for key, how in ended.items()
-            if how == "success" or not how.endswith((f"member {position}", "member None"))}
+    return {
+        key: how
+        for key, how in ended.items()
+        if how == "success" or not how.endswith((f"member {position}", "member None"))
+    }
 
 
 def _works(device: Device) -> None:
@@ -85,8 +88,11 @@ def subprocesses() -> None:
     with Device.open("auto") as device:
         source, target = _buffers(device)
         kernel = adder(device, 4 * WORDS, 1)
-        for between in (lambda: subprocess.run(["/bin/sh", "-c", "true"], check=True),
-                        lambda: os.system("true"), child):
+        for between in (
+            lambda: subprocess.run(["/bin/sh", "-c", "true"], check=True),
+            lambda: os.system("true"),
+            child,
+        ):
             kernel.run(source, target, outputs=[target], timeout=30)
             between()
             target.view("u4")[:] = 0

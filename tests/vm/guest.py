@@ -131,17 +131,34 @@ class Machine:
             kernel += [f"amdxdna.{option}" for option in qemu.MODULE_ARGUMENTS]
         command = [
             *self.rig.qemu_command,
-            "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+            "-nodefaults",
+            "-no-user-config",
+            "-display",
+            "none",
+            "-no-reboot",
             *qemu.arguments(self.server.path, memory=self.memory, ram=ram),
-            "-serial", f"file:{self.console}",
-            "-chardev", f"socket,id=agent,path={agent},server=on,wait=off", "-serial", "chardev:agent",
-            "-kernel", str(self.rig.vmlinuz), "-initrd", str(self.initrd),
-            "-append", " ".join(kernel),
+            "-serial",
+            f"file:{self.console}",
+            "-chardev",
+            f"socket,id=agent,path={agent},server=on,wait=off",
+            "-serial",
+            "chardev:agent",
+            "-kernel",
+            str(self.rig.vmlinuz),
+            "-initrd",
+            str(self.initrd),
+            "-append",
+            " ".join(kernel),
         ]
         with self.errors.open("wb") as errors:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=errors,
-                                             stderr=errors, preexec_fn=_end_with_parent,
-                                             pass_fds=[self._ram] if self.pasid else [])
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
+                stderr=errors,
+                preexec_fn=_end_with_parent,
+                pass_fds=[self._ram] if self.pasid else [],
+            )
         self._line = self._connect(agent)
         answer = self._read(began + seconds)
         if self.pasid:

@@ -46,6 +46,6 @@ def last_array_error() -> dict[str, int]:
     """The last asynchronous error, as GET_ARRAY gives it."""
     target = kit.Target(lambda: KernelNode(NODE), kernel=True)
     client = target.client()
-    error, = client.get_array(lib.DRM_AMDXDNA_HW_LAST_ASYNC_ERR, "amdxdna_async_error", 1)
+    (error,) = client.get_array(lib.DRM_AMDXDNA_HW_LAST_ASYNC_ERR, "amdxdna_async_error", 1)
     target.close()
     return {"code": error.err_code, "extra": error.ex_err_code, "time": error.ts_us}

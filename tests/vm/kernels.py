@@ -40,14 +40,18 @@ def take(rig: Rig, version: str) -> Rig:
         if record is None:
             record = {"versions": _unpack(rig.root, version, tree)}
             debs.seal(rig.root, [tree], stamp, record)
-    return dataclasses.replace(rig, kernel_release=version + _FLAVOUR, kernel_tree=tree,
-                               versions=rig.versions | record["versions"])
+    return dataclasses.replace(
+        rig, kernel_release=version + _FLAVOUR, kernel_tree=tree, versions=rig.versions | record["versions"]
+    )
 
 
 def _unpack(root: Path, version: str, tree: str) -> dict[str, str]:
     apt = Apt(root, debs.archive_uri())
-    names = ([f"linux-image-{version}{_FLAVOUR}"] if _number(version) < (6, 19) else
-             [f"linux-binary-{version}{_FLAVOUR}", f"linux-modules-{version}{_FLAVOUR}"])
+    names = (
+        [f"linux-image-{version}{_FLAVOUR}"]
+        if _number(version) < (6, 19)
+        else [f"linux-binary-{version}{_FLAVOUR}", f"linux-modules-{version}{_FLAVOUR}"]
+    )
     packages = apt.describe(names)
     debs.check_pins(packages)
     apt.download(packages)

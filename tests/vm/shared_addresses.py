@@ -79,24 +79,36 @@ def _load_rcx(address: int) -> bytes:
 
 def functions(table: int) -> dict[str, bytes]:
     """The code that takes the place of each function; `table` is where the counter before place 1 is."""
-    bind = (_load_rcx(table)
-            + bytes.fromhex("b801000000")  # mov eax, 1
-            + bytes.fromhex("f00fc101")  # lock xadd [rcx], eax
-            + b"\x25" + struct.pack("<I", _PLACES - 1)  # and eax, places - 1
-            + bytes.fromhex("488d4cc108")  # lea rcx, [rcx + rax * 8 + 8]
-            + bytes.fromhex("0f20d8")  # mov rax, cr3
-            + bytes.fromhex("488901")  # mov [rcx], rax
-            + bytes.fromhex("4889c8")  # mov rax, rcx
-            + _RET)
-    pasid = (_load_rcx(table)
-             + bytes.fromhex("4889f8")  # mov rax, rdi
-             + bytes.fromhex("4829c8")  # sub rax, rcx
-             + bytes.fromhex("48c1e803")  # shr rax, 3
-             + _RET)
+    bind = (
+        _load_rcx(table)
+        + bytes.fromhex("b801000000")  # mov eax, 1
+        + bytes.fromhex("f00fc101")  # lock xadd [rcx], eax
+        + b"\x25"
+        + struct.pack("<I", _PLACES - 1)  # and eax, places - 1
+        + bytes.fromhex("488d4cc108")  # lea rcx, [rcx + rax * 8 + 8]
+        + bytes.fromhex("0f20d8")  # mov rax, cr3
+        + bytes.fromhex("488901")  # mov [rcx], rax
+        + bytes.fromhex("4889c8")  # mov rax, rcx
+        + _RET
+    )
+    pasid = (
+        _load_rcx(table)
+        + bytes.fromhex("4889f8")  # mov rax, rdi
+        + bytes.fromhex("4829c8")  # sub rax, rcx
+        + bytes.fromhex("48c1e803")  # shr rax, 3
+        + _RET
+    )
     unbind = bytes.fromhex("48c70700000000") + _RET  # mov qword [rdi], 0
     nothing = bytes.fromhex("31c0") + _RET  # xor eax, eax
-    return {name: _ENDBR64 + code for name, code in (
-        (BIND, bind), (PASID, pasid), (UNBIND, unbind), *((name, nothing) for name in _FEATURES))}
+    return {
+        name: _ENDBR64 + code
+        for name, code in (
+            (BIND, bind),
+            (PASID, pasid),
+            (UNBIND, unbind),
+            *((name, nothing) for name in _FEATURES),
+        )
+    }
 
 
 def share(ram: int, listing: str) -> PageTables:
@@ -112,16 +124,16 @@ def share(ram: int, listing: str) -> PageTables:
     codes = {name: code for name, code in functions(table).items() if name in found}
     for name, code in codes.items():
         at, size = found[name]
-        start = memory[at - _KERNEL:at - _KERNEL + 9]
+        start = memory[at - _KERNEL : at - _KERNEL + 9]
         if not start.startswith((_ENDBR64, _NOP5)) or len(start) < 9:
             raise CannotShare(f"no function begins at {name}, {at:#x}: {start.hex()}")
         if size < len(code):
             raise CannotShare(f"{name} has {size} bytes and not the {len(code)} that replace it")
     counter = table - _KERNEL
-    memory[counter:counter + _TABLE_BYTES] = bytes(_TABLE_BYTES)
+    memory[counter : counter + _TABLE_BYTES] = bytes(_TABLE_BYTES)
     for name, code in codes.items():
         at = found[name][0] - _KERNEL
-        memory[at:at + len(code)] = code
+        memory[at : at + len(code)] = code
 
     def root(pasid: int) -> int:
         if not 0 < pasid <= _PLACES:

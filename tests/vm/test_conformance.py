@@ -18,8 +18,9 @@ def test_case(name: str, probe: Probe, guests: Guests) -> None:
     case = kit.CASES[name]
     machine = probe(**case.options)
     try:
-        answer = machine.request("call", timeout=case.seconds, target="tests.vm.guest_side:run",
-                                 arguments={"name": name})
+        answer = machine.request(
+            "call", timeout=case.seconds, target="tests.vm.guest_side:run", arguments={"name": name}
+        )
     except guest.GuestLost:
         guests.lose()
         raise

@@ -128,8 +128,11 @@ def test_module_not_loaded(machine: guest.Machine) -> None:
         assert "virtual machine" in finding(report, "iommu")
         assert report["findings"]["answer"]["symptom"] is True
     finally:
-        shell(machine, "/bin/busybox rmmod amdxdna; /bin/busybox insmod /lib/modules/amdxdna.ko* "
-              + " ".join(qemu.MODULE_ARGUMENTS))
+        shell(
+            machine,
+            "/bin/busybox rmmod amdxdna; /bin/busybox insmod /lib/modules/amdxdna.ko* "
+            + " ".join(qemu.MODULE_ARGUMENTS),
+        )
 
 
 def test_all_contexts_taken(machine: guest.Machine) -> None:
@@ -139,13 +142,15 @@ def test_all_contexts_taken(machine: guest.Machine) -> None:
     assert "context" in finding(report, report["cause"])
 
 
-def test_no_iommu(rig: debs.Rig, image_guest: guest.Machine, tmp_path: Path,
-                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_iommu(
+    rig: debs.Rig, image_guest: guest.Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A kernel that was booted without the IOMMU."""
     arguments = [word for word in qemu.KERNEL_ARGUMENTS if not word.startswith("intel_iommu")]
     monkeypatch.setattr(qemu, "KERNEL_ARGUMENTS", ("intel_iommu=off", *arguments))
-    machine = guest.boot(lambda attempt: guest.Machine(rig, tmp_path / attempt, image_guest.initrd,
-                                                       image_guest.memory))
+    machine = guest.boot(
+        lambda attempt: guest.Machine(rig, tmp_path / attempt, image_guest.initrd, image_guest.memory)
+    )
     try:
         report = call(machine, f"{SIDE}:doctor")
     finally:

@@ -73,8 +73,7 @@ def test_conformance(name: str, driver: Driver) -> None:
 def test_binding(name: str, clean: Driver) -> None:
     """The binding and its context pool."""
     skip_what_is_not_run(clean, f"binding.{name}")
-    answer = call(clean, "tests.vm.binding_side:run", name=name, pasid=True,
-                  reports=not clean.older)
+    answer = call(clean, "tests.vm.binding_side:run", name=name, pasid=True, reports=not clean.older)
     settle(clean, f"binding.{name}", answer)
 
 

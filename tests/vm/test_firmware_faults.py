@@ -107,42 +107,101 @@ class Row:
 
 
 ROWS = [
-    Row("alive with a wrong magic", after_start(reg.SRAM_BAR, reg.CHANNEL_INFO + 32, 0x1234), errno.EINVAL,
-        log="Invalid mbox magic 0x1234"),
-    Row("never alive", after_start(reg.SRAM_BAR, reg.FIRMWARE_ALIVE, 0), errno.ETIME,
-        log="firmware is not alive"),
-    Row("PSP refuses the image", psp_fault(psp.VALIDATE, 0xFFFF0007), errno.EIO,
-        log="fw return error 0xffff0007"),
+    Row(
+        "alive with a wrong magic",
+        after_start(reg.SRAM_BAR, reg.CHANNEL_INFO + 32, 0x1234),
+        errno.EINVAL,
+        log="Invalid mbox magic 0x1234",
+    ),
+    Row(
+        "never alive",
+        after_start(reg.SRAM_BAR, reg.FIRMWARE_ALIVE, 0),
+        errno.ETIME,
+        log="firmware is not alive",
+    ),
+    Row(
+        "PSP refuses the image",
+        psp_fault(psp.VALIDATE, 0xFFFF0007),
+        errno.EIO,
+        log="fw return error 0xffff0007",
+    ),
     Row("PSP never ready", psp_fault(psp.VALIDATE, None), errno.ETIMEDOUT, log="PSP is not ready"),
     Row("PSP refuses to start", psp_fault(psp.START, 0xFFFF0002), errno.EIO, log="failed to start fw"),
     Row("SMU refuses", smu_fault(0xFF), errno.EINVAL, log="smu cmd 4 failed, 0xff"),
     Row("SMU silent", smu_fault(0), errno.ETIMEDOUT, log="smu cmd 4 timed out"),
     Row("still running after SUSPEND", keeps_running, errno.ETIMEDOUT, log="fw waitmode reg error"),
-    Row("SUSPEND refused", answer(firmware.SUSPEND, status(Status.BUSY)), errno.EINVAL,
-        log="Failed to suspend fw"),
-    Row("runtime configuration refused", answer(firmware.SET_RUNTIME_CONFIG, status(Status.INVALID_PARAM)),
-        errno.EINVAL, log="Failed to set runtime config"),
-    Row("four columns, tiles of eight asked for", patched(firmware.QUERY_TILE_INFO, 12, "<H", 4),
-        context=errno.EINVAL),
-    Row("no columns", patched(firmware.QUERY_TILE_INFO, 12, "<H", 0), context=errno.EINVAL,
-        log="Invalid num_col"),
-    Row("context on the management vector", patched(firmware.CREATE_CONTEXT, 8, "<H", 0),
-        context=errno.EINVAL, log="Not able to create channel"),
-    Row("context on a vector that is not there", patched(firmware.CREATE_CONTEXT, 8, "<H", 99),
-        context=errno.EINVAL, log="Alloc IRQ failed"),
-    Row("context id -1", patched(firmware.CREATE_CONTEXT, 4, "<I", 0xFFFFFFFF), context=errno.EINVAL,
-        log="create context failed", warns="aie2_create_context"),
-    Row("ring size not a power of two", patched(firmware.CREATE_CONTEXT, 24, "<I", 1000),
-        context=errno.EINVAL, log="Not able to create channel"),
-    Row("heap refused", answer(firmware.MAP_HOST_BUFFER, status(Status.INVALID_PARAM)), context=errno.EINVAL,
-        log="Map host buffer failed"),
-    Row("heap reply too long", answer(firmware.MAP_HOST_BUFFER, bytes(8)), context=errno.EINVAL,
-        log="Unexpected ret -22, disable irq"),
-    Row("context refused: another application", patched(firmware.CREATE_CONTEXT, 0, "<I",
-                                                        Status.APPLICATION_ACTIVE),
-        context=errno.EINVAL, log="status 0x2000007"),
-    Row("silent on create", answer(firmware.CREATE_CONTEXT, None), context=errno.ETIME,
-        log="Wait for completion timeout"),
+    Row(
+        "SUSPEND refused",
+        answer(firmware.SUSPEND, status(Status.BUSY)),
+        errno.EINVAL,
+        log="Failed to suspend fw",
+    ),
+    Row(
+        "runtime configuration refused",
+        answer(firmware.SET_RUNTIME_CONFIG, status(Status.INVALID_PARAM)),
+        errno.EINVAL,
+        log="Failed to set runtime config",
+    ),
+    Row(
+        "four columns, tiles of eight asked for",
+        patched(firmware.QUERY_TILE_INFO, 12, "<H", 4),
+        context=errno.EINVAL,
+    ),
+    Row(
+        "no columns",
+        patched(firmware.QUERY_TILE_INFO, 12, "<H", 0),
+        context=errno.EINVAL,
+        log="Invalid num_col",
+    ),
+    Row(
+        "context on the management vector",
+        patched(firmware.CREATE_CONTEXT, 8, "<H", 0),
+        context=errno.EINVAL,
+        log="Not able to create channel",
+    ),
+    Row(
+        "context on a vector that is not there",
+        patched(firmware.CREATE_CONTEXT, 8, "<H", 99),
+        context=errno.EINVAL,
+        log="Alloc IRQ failed",
+    ),
+    Row(
+        "context id -1",
+        patched(firmware.CREATE_CONTEXT, 4, "<I", 0xFFFFFFFF),
+        context=errno.EINVAL,
+        log="create context failed",
+        warns="aie2_create_context",
+    ),
+    Row(
+        "ring size not a power of two",
+        patched(firmware.CREATE_CONTEXT, 24, "<I", 1000),
+        context=errno.EINVAL,
+        log="Not able to create channel",
+    ),
+    Row(
+        "heap refused",
+        answer(firmware.MAP_HOST_BUFFER, status(Status.INVALID_PARAM)),
+        context=errno.EINVAL,
+        log="Map host buffer failed",
+    ),
+    Row(
+        "heap reply too long",
+        answer(firmware.MAP_HOST_BUFFER, bytes(8)),
+        context=errno.EINVAL,
+        log="Unexpected ret -22, disable irq",
+    ),
+    Row(
+        "context refused: another application",
+        patched(firmware.CREATE_CONTEXT, 0, "<I", Status.APPLICATION_ACTIVE),
+        context=errno.EINVAL,
+        log="status 0x2000007",
+    ),
+    Row(
+        "silent on create",
+        answer(firmware.CREATE_CONTEXT, None),
+        context=errno.ETIME,
+        log="Wait for completion timeout",
+    ),
 ]
 
 
@@ -186,9 +245,16 @@ def test_fault(row: Row, faulty: Faulty) -> None:
     guest.check_log(log, row.warns)
 
 
-@pytest.mark.parametrize(("protocol", "expected"), [
-    ((5, 0), errno.EOPNOTSUPP), ((6, 11), errno.EOPNOTSUPP), ((6, 12), 0), ((7, 0), 0),
-    ((8, 0), errno.EOPNOTSUPP)])
+@pytest.mark.parametrize(
+    ("protocol", "expected"),
+    [
+        ((5, 0), errno.EOPNOTSUPP),
+        ((6, 11), errno.EOPNOTSUPP),
+        ((6, 12), 0),
+        ((7, 0), 0),
+        ((8, 0), errno.EOPNOTSUPP),
+    ],
+)
 def test_protocols(protocol: tuple[int, int], expected: int, faulty: Faulty) -> None:
     """Only protocols 6 from 12 on, and 7, are accepted."""
     bound = faulty.bind(lambda function: None, FirmwareOptions(protocol=protocol))
@@ -216,15 +282,19 @@ CHAIN = commands.CHAIN_NPU
 LOST = {NEW, ABORT, TIMEOUT}
 
 
-@pytest.mark.parametrize(("name", "opcode", "reply", "first", "next_ones"), [
-    ("CUs refused", firmware.CONFIGURE_CUS, status(Status.INVALID_PARAM), COMPLETED, {COMPLETED}),
-    ("reply too short", CHAIN, bytes(4), ABORT, LOST),
-    ("failed, with no failing command", CHAIN, struct.pack("<III", 0x3000003, 0, 0), ABORT, LOST),
-    ("failed", CHAIN, struct.pack("<III", 0x3000003, 0, 0x3000003), ERROR, {ERROR}),
-    ("no reply", CHAIN, None, TIMEOUT, LOST),
-])
-def test_execution(name: str, opcode: int, reply: bytes | None, first: int, next_ones: set[int],
-                   faulty: Faulty) -> None:
+@pytest.mark.parametrize(
+    ("name", "opcode", "reply", "first", "next_ones"),
+    [
+        ("CUs refused", firmware.CONFIGURE_CUS, status(Status.INVALID_PARAM), COMPLETED, {COMPLETED}),
+        ("reply too short", CHAIN, bytes(4), ABORT, LOST),
+        ("failed, with no failing command", CHAIN, struct.pack("<III", 0x3000003, 0, 0), ABORT, LOST),
+        ("failed", CHAIN, struct.pack("<III", 0x3000003, 0, 0x3000003), ERROR, {ERROR}),
+        ("no reply", CHAIN, None, TIMEOUT, LOST),
+    ],
+)
+def test_execution(
+    name: str, opcode: int, reply: bytes | None, first: int, next_ones: set[int], faulty: Faulty
+) -> None:
     """Wrong replies to a command: the packet's state, and that of the next one in the same context."""
     faulty.bind(answer(opcode, reply))
     states = faulty.call("copies", count=2).value["result"]

@@ -29,19 +29,45 @@ Booted = tuple[Path, subprocess.CompletedProcess[str]]
 def booted(rig: debs.Rig, tmp_path_factory: pytest.TempPathFactory) -> Booted:
     """An image with the built-in model, and what its boot said."""
     out = tmp_path_factory.mktemp("image") / "image"
-    command = [sys.executable, "-m", "qwen35", "image", str(out), "--run", RUN, "--boot", "--json",
-               "--memory", str(MEMORY)]
-    return out, subprocess.run(command, cwd=image.CHECKOUT, capture_output=True, text=True, timeout=600,
-                               stdin=subprocess.DEVNULL, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "qwen35",
+        "image",
+        str(out),
+        "--run",
+        RUN,
+        "--boot",
+        "--json",
+        "--memory",
+        str(MEMORY),
+    ]
+    return out, subprocess.run(
+        command,
+        cwd=image.CHECKOUT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
 
 
 def test_answers_in_little_memory(booted: Booted) -> None:
     """A text and a picture on Linux's own driver in 384 MiB: the host's answers, and the guest's status."""
     _, done = booted
     options = ["--quiet", "--greedy", "--device", "emu", "--prompt"]
-    host = [subprocess.run([sys.executable, "-m", "qwen35", *options, *words], cwd=image.CHECKOUT, text=True,
-                           capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout
-            for words in ([QUESTION], [PICTURE_QUESTION, "--image", "qwen35/data/sample.png"])]
+    host = [
+        subprocess.run(
+            [sys.executable, "-m", "qwen35", *options, *words],
+            cwd=image.CHECKOUT,
+            text=True,
+            capture_output=True,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        ).stdout
+        for words in ([QUESTION], [PICTURE_QUESTION, "--image", "qwen35/data/sample.png"])
+    ]
     assert done.stdout == "".join(host) + "\0" * 20, done.stderr
     assert done.returncode == 7
     # Nothing of the kernel's is in the way, and nothing of it is an error.
@@ -57,16 +83,26 @@ def test_sizes(booted: Booted) -> None:
     assert {"python", "numpy", "pillow", "tokenizers", "ours", "model", "modules"} <= set(sizes["parts"])
 
 
-def test_by_hand_and_cut_off(rig: debs.Rig, booted: Booted,
-                             tmp_path: Path) -> None:
+def test_by_hand_and_cut_off(rig: debs.Rig, booted: Booted, tmp_path: Path) -> None:
     """The printed lines boot the image from any folder, and a root that memory was too short for says so."""
     from qwen35.rootfs.boot import Machine, by_hand
 
     lines = by_hand(Machine(rig.qemu_command, rig.vmlinuz), booted[0], 160)
-    done = subprocess.run(["sh", "-c", lines], cwd=tmp_path, capture_output=True, text=True, timeout=300,
-                          stdin=subprocess.DEVNULL, check=False, env={"PATH": "/usr/bin:/bin"})
-    told = re.search(r"image: memory was short and the root was cut off: the machine has (\d+) MiB, "
-                     rf"{MEMORY} or more are needed", done.stdout)
+    done = subprocess.run(
+        ["sh", "-c", lines],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        stdin=subprocess.DEVNULL,
+        check=False,
+        env={"PATH": "/usr/bin:/bin"},
+    )
+    told = re.search(
+        r"image: memory was short and the root was cut off: the machine has (\d+) MiB, "
+        rf"{MEMORY} or more are needed",
+        done.stdout,
+    )
     assert told is not None, done.stdout + done.stderr
     assert int(told[1]) < 160
     assert "not found" not in done.stdout + done.stderr

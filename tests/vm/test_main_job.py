@@ -24,8 +24,9 @@ def in_guest(image_guest: guest.Machine, command: list[str], timeout: float = 24
     """Runs a program in the guest, on a freshly probed device; its standard output and error."""
     guest.check_log(image_guest.rebind().log)
     settings = " ".join(f"{key}={value}" for key, value in ENVIRONMENT.items())
-    answer = image_guest.request("shell", timeout=timeout,
-                                 command=f"cd /root; {settings} {shlex.join(command)} 2>/tmp/errors")
+    answer = image_guest.request(
+        "shell", timeout=timeout, command=f"cd /root; {settings} {shlex.join(command)} 2>/tmp/errors"
+    )
     assert "error" not in answer.value, answer.value
     errors = image_guest.request("shell", command="cat /tmp/errors").value["output"]
     assert answer.value["status"] == 0, answer.value["output"] + errors
@@ -35,8 +36,14 @@ def in_guest(image_guest: guest.Machine, command: list[str], timeout: float = 24
 
 def on_host(command: list[str]) -> str:
     """Runs a program of the checkout here; its standard output."""
-    done = subprocess.run([sys.executable, *command], cwd=image.CHECKOUT, capture_output=True, text=True,
-                          env={**os.environ, **ENVIRONMENT}, check=True)
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=image.CHECKOUT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, **ENVIRONMENT},
+        check=True,
+    )
     return done.stdout
 
 
@@ -82,8 +89,10 @@ def test_picture(built_in: None, image_guest: guest.Machine) -> None:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     options = ["--prompt", "What is in the picture?", "--greedy", "--max-new", "10", "--quiet"]
     picture = "qwen35/data/sample.png"
-    out, _ = in_guest(image_guest, ["python3", "-m", "qwen35", *options, "--image",
-                                    f"{HOME}/lib/{version}/site-packages/{picture}"])
+    out, _ = in_guest(
+        image_guest,
+        ["python3", "-m", "qwen35", *options, "--image", f"{HOME}/lib/{version}/site-packages/{picture}"],
+    )
     assert out == on_host(["-m", "qwen35", *options, "--image", picture, "--device", "emu"])
     assert out.strip()
 

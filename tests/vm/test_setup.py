@@ -21,10 +21,14 @@ from . import debs, guest, shared_addresses
 from .image import CHECKOUT
 
 
-@pytest.mark.parametrize("line", [
-    "WARNING: drivers/accel/amdxdna/amdxdna_gem.c:12 at amdxdna_x+0x1/0x2 [amdxdna], CPU#0: t/1",
-    "BUG: kernel NULL pointer dereference, address: 0000000000000008", "Call Trace:",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "WARNING: drivers/accel/amdxdna/amdxdna_gem.c:12 at amdxdna_x+0x1/0x2 [amdxdna], CPU#0: t/1",
+        "BUG: kernel NULL pointer dereference, address: 0000000000000008",
+        "Call Trace:",
+    ],
+)
 def test_kernel_trouble(line: str) -> None:
     with pytest.raises(guest.KernelTrouble):
         guest.check_log(["all is well", line])
@@ -70,10 +74,12 @@ def test_what_was_unpacked_is_looked_at(tmp_path: Path) -> None:
     assert rig.sealed(tmp_path, stamp) is None, "nothing was unpacked"
     make()
     assert rig.sealed(tmp_path, stamp) == {"kernel": "7"}
-    for change in (lambda tree: (tree / "bin/qemu").write_bytes(b"progr\0m"),
-                   lambda tree: (tree / "bin/libc.so.6").write_bytes(b""),
-                   lambda tree: (tree / "bin/qemu").unlink(),
-                   lambda tree: ((tree / "lib").unlink(), (tree / "lib").symlink_to("/tmp"))):
+    for change in (
+        lambda tree: (tree / "bin/qemu").write_bytes(b"progr\0m"),
+        lambda tree: (tree / "bin/libc.so.6").write_bytes(b""),
+        lambda tree: (tree / "bin/qemu").unlink(),
+        lambda tree: ((tree / "lib").unlink(), (tree / "lib").symlink_to("/tmp")),
+    ):
         change(make())
         with pytest.warns(UserWarning, match="not what was unpacked"):
             assert rig.sealed(tmp_path, stamp) is None
@@ -91,14 +97,21 @@ def test_layouts_have_their_own_folders(monkeypatch: pytest.MonkeyPatch) -> None
 def test_apt_trusts_what_we_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine whose apt takes unsigned or outdated lists does not make the private one take them."""
     careless = tmp_path / "careless.conf"
-    settings = ("APT::Get::AllowUnauthenticated", "Acquire::AllowInsecureRepositories",
-                "Acquire::AllowWeakRepositories", "Acquire::AllowDowngradeToInsecureRepositories")
-    careless.write_text("".join(f'{name} "true";\n' for name in settings)
-                        + 'Acquire::Check-Valid-Until "false"; Acquire::Check-Date "false";\n')
+    settings = (
+        "APT::Get::AllowUnauthenticated",
+        "Acquire::AllowInsecureRepositories",
+        "Acquire::AllowWeakRepositories",
+        "Acquire::AllowDowngradeToInsecureRepositories",
+    )
+    careless.write_text(
+        "".join(f'{name} "true";\n' for name in settings)
+        + 'Acquire::Check-Valid-Until "false"; Acquire::Check-Date "false";\n'
+    )
     monkeypatch.setenv("APT_CONFIG", str(careless))
     apt = debs.Apt(tmp_path / "private", "http://archive.invalid/debian")
-    dump = subprocess.run(["apt-config", "-c", str(apt.config), "dump"], capture_output=True, text=True,
-                          check=True).stdout
+    dump = subprocess.run(
+        ["apt-config", "-c", str(apt.config), "dump"], capture_output=True, text=True, check=True
+    ).stdout
     seen = dict(re.findall(r'^(\S+) "(.*)";$', dump, re.M))
     assert {name: seen[name] for name in settings} == dict.fromkeys(settings, "false")
     assert seen["Acquire::Check-Valid-Until"] == seen["Acquire::Check-Date"] == "true"
@@ -118,7 +131,8 @@ def test_lists_that_nobody_signed(signed: bool, tmp_path: Path) -> None:
         if signed:
             (folder / "InRelease").write_text(
                 f"-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n{text}-----BEGIN PGP SIGNATURE-----\n\n"
-                "AAAA\n-----END PGP SIGNATURE-----\n")
+                "AAAA\n-----END PGP SIGNATURE-----\n"
+            )
     apt = debs.Apt(tmp_path / "private", f"file:{tmp_path}/archive")
     with pytest.raises(debs.Unavailable):
         apt.update()
@@ -170,12 +184,14 @@ def test_shared_addresses_code() -> None:
 
     def load(offset: int, name: str) -> object:
         # CR3 is for the kernel alone: here the second argument stands for it.
-        page[offset:offset + len(code[name])] = code[name].replace(b"\x0f\x20\xd8", b"\x48\x89\xf0")
+        page[offset : offset + len(code[name])] = code[name].replace(b"\x0f\x20\xd8", b"\x48\x89\xf0")
         kind = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
         return kind(at + offset)
 
-    bind, pasid, unbind = (load(256 * i, name) for i, name in enumerate(
-        (shared_addresses.BIND, shared_addresses.PASID, shared_addresses.UNBIND)))
+    bind, pasid, unbind = (
+        load(256 * i, name)
+        for i, name in enumerate((shared_addresses.BIND, shared_addresses.PASID, shared_addresses.UNBIND))
+    )
     handles = [bind(0, 0x1000 * (i + 1)) for i in range(3)]  # type: ignore[operator]
     numbers = [pasid(handle, 0) for handle in handles]  # type: ignore[operator]
     assert numbers == [1, 2, 3]
@@ -184,13 +200,16 @@ def test_shared_addresses_code() -> None:
     assert struct.unpack_from("<4Q", anywhere) == (3, 0x1000, 0, 0x3000)
 
 
-@pytest.mark.parametrize(("listing", "functions", "reason"), [
-    ("", (), "does not list iommu_sva_bind_device"),
-    (KALLSYMS.replace("ffffffff", "00000000"), (), "outside the kernel's image"),
-    (KALLSYMS.replace("810000a0 T", "81000084 T"), (0, 0x50, 0x80), "has 4 bytes"),
-    (KALLSYMS.replace("81021000 b", "81002000 b"), (0, 0x50, 0x80), "__log_buf has 4096 bytes"),
-    (KALLSYMS, (0, 0x50), "no function begins at iommu_sva_unbind_device"),
-])
+@pytest.mark.parametrize(
+    ("listing", "functions", "reason"),
+    [
+        ("", (), "does not list iommu_sva_bind_device"),
+        (KALLSYMS.replace("ffffffff", "00000000"), (), "outside the kernel's image"),
+        (KALLSYMS.replace("810000a0 T", "81000084 T"), (0, 0x50, 0x80), "has 4 bytes"),
+        (KALLSYMS.replace("81021000 b", "81002000 b"), (0, 0x50, 0x80), "__log_buf has 4096 bytes"),
+        (KALLSYMS, (0, 0x50), "no function begins at iommu_sva_unbind_device"),
+    ],
+)
 def test_a_kernel_that_is_not_as_expected(listing: str, functions: tuple[int, ...], reason: str) -> None:
     """Said in one line, and nothing of it is overwritten."""
     ram = kernel(functions=functions)
@@ -201,15 +220,34 @@ def test_a_kernel_that_is_not_as_expected(listing: str, functions: tuple[int, ..
     os.close(ram)
 
 
-@pytest.mark.parametrize(("mode", "status", "word"), [
-    ("", 0, "skipped"), ("require", 1, "errors"), ("off", 0, "skipped")])
+@pytest.mark.parametrize(
+    ("mode", "status", "word"), [("", 0, "skipped"), ("require", 1, "errors"), ("off", 0, "skipped")]
+)
 def test_a_machine_that_cannot(tmp_path: Path, mode: str, status: int, word: str) -> None:
     """Without apt the guest's tests are skipped with one line saying why, or fail where they are required."""
-    environment = {**os.environ, "PATH": str(tmp_path), "AMDXDNA_VM": mode,
-                   "AMDXDNA_VM_CACHE": str(tmp_path / "cache")}
+    environment = {
+        **os.environ,
+        "PATH": str(tmp_path),
+        "AMDXDNA_VM": mode,
+        "AMDXDNA_VM_CACHE": str(tmp_path / "cache"),
+    }
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/vm/test_firmware_faults.py",
-         "-k", "protocols"], cwd=CHECKOUT, env=environment, capture_output=True, text=True)
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "tests/vm/test_firmware_faults.py",
+            "-k",
+            "protocols",
+        ],
+        cwd=CHECKOUT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode != 0) == bool(status), done.stdout
     reason = "AMDXDNA_VM=off" if mode == "off" else "no apt-get on this machine"
     lines = [line for line in done.stdout.splitlines() if reason in line and line.startswith("SKIPPED")]

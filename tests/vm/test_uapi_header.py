@@ -23,7 +23,10 @@ def test_header(wrong: bool, word: str, rig: debs.Rig, tmp_path: Path) -> None:
     checks = c_checks()
     source.write_text(checks.replace("0xc0206443ull", "0xc0206444ull", 1) if wrong else checks)
     include = rig.uapi_header.parents[1]
-    done = subprocess.run([compiler, "-std=gnu11", "-fsyntax-only", "-I", str(include), str(source)],
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [compiler, "-std=gnu11", "-fsyntax-only", "-I", str(include), str(source)],
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode != 0) == wrong, done.stderr
     assert word in done.stderr

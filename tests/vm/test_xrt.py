@@ -40,8 +40,9 @@ def machine(rig: debs.Rig, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     for name, data in ELFS.items():
         archive.file(f"{name}.elf", data)
     root = PythonRoot(archive, CHECKOUT)
-    for path in loaded_by([guest.AGENT, "tests.vm.xrt_side", "amdxdna.device", "amdxdna.xclbin"],
-                          CHECKOUT).files.values():
+    for path in loaded_by(
+        [guest.AGENT, "tests.vm.xrt_side", "amdxdna.device", "amdxdna.xclbin"], CHECKOUT
+    ).files.values():
         if path.is_relative_to(CHECKOUT):
             root.module(path)
     for path in sorted((CHECKOUT / "amdxdna").rglob("*.py")):
@@ -92,10 +93,14 @@ class CodeRecorder:
         npu = self.function.firmware.npu
         assert npu is not None
         for slot in slots:
-            named = {TEXT: (slot.instructions, slot.instruction_bytes), SAVE: (slot.save, slot.save_bytes),
-                     RESTORE: (slot.restore, slot.restore_bytes)}
-            self.found.append((slot, {part: npu.read(context, *place)
-                                      for part, place in named.items() if place[1]}))
+            named = {
+                TEXT: (slot.instructions, slot.instruction_bytes),
+                SAVE: (slot.save, slot.save_bytes),
+                RESTORE: (slot.restore, slot.restore_bytes),
+            }
+            self.found.append(
+                (slot, {part: npu.read(context, *place) for part, place in named.items() if place[1]})
+            )
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +111,9 @@ def control(machine: guest.Machine) -> dict[str, tuple[dict[str, Any], CodeRecor
         machine.rebind()
         recorder = CodeRecorder(machine.function)
         machine.function.firmware.observer = recorder
-        answer = machine.request("call", target="tests.vm.xrt_side:control_code", arguments={"side": side},
-                                 timeout=240)
+        answer = machine.request(
+            "call", target="tests.vm.xrt_side:control_code", arguments={"side": side}, timeout=240
+        )
         machine.function.firmware.observer = None
         assert "error" not in answer.value, answer.value["error"]
         guest.check_log(answer.log)
@@ -115,8 +121,7 @@ def control(machine: guest.Machine) -> dict[str, tuple[dict[str, Any], CodeRecor
     return done
 
 
-def test_control_code_gives_the_same_results(
-        control: dict[str, tuple[dict[str, Any], CodeRecorder]]) -> None:
+def test_control_code_gives_the_same_results(control: dict[str, tuple[dict[str, Any], CodeRecorder]]) -> None:
     (theirs, _), (mine, _) = control["xrt"], control["ours"]
     assert list(mine) == [*xrt_side.FULL, *xrt_side.PARTIAL]
     for name, run in mine.items():
@@ -128,32 +133,46 @@ def test_control_code_gives_the_same_results(
     assert mine["full"]["result"] == struct.pack("<16I", *expected).hex()
     # The parameters in the scratchpad: from the fourth word on, and eight more.
     words = struct.unpack("<19I", xrt_side.source()[:76])
-    assert mine["scratch"]["result"] == struct.pack(
-        "<16I", *((word + 8) & 0xFFFFFFFF for word in words[3:])).hex()
+    assert (
+        mine["scratch"]["result"]
+        == struct.pack("<16I", *((word + 8) & 0xFFFFFFFF for word in words[3:])).hex()
+    )
 
 
-def test_control_code_is_patched_the_same(
-        control: dict[str, tuple[dict[str, Any], CodeRecorder]]) -> None:
+def test_control_code_is_patched_the_same(control: dict[str, tuple[dict[str, Any], CodeRecorder]]) -> None:
     """Byte for byte: arguments' addresses where the file has places for them, all else as the file."""
     kinds = {}
     for side, (runs, recorder) in control.items():
         slots = dict(zip(runs, recorder.found, strict=True))
-        kinds[side] = [(slot.type, slot.cu, len(slot.args), slot.instruction_bytes, slot.save_bytes,
-                        slot.restore_bytes, slot.properties) for slot, _ in slots.values()]
+        kinds[side] = [
+            (
+                slot.type,
+                slot.cu,
+                len(slot.args),
+                slot.instruction_bytes,
+                slot.save_bytes,
+                slot.restore_bytes,
+                slot.properties,
+            )
+            for slot, _ in slots.values()
+        ]
         for name, (_, parts) in slots.items():
             elf = ControlElf(ELFS[name])
             code = elf.code({"main": "main:seq"}.get(instance := xrt_side.FULL.get(name, ""), instance))
             assert parts.keys() == code.parts.keys() - {".ctrldata"}
-            addresses = {str(index + (0 if elf.kernels else 3)): address
-                         for index, address in enumerate(runs[name]["addresses"])}
+            addresses = {
+                str(index + (0 if elf.kernels else 3)): address
+                for index, address in enumerate(runs[name]["addresses"])
+            }
             for part, data in parts.items():
                 expected = bytearray(code.parts[part])
                 for (symbol, of), places in code.patches.items():
                     for place in places if of == part else ():
                         end = place.at + len(place.original)
                         # What is no argument's is the library's own buffer, wherever it lies.
-                        expected[place.at:end] = place.value(addresses[symbol]) if symbol in addresses \
-                            else data[place.at:end]
+                        expected[place.at : end] = (
+                            place.value(addresses[symbol]) if symbol in addresses else data[place.at : end]
+                        )
                 assert data == bytes(expected), (side, name, part)
     assert kinds["ours"] == kinds["xrt"]
 
@@ -170,8 +189,9 @@ def run(machine: guest.Machine, side: str) -> tuple[dict[str, Any], Recorder]:
     machine.rebind()
     recorder = Recorder(machine.function)
     machine.function.firmware.observer = recorder
-    answer = machine.request("call", target=f"tests.vm.xrt_side:{side}", arguments={"stream": PROGRAM.hex()},
-                             timeout=120)
+    answer = machine.request(
+        "call", target=f"tests.vm.xrt_side:{side}", arguments={"stream": PROGRAM.hex()}, timeout=120
+    )
     machine.function.firmware.observer = None
     assert "error" not in answer.value, answer.value["error"]
     guest.check_log(answer.log)
@@ -185,7 +205,7 @@ def named(words: list[int], instructions: int, buffers: list[int]) -> list[objec
     for i in range(len(words) - 1):
         name = names.get(words[i] | words[i + 1] << 32)
         if name is not None:
-            result[i:i + 2] = [name, ""]
+            result[i : i + 2] = [name, ""]
     return result
 
 
@@ -197,8 +217,10 @@ def both(machine: guest.Machine) -> dict[str, tuple[dict[str, Any], Recorder]]:
 
 def test_same_results(both: dict[str, tuple[dict[str, Any], Recorder]]) -> None:
     """Both complete and give the kernel's result."""
-    expected = struct.pack(f"<{xrt_side.WORDS}I", *(
-        (word + 1) & 0xFFFFFFFF for word in struct.unpack(f"<{xrt_side.WORDS}I", xrt_side.source())))
+    expected = struct.pack(
+        f"<{xrt_side.WORDS}I",
+        *((word + 1) & 0xFFFFFFFF for word in struct.unpack(f"<{xrt_side.WORDS}I", xrt_side.source())),
+    )
     for side, (result, _) in both.items():
         assert bytes.fromhex(result["result"]) == expected, side
         assert result["state"].endswith("COMPLETED"), side
@@ -215,8 +237,8 @@ def test_same_packets(both: dict[str, tuple[dict[str, Any], Recorder]]) -> None:
     """Word for word the same command packet, but for where the buffers happen to lie."""
     packets = {}
     for side, (result, recorder) in both.items():
-        words, = recorder.packets
-        slot, = recorder.slots
+        (words,) = recorder.packets
+        (slot,) = recorder.slots
         instructions = slot.stream()[0]
         packets[side] = named(words, result.get("instructions", instructions), result["buffers"])
     assert packets["ours"] == packets["xrt"]
@@ -225,8 +247,11 @@ def test_same_packets(both: dict[str, tuple[dict[str, Any], Recorder]]) -> None:
 
 def test_same_slots(both: dict[str, tuple[dict[str, Any], Recorder]]) -> None:
     """The driver makes the same firmware command of both."""
-    kinds = {side: (slot.type, slot.cu, len(slot.args), slot.properties)
-             for side, (_, recorder) in both.items() for slot in recorder.slots}
+    kinds = {
+        side: (slot.type, slot.cu, len(slot.args), slot.properties)
+        for side, (_, recorder) in both.items()
+        for slot in recorder.slots
+    }
     assert kinds["ours"] == kinds["xrt"]
 
 
@@ -235,13 +260,18 @@ def test_smi_and_our_query_agree(machine: guest.Machine) -> None:
     queried = machine.request("call", target="tests.vm.xrt_side:info", arguments={})
     assert "error" not in queried.value, queried.value["error"]
     mine = queried.value["result"]
-    answer = machine.request("shell", timeout=120, command=(
-        "xrt-smi examine -d 0000:00:04.0 -r all -f JSON -o /tmp/smi.json --force >/tmp/smi.txt 2>&1;"
-        " cat /tmp/smi.json"))
+    answer = machine.request(
+        "shell",
+        timeout=120,
+        command=(
+            "xrt-smi examine -d 0000:00:04.0 -r all -f JSON -o /tmp/smi.json --force >/tmp/smi.txt 2>&1;"
+            " cat /tmp/smi.json"
+        ),
+    )
     assert answer.value["status"] == 0, answer.value["output"]
     report = json.loads(answer.value["output"])
     text = json.dumps(report)
-    device, = report["devices"]
+    (device,) = report["devices"]
     assert "NPU Strix" in text
     assert mine["firmware"] in text
     assert f"{mine['rows']}x{mine['columns']}" in text

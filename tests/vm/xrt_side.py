@@ -38,9 +38,14 @@ def xrt(stream: str) -> dict[str, Any]:
     run = kernel(OPCODE, instructions, len(code), *buffers)
     state = str(run.wait())
     buffers[1].sync(from_device)
-    return {"kernels": names, "uuid": xclbin.get_uuid().to_string(), "state": state,
-            "instructions": instructions.address(), "buffers": [bo.address() for bo in buffers],
-            "result": bytes(buffers[1].map()[:len(data)]).hex()}
+    return {
+        "kernels": names,
+        "uuid": xclbin.get_uuid().to_string(),
+        "state": state,
+        "instructions": instructions.address(),
+        "buffers": [bo.address() for bo in buffers],
+        "result": bytes(buffers[1].map()[: len(data)]).hex(),
+    }
 
 
 def ours(stream: str) -> dict[str, Any]:
@@ -56,13 +61,23 @@ def ours(stream: str) -> dict[str, Any]:
         buffers[0].memory()[:] = data
         run = kernel.start(*buffers)
         run.wait(outputs=[buffers[1]])
-        return {"kernels": list(xclbin.kernels), "uuid": str(xclbin.uuid),
-                "state": run.state.name, "buffers": [buffer.address for buffer in buffers],
-                "result": bytes(buffers[1].memory()).hex()}
+        return {
+            "kernels": list(xclbin.kernels),
+            "uuid": str(xclbin.uuid),
+            "state": run.state.name,
+            "buffers": [buffer.address for buffer in buffers],
+            "result": bytes(buffers[1].memory()).hex(),
+        }
 
 
-FULL = {"full": "main:seq", "scratch": "main", "many": "main", "packets": "main:seq", "whole": "main",
-        "two": "main:turn"}
+FULL = {
+    "full": "main:seq",
+    "scratch": "main",
+    "many": "main",
+    "packets": "main:seq",
+    "whole": "main",
+    "two": "main:turn",
+}
 """ELF files with the kernel instance to run, whose buffers are all the arguments."""
 PARTIAL = ("part", "pre")
 
@@ -96,8 +111,11 @@ def control_code(side: str) -> dict[str, Any]:
         made.start()
         state = str(made.wait())
         buffers[1].sync(from_device)
-        found[name] = {"state": state, "addresses": [buffer.address() for buffer in buffers],
-                       "result": bytes(buffers[1].map()[:64]).hex()}
+        found[name] = {
+            "state": state,
+            "addresses": [buffer.address() for buffer in buffers],
+            "result": bytes(buffers[1].map()[:64]).hex(),
+        }
 
     for name, instance in FULL.items():
         context = pyxrt.hw_context(device, pyxrt.elf(f"/{name}.elf"))
@@ -134,5 +152,9 @@ def info() -> dict[str, Any]:
 
     with Device.open(NODE) as device:
         found = device.info()
-        return {"columns": found.metadata.cols, "rows": found.metadata.rows,
-                "firmware": str(found.firmware), "power": found.power_mode.name}
+        return {
+            "columns": found.metadata.cols,
+            "rows": found.metadata.rows,
+            "firmware": str(found.firmware),
+            "power": found.power_mode.name,
+        }

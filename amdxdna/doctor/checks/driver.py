@@ -55,15 +55,18 @@ def driver(case: Case) -> Finding:
         kernel = f"Linux {profile.release} (emulated; this machine runs {machine.release})"
     facts |= {"version": str(version), "name": version.name, "profile": profile.as_json()}
     (_, name), *rows = profile.rows()
-    text = f"interface {version} on {kernel} ({name}; " \
-        + "; ".join(f"{what}: {how}" for what, how in rows) + ")"
+    text = (
+        f"interface {version} on {kernel} ({name}; " + "; ".join(f"{what}: {how}" for what, how in rows) + ")"
+    )
     if profile.in_tree is False and not profile.singles_trusted:
         return Finding(
             "driver",
             Status.WARN,
             text,
-            ("Commands work, at some cost in speed. Use a newer build of AMD's driver (June 2025 on), or the "
-             "kernel's own",),
+            (
+                "Commands work, at some cost in speed. Use a newer build of AMD's driver (June 2025 on), or "
+                "the kernel's own",
+            ),
             facts=facts,
         )
     if version.major > 0:

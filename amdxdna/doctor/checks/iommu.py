@@ -88,8 +88,11 @@ def _off(case: Case, facts: dict[str, object], line: str) -> Finding:
 
 def _needs_pasid(case: Case, facts: dict[str, object], line: str) -> Finding:
     machine = case.machine
-    where = f"this virtual machine ({machine.virtual()}) gives the NPU" if machine.virtual() \
+    where = (
+        f"this virtual machine ({machine.virtual()}) gives the NPU"
+        if machine.virtual()
         else "the IOMMU is on, but gives the NPU"
+    )
     return Finding(
         "iommu",
         Status.FAIL,

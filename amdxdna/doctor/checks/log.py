@@ -19,8 +19,10 @@ def log(case: Case) -> Finding:
     if unreadable:
         return Finding("log", Status.SKIP, unreadable, ("Run doctor with sudo to have it read",))
     found = events(lines)
-    facts = {"events": [{"kind": e.kind.name, "count": e.count, "line": e.line} for e in found],
-             "left_out": left_out}
+    facts = {
+        "events": [{"kind": e.kind.name, "count": e.count, "line": e.line} for e in found],
+        "left_out": left_out,
+    }
     first = heaviest(found)
     if first is None:
         return Finding(

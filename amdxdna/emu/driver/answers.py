@@ -73,6 +73,14 @@ def timed_out(job: Job, report: Health) -> None:
 def _report(report: Health, version: int) -> bytes:
     """A timed-out command's payload: the version, from 1 on the NPU's generation (0), the report's fields."""
     fatal = report.fatal
-    words = (version, *(0,) * version, report.transaction, report.context_pc, fatal.type,
-             fatal.exception_type, fatal.exception_pc, fatal.app_module)
+    words = (
+        version,
+        *(0,) * version,
+        report.transaction,
+        report.context_pc,
+        fatal.type,
+        fatal.exception_type,
+        fatal.exception_pc,
+        fatal.app_module,
+    )
     return b"".join((word & _MASK).to_bytes(4, "little") for word in words)

@@ -50,9 +50,28 @@ class Bo:
     lock.
     """
 
-    __slots__ = ("assigned", "backing", "busy", "chunks", "client", "dev_address", "handed_out", "internal",
-                 "iova", "kind", "map_offset", "opens", "pinned", "pointer", "private", "refs", "size",
-                 "user_address", "user_memory", "view")
+    __slots__ = (
+        "assigned",
+        "backing",
+        "busy",
+        "chunks",
+        "client",
+        "dev_address",
+        "handed_out",
+        "internal",
+        "iova",
+        "kind",
+        "map_offset",
+        "opens",
+        "pinned",
+        "pointer",
+        "private",
+        "refs",
+        "size",
+        "user_address",
+        "user_memory",
+        "view",
+    )
 
     def __init__(self, kind: int, size: int, client: Owner) -> None:
         self.kind = kind

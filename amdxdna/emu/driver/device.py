@@ -73,14 +73,16 @@ class EmuDriver(Device):
         self._watching = True
         if self._watchdog is None:
             given = weakref.ref(self), self._wake, self._ended, self.kind.tdr
-            self._watchdog = threading.Thread(target=self._watchdog_main, args=given, daemon=True,
-                                              name="amdxdna-emu watchdog")
+            self._watchdog = threading.Thread(
+                target=self._watchdog_main, args=given, daemon=True, name="amdxdna-emu watchdog"
+            )
             self._watchdog.start()
         self._wake.set()
 
     @staticmethod
-    def _watchdog_main(device: weakref.ref[EmuDriver], wake: threading.Event, ended: SimpleQueue[None],
-                       period: float) -> None:
+    def _watchdog_main(
+        device: weakref.ref[EmuDriver], wake: threading.Event, ended: SimpleQueue[None], period: float
+    ) -> None:
         """Looks at every context when its oldest command may be due; sleeps while nothing is in flight."""
         while True:
             wake.wait()

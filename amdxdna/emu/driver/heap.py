@@ -93,7 +93,7 @@ class DeviceHeap:
                 raise error(errno.EINVAL)
             if chunk.dev_address + chunk.size >= bo.dev_address + bo.size:
                 bo.user_address = user
-                bo.chunks = self.chunks[first:number + 1]
+                bo.chunks = self.chunks[first : number + 1]
                 return
             expected += chunk.size
         raise error(errno.EAGAIN)

@@ -87,8 +87,9 @@ def requested_gops(hwctx: Hwctx) -> int:
 
 def _set_default_clock(device: Device, hwctx: Hwctx, columns: int) -> None:
     """A new context's QoS raises or sets the default clock level."""
-    device.default_level = clocks.level_for(hwctx.gops, hwctx.fps, hwctx.latency, requested_gops(hwctx),
-                                            OPS_PER_COLUMN * columns)
+    device.default_level = clocks.level_for(
+        hwctx.gops, hwctx.fps, hwctx.latency, requested_gops(hwctx), OPS_PER_COLUMN * columns
+    )
     if device.power_mode == 0:
         device.level = device.default_level
 
@@ -96,8 +97,9 @@ def _set_default_clock(device: Device, hwctx: Hwctx, columns: int) -> None:
 def connect(hwctx: Hwctx) -> None:
     """Makes the firmware context and gives it the heap. EINVAL for every refusal of the firmware's."""
     device, client = hwctx.device, hwctx.client
-    status, number = device.npu.create_context(hwctx.start_col, hwctx.num_col,
-                                               priority=hwctx.priority, pasid=client.pasid)
+    status, number = device.npu.create_context(
+        hwctx.start_col, hwctx.num_col, priority=hwctx.priority, pasid=client.pasid
+    )
     if status:
         device.log(f"create context: firmware status {status:#x}")
         raise error(errno.EINVAL)
@@ -121,8 +123,11 @@ def reconnect(hwctx: Hwctx) -> None:
 def pretend(client: Client, number: int) -> Hwctx:
     """A context that some other process holds: it takes a slot and shows in queries."""
     device = client.device
-    hwctx = Hwctx(client, ffi.new("struct amdxdna_qos_info *", {"priority": lib.AMDXDNA_QOS_NORMAL_PRIORITY}),
-                  CORE_ROWS * device.options.columns)
+    hwctx = Hwctx(
+        client,
+        ffi.new("struct amdxdna_qos_info *", {"priority": lib.AMDXDNA_QOS_NORMAL_PRIORITY}),
+        CORE_ROWS * device.options.columns,
+    )
     hwctx.id = number
     hwctx.num_col = device.options.columns
     _, hwctx.firmware = device.npu.create_context(hwctx.start_col, hwctx.num_col)
@@ -133,8 +138,9 @@ def attach(hwctx: Hwctx, chunk: Bo) -> None:
     """Maps a heap chunk, 64 MiB at a time, where the firmware wants it aligned to that. EINVAL."""
     device = hwctx.device
     address = chunk.bus_address(device.memory.pasid)
-    status = device.npu.map_heap(hwctx.firmware if hwctx.firmware is not None else -1, address, chunk.size,
-                                 add=bool(hwctx.heap))
+    status = device.npu.map_heap(
+        hwctx.firmware if hwctx.firmware is not None else -1, address, chunk.size, add=bool(hwctx.heap)
+    )
     if status:
         device.log(f"context {hwctx.firmware}: heap at {address:#x} refused with firmware status {status:#x}")
         raise error(errno.EINVAL)
@@ -143,7 +149,7 @@ def attach(hwctx: Hwctx, chunk: Bo) -> None:
 
 def expand(hwctx: Hwctx) -> None:
     """Gives the context the chunks that the heap has grown by."""
-    for chunk in hwctx.client.heap.chunks[len(hwctx.heap):]:
+    for chunk in hwctx.client.heap.chunks[len(hwctx.heap) :]:
         attach(hwctx, chunk)
 
 
@@ -216,7 +222,7 @@ def _config_cus(hwctx: Hwctx, data: bytes) -> None:
     if hwctx.firmware is None:
         raise error(errno.ENODEV)
     cus = []
-    for handle, function, *padding in _CU_CONFIG.iter_unpack(data[8:8 + 8 * number]):
+    for handle, function, *padding in _CU_CONFIG.iter_unpack(data[8 : 8 + 8 * number]):
         if any(padding):
             raise error(errno.EINVAL)
         cus.append((handle, function))

@@ -51,8 +51,9 @@ class DeviceMemory:
 
     # -- BOs
 
-    def create(self, client: Owner, kind: int, size: int, backing: store.Backing | None = None,
-               vaddr: int = 0) -> Bo:
+    def create(
+        self, client: Owner, kind: int, size: int, backing: store.Backing | None = None, vaddr: int = 0
+    ) -> Bo:
         """A SHARE or DEV_HEAP BO of `size` whole pages: fresh, over an imported `backing`, or over the
         client's own memory at `vaddr`. ENOSPC: no map offset (size 0 or over 1 TiB); ENOMEM."""
         with self.lock:

@@ -64,8 +64,15 @@ class Device:
         self.memory = DeviceMemory(options.address == "pasid")
         # Virtual contexts share the firmware's slots in time.
         slots = self.kind.context_limit or options.slots
-        self.npu = Npu(self.memory, slots=slots, columns=options.columns, threads=options.threads,
-                       instant=options.instant, log=self.log, clock=lambda: self.clock())
+        self.npu = Npu(
+            self.memory,
+            slots=slots,
+            columns=options.columns,
+            threads=options.threads,
+            instant=options.instant,
+            log=self.log,
+            clock=lambda: self.clock(),
+        )
         self.memory.computing = lambda: self.npu.computing
         self.clients: list[Client] = []
         self.power_mode = 0

@@ -111,15 +111,19 @@ def _slot(bo: Bo, word: int, room: int) -> tuple[Slot, int]:
         extra = _check(payload, _START_NPU.size, room)
         instructions, size, properties = _START_NPU.unpack_from(words, at)
         args = struct.unpack_from(f"<{extra // 4}I", words, at + _START_NPU.size)
-        return Slot(SlotType.START_NPU, _cu(words, masks), args, instructions, size,
-                    properties=properties), SLOT_HEADER + extra
+        return Slot(
+            SlotType.START_NPU, _cu(words, masks), args, instructions, size, properties=properties
+        ), SLOT_HEADER + extra
     if kind not in (Opcode.START_NPU_PREEMPT, Opcode.START_NPU_PREEMPT_ELF):
         raise Rejected
     extra = _check(payload, _PREEMPT.size, room)
     instructions, save, restore, size, save_size, restore_size, properties = _PREEMPT.unpack_from(words, at)
     if kind == Opcode.START_NPU_PREEMPT:
-        slot = Slot(SlotType.PREEMPTIBLE, _cu(words, masks),
-                    struct.unpack_from(f"<{extra // 4}I", words, at + _PREEMPT.size))
+        slot = Slot(
+            SlotType.PREEMPTIBLE,
+            _cu(words, masks),
+            struct.unpack_from(f"<{extra // 4}I", words, at + _PREEMPT.size),
+        )
         used = SLOT_HEADER + extra
     else:
         slot = Slot(SlotType.ELF, 0, (KERNEL_OP_TXN,))
@@ -166,5 +170,5 @@ def overwrite(bo: Bo, data: bytes, fill: bool) -> None:
     if fill:
         for at in range(4, bo.size, _FILL):
             size = min(_FILL, bo.size - at)
-            payload[at:at + size] = b"\xff" * size
-    payload[4:4 + len(data)] = data
+            payload[at : at + size] = b"\xff" * size
+    payload[4 : 4 + len(data)] = data

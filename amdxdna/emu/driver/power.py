@@ -16,8 +16,10 @@ def set_state(client: Client, args: Any) -> None:
     with client.device.lock:
         if args.param == lib.DRM_AMDXDNA_SET_POWER_MODE:
             _power_mode(client, args.buffer)
-        elif (args.param in (lib.DRM_AMDXDNA_SET_FORCE_PREEMPT, lib.DRM_AMDXDNA_SET_FRAME_BOUNDARY_PREEMPT)
-              and client.device.kind.level >= minors.PREEMPTION):
+        elif (
+            args.param in (lib.DRM_AMDXDNA_SET_FORCE_PREEMPT, lib.DRM_AMDXDNA_SET_FRAME_BOUNDARY_PREEMPT)
+            and client.device.kind.level >= minors.PREEMPTION
+        ):
             _preempt(client, args.param, args.buffer)
         else:
             raise error(errno.EOPNOTSUPP)
@@ -35,8 +37,11 @@ def _power_mode(client: Client, address: int) -> None:
     if mode == lib.POWER_MODE_TURBO and device.npu.contexts:
         raise error(errno.EINVAL)
     device.power_mode = mode
-    device.level = {lib.POWER_MODE_DEFAULT: device.default_level, lib.POWER_MODE_LOW: 0,
-                    lib.POWER_MODE_MEDIUM: clocks.TOP // 2}.get(mode, clocks.TOP)
+    device.level = {
+        lib.POWER_MODE_DEFAULT: device.default_level,
+        lib.POWER_MODE_LOW: 0,
+        lib.POWER_MODE_MEDIUM: clocks.TOP // 2,
+    }.get(mode, clocks.TOP)
 
 
 def _preempt(client: Client, param: int, address: int) -> None:

@@ -23,12 +23,12 @@ def _struct(kind: str, **fields: Any) -> bytes:
 
 
 def _name(text: str, size: int) -> bytes:
-    return text.encode()[:size - 1].ljust(size, b"\0")
+    return text.encode()[: size - 1].ljust(size, b"\0")
 
 
 def _write(client: Client, args: Any, data: bytes) -> None:
     """The answer, cut to the buffer; the driver leaves buffer_size as it is."""
-    client.user.write(args.buffer, data[:args.buffer_size])
+    client.user.write(args.buffer, data[: args.buffer_size])
 
 
 def _aie_status(client: Client, args: Any) -> None:
@@ -41,7 +41,7 @@ def _aie_status(client: Client, args: Any) -> None:
     bitmap = 0
     for context in _contexts(client):
         bitmap |= (1 << context.num_col) - 1 << context.start_col
-    client.user.write(status.buffer, device.npu.column_status(bitmap)[:status.buffer_size])
+    client.user.write(status.buffer, device.npu.column_status(bitmap)[: status.buffer_size])
     status.cols_filled = bitmap
     _write(client, args, bytes(ffi.buffer(status)))
 
@@ -50,15 +50,28 @@ def _metadata(client: Client, args: Any) -> None:
     info = client.device.npu.tile_info()
 
     def tiles(part: str) -> dict[str, int]:
-        return {"row_count": getattr(info, f"{part}_rows"), "row_start": getattr(info, f"{part}_row_start"),
-                "dma_channel_count": getattr(info, f"{part}_dma_channels"),
-                "lock_count": getattr(info, f"{part}_locks"),
-                "event_reg_count": getattr(info, f"{part}_events")}
+        return {
+            "row_count": getattr(info, f"{part}_rows"),
+            "row_start": getattr(info, f"{part}_row_start"),
+            "dma_channel_count": getattr(info, f"{part}_dma_channels"),
+            "lock_count": getattr(info, f"{part}_locks"),
+            "event_reg_count": getattr(info, f"{part}_events"),
+        }
 
-    _write(client, args, _struct(
-        "amdxdna_drm_query_aie_metadata", col_size=info.column_bytes, cols=info.columns, rows=info.rows,
-        version={"major": info.major, "minor": info.minor}, core=tiles("core"), mem=tiles("mem"),
-        shim=tiles("shim")))
+    _write(
+        client,
+        args,
+        _struct(
+            "amdxdna_drm_query_aie_metadata",
+            col_size=info.column_bytes,
+            cols=info.columns,
+            rows=info.rows,
+            version={"major": info.major, "minor": info.minor},
+            core=tiles("core"),
+            mem=tiles("mem"),
+            shim=tiles("shim"),
+        ),
+    )
 
 
 def _aie_version(client: Client, args: Any) -> None:
@@ -68,22 +81,39 @@ def _aie_version(client: Client, args: Any) -> None:
 
 def _clocks(client: Client, args: Any) -> None:
     npu, h = clocks.LEVELS[client.device.level]
-    _write(client, args, _struct("amdxdna_drm_query_clock_metadata",
-                                 mp_npu_clock={"name": _name("MP-NPU Clock", 16), "freq_mhz": npu},
-                                 h_clock={"name": _name("H Clock", 16), "freq_mhz": h}))
+    _write(
+        client,
+        args,
+        _struct(
+            "amdxdna_drm_query_clock_metadata",
+            mp_npu_clock={"name": _name("MP-NPU Clock", 16), "freq_mhz": npu},
+            h_clock={"name": _name("H Clock", 16), "freq_mhz": h},
+        ),
+    )
 
 
 def _sensors(client: Client, args: Any) -> None:
     device = client.device
     if not device.options.sensors:
         raise error(errno.ENODEV)
-    power = _struct("amdxdna_drm_query_sensor", label=_name("Total Power", 64), units=_name("mW", 16),
-                    unitm=-3, type=lib.AMDXDNA_SENSOR_TYPE_POWER, input=2000 if device.npu.computing else 100)
+    power = _struct(
+        "amdxdna_drm_query_sensor",
+        label=_name("Total Power", 64),
+        units=_name("mW", 16),
+        unitm=-3,
+        type=lib.AMDXDNA_SENSOR_TYPE_POWER,
+        input=2000 if device.npu.computing else 100,
+    )
     sensors = [power] + [
-        _struct("amdxdna_drm_query_sensor", label=_name(f"Column {column} Utilization", 64),
-                units=_name("%", 16), type=lib.AMDXDNA_SENSOR_TYPE_COLUMN_UTILIZATION,
-                input=100 if device.npu.computing else 0)
-        for column in range(device.options.columns)]
+        _struct(
+            "amdxdna_drm_query_sensor",
+            label=_name(f"Column {column} Utilization", 64),
+            units=_name("%", 16),
+            type=lib.AMDXDNA_SENSOR_TYPE_COLUMN_UTILIZATION,
+            input=100 if device.npu.computing else 0,
+        )
+        for column in range(device.options.columns)
+    ]
     fit = min(args.buffer_size // len(power), len(sensors))
     client.user.write(args.buffer, b"".join(sensors[:fit]))
     args.buffer_size = fit * len(power)
@@ -99,8 +129,11 @@ def _hw_contexts(client: Client, args: Any) -> None:
 
 def _firmware_version(client: Client, args: Any) -> None:
     major, minor, patch, build = client.device.npu.FIRMWARE_VERSION
-    _write(client, args, _struct("amdxdna_drm_query_firmware_version", major=major, minor=minor, patch=patch,
-                                 build=build))
+    _write(
+        client,
+        args,
+        _struct("amdxdna_drm_query_firmware_version", major=major, minor=minor, patch=patch, build=build),
+    )
 
 
 def _power_mode(client: Client, args: Any) -> None:
@@ -140,10 +173,18 @@ def _resources(client: Client, args: Any) -> None:
         # Virtual contexts: only those at work have one of the firmware's.
         used = min(sum(bool(context.jobs) for context in _contexts(client)), device.options.slots)
     tops = OPS_PER_COLUMN * device.options.columns
-    _write(client, args, _struct(
-        "amdxdna_drm_get_resource_info", npu_clk_max=device.clock_max,
-        npu_tops_max=tops * device.clock_max // 1000000, npu_task_max=device.options.slots,
-        npu_tops_curr=tops * clocks.LEVELS[device.level][1] // 1000000, npu_task_curr=used))
+    _write(
+        client,
+        args,
+        _struct(
+            "amdxdna_drm_get_resource_info",
+            npu_clk_max=device.clock_max,
+            npu_tops_max=tops * device.clock_max // 1000000,
+            npu_task_max=device.options.slots,
+            npu_tops_curr=tops * clocks.LEVELS[device.level][1] // 1000000,
+            npu_task_curr=used,
+        ),
+    )
 
 
 Query = Callable[[Client, Any], None]
@@ -177,18 +218,33 @@ def _entry(context: Hwctx) -> bytes:
         status, health = device.npu.health(context.firmware)
         if not status:
             fatal = health.fatal
-            fields = {"txn_op_idx": health.transaction, "ctx_pc": health.context_pc & _U32,
-                      "fatal_error_type": fatal.type, "fatal_error_exception_type": fatal.exception_type,
-                      "fatal_error_exception_pc": fatal.exception_pc,
-                      "fatal_error_app_module": fatal.app_module}
+            fields = {
+                "txn_op_idx": health.transaction,
+                "ctx_pc": health.context_pc & _U32,
+                "fatal_error_type": fatal.type,
+                "fatal_error_exception_type": fatal.exception_type,
+                "fatal_error_exception_pc": fatal.exception_pc,
+                "fatal_error_app_module": fatal.app_module,
+            }
     return _struct(
-        "amdxdna_drm_hwctx_entry", context_id=context.id, start_col=context.start_col,
-        num_col=context.num_col, pid=context.client.pid, command_submissions=context.sequence,
-        command_completions=context.completions, priority=context.priority,
-        heap_usage=context.client.heap.usage, state=lib.AMDXDNA_HWCTX_STATE_ACTIVE,
-        pasid=context.client.pasid & _U32, gops=context.gops, fps=context.fps,
-        dma_bandwidth=context.dma_bandwidth, latency=context.latency,
-        frame_exec_time=context.frame_exec_time, **fields)
+        "amdxdna_drm_hwctx_entry",
+        context_id=context.id,
+        start_col=context.start_col,
+        num_col=context.num_col,
+        pid=context.client.pid,
+        command_submissions=context.sequence,
+        command_completions=context.completions,
+        priority=context.priority,
+        heap_usage=context.client.heap.usage,
+        state=lib.AMDXDNA_HWCTX_STATE_ACTIVE,
+        pasid=context.client.pasid & _U32,
+        gops=context.gops,
+        fps=context.fps,
+        dma_bandwidth=context.dma_bandwidth,
+        latency=context.latency,
+        frame_exec_time=context.frame_exec_time,
+        **fields,
+    )
 
 
 def _all_contexts(client: Client, args: Any) -> None:

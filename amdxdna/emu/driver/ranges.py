@@ -47,5 +47,5 @@ class RangeAllocator:
     def _take(self, index: int, start: int, size: int) -> int:
         low, high = self._holes[index]
         rest = [hole for hole in ((low, start), (start + size, high)) if hole[0] < hole[1]]
-        self._holes[index:index + 1] = rest
+        self._holes[index : index + 1] = rest
         return start

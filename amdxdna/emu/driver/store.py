@@ -199,9 +199,13 @@ def import_dmabuf(fd: int) -> Backing:
     except OSError:
         seals = 0
     status = os.fstat(own)
-    if (seals & (_SEALS | _NO_WRITES) != _SEALS or not status.st_size or status.st_size % _PAGE
-            or status.st_dev != memfd_device()
-            or fcntl.fcntl(own, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR):
+    if (
+        seals & (_SEALS | _NO_WRITES) != _SEALS
+        or not status.st_size
+        or status.st_size % _PAGE
+        or status.st_dev != memfd_device()
+        or fcntl.fcntl(own, fcntl.F_GETFL) & os.O_ACCMODE != os.O_RDWR
+    ):
         os.close(own)
         raise error(errno.EINVAL)
     return Backing(File(own), 0, status.st_size, owned=True)

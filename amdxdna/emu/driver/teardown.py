@@ -47,8 +47,11 @@ def finish(hwctx: Hwctx) -> None:
         if hwctx.sequence:
             device = hwctx.device
             end = time.monotonic() + LONGEST
-            while (not hwctx.timeline.wait(hwctx.sequence - 1, device.idle_wait) and device.npu.computing
-                   and time.monotonic() < end):
+            while (
+                not hwctx.timeline.wait(hwctx.sequence - 1, device.idle_wait)
+                and device.npu.computing
+                and time.monotonic() < end
+            ):
                 pass
     finally:
         with hwctx.lock:

@@ -99,8 +99,7 @@ class Timeline:
         if self.subscribe(point, available, gate):
             return True
         try:
-            return (interruptible(gate.acquire, True, min(seconds, FOREVER))
-                    or self.reached(point, available))
+            return interruptible(gate.acquire, True, min(seconds, FOREVER)) or self.reached(point, available)
         finally:
             self.unsubscribe(gate)
 

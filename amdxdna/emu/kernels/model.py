@@ -59,7 +59,7 @@ def weights(data: NDArray[np.uint8], n: int, k: int, format: int, flags: int) ->
     decode = decode_bfp16 if format == BFP16 else decode_bfp6s
     total: Values = decode(data, n, k)
     if flags & PAIR:
-        total = total + decode(data[weight_bytes(n, k, format):], n, k)
+        total = total + decode(data[weight_bytes(n, k, format) :], n, k)
     return total
 
 

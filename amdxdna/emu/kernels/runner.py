@@ -50,8 +50,9 @@ class Result(NamedTuple):
     op: int
     message: str
 
-    def run(self, *, threads: int = 0, instant: bool = False, wait: Wait | None = None,
-            stop: Stop | None = None) -> Result:
+    def run(
+        self, *, threads: int = 0, instant: bool = False, wait: Wait | None = None, stop: Stop | None = None
+    ) -> Result:
         """What a stream that cannot run gives whenever it is run: this."""
         return self
 
@@ -77,9 +78,7 @@ def _steps(program: bytes, family: int) -> tuple[Step, ...]:
         raise StreamError(f"kernel family {family} is unknown") from None
     for index, op in enumerate(ops):
         if not isinstance(op, (work, Delay, Hang, Fail)):
-            raise StreamError(
-                f"op {index}: {_name(op)} does not run in a {Family(family).label} PDI"
-            )
+            raise StreamError(f"op {index}: {_name(op)} does not run in a {Family(family).label} PDI")
     return tuple((op, op.spans()) for op in ops)
 
 
@@ -115,8 +114,9 @@ class Prepared:
     def __init__(self, plan: Sequence[tuple[Op, list[int]]]) -> None:
         self._plan = plan
 
-    def run(self, *, threads: int = 0, instant: bool = False, wait: Wait = _stalled,
-            stop: Stop | None = None) -> Result:
+    def run(
+        self, *, threads: int = 0, instant: bool = False, wait: Wait = _stalled, stop: Stop | None = None
+    ) -> Result:
         """See :func:`execute`."""
         for index, (op, pointers) in enumerate(self._plan):
             if isinstance(op, Hang):
@@ -196,8 +196,21 @@ def _compute(op: Gemm | Gemv | Copy, at: list[int], threads: int, stop: Any) -> 
         shape = (op.m, op.k, op.flags, op.format)
         code = _kernels.lib.emu_gemv(at[0], at[1], at[2], *shape, threads, variant, stop)
     else:
-        code = _kernels.lib.emu_gemm(at[0], at[1], at[2], op.rows, op.k, op.n, op.lda, op.c_stride,
-                                     op.flags, op.format, threads, variant, stop)
+        code = _kernels.lib.emu_gemm(
+            at[0],
+            at[1],
+            at[2],
+            op.rows,
+            op.k,
+            op.n,
+            op.lda,
+            op.c_stride,
+            op.flags,
+            op.format,
+            threads,
+            variant,
+            stop,
+        )
     return _told(code)
 
 

@@ -295,10 +295,21 @@ def gemm(
     """The stream of one GEMM over `chunks` chunks of `m` rows; strides default to dense rows."""
     flags = (SWIGLU if swiglu else 0) | (BIAS if bias else 0) | (GELU if gelu else 0) | (PAIR if pair else 0)
     columns = n // 2 if swiglu else n
-    return program([
-        Gemm(m, chunks, k, n, k if lda is None else lda, columns if c_stride is None else c_stride,
-             flags, format, weight_bytes(n, k, format, flags)),
-    ])
+    return program(
+        [
+            Gemm(
+                m,
+                chunks,
+                k,
+                n,
+                k if lda is None else lda,
+                columns if c_stride is None else c_stride,
+                flags,
+                format,
+                weight_bytes(n, k, format, flags),
+            ),
+        ]
+    )
 
 
 def gemv(m: int, k: int, *, bias: bool = False, format: int = BFP16) -> bytes:
@@ -330,9 +341,9 @@ def fail(status: int) -> bytes:
 def own_bytes(data: bytes) -> int:
     """The length that the stream in `data` has by its own header and ops; -1 where `data` ends before that, 0
     for what is no stream."""
-    words = memoryview(data[:len(data) // 4 * 4]).cast("I")
+    words = memoryview(data[: len(data) // 4 * 4]).cast("I")
     if len(words) < 3 or words[0] != MAGIC or words[1] != VERSION or not 1 <= words[2] <= MAX_OPS:
-        return -1 if bytes(words) == struct.pack("<II", MAGIC, VERSION)[:words.nbytes] else 0
+        return -1 if bytes(words) == struct.pack("<II", MAGIC, VERSION)[: words.nbytes] else 0
     at = 3
     for _ in range(words[2]):
         if at >= len(words):
@@ -374,7 +385,7 @@ def parse(data: bytes | bytearray | memoryview) -> list[Op]:
                 f"op {index} at word {at}: {kind.__name__.upper()} takes {1 + fields} words, "
                 f"says {count}, and {len(words) - at} remain"
             )
-        op = kind(*words[at + 1:at + count])
+        op = kind(*words[at + 1 : at + count])
         try:
             op.check()
         except StreamError as error:

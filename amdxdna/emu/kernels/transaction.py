@@ -81,13 +81,13 @@ class Step:
         words = bytearray(self.program) + bytes(_ENTRY)
         places = list(addresses)
         for each in self.updates:
-            delta = int.from_bytes(table[_ENTRY * each.entry:][:_ENTRY], "little") * each.factor
+            delta = int.from_bytes(table[_ENTRY * each.entry :][:_ENTRY], "little") * each.factor
             if each.number is not None:
                 places[each.number] = (places[each.number] + delta) % (1 << 48) & ~3
             else:
                 value = _LONG.unpack_from(words, each.at)[0] + delta
                 _LONG.pack_into(words, each.at, value & (1 << 64) - 4)
-        return bytes(words[:len(self.program)]), tuple(places)
+        return bytes(words[: len(self.program)]), tuple(places)
 
     def addresses(self, arguments: tuple[int, ...]) -> tuple[int, ...]:
         """Where the buffers are; 0 for one that is not described, or whose argument is not there."""
@@ -130,8 +130,9 @@ def parse(data: bytes) -> tuple[Step, ...]:
     if state.program:
         raise StreamError("transaction: nothing waits for its last kernel")
     if not state.steps:
-        raise StreamError("transaction: it has no kernel of the emulated NPU (compiled AIE code is not "
-                          "interpreted)")
+        raise StreamError(
+            "transaction: it has no kernel of the emulated NPU (compiled AIE code is not interpreted)"
+        )
     return tuple(state.steps)
 
 
@@ -169,17 +170,28 @@ class _State:
             if self.program:
                 count = 1 + max([*self.written, *self.arguments], default=-1)
                 buffers = [self.arguments.get(n, self.written.get(n)) for n in range(count)]
-                self.steps.append(Step(
-                    self.program, self.pdi, tuple(buffers), tuple(self.written.get(n) for n in range(count)),
-                    index, at, tuple(self.updates), self.table if self.updates else (0, 0)))
+                self.steps.append(
+                    Step(
+                        self.program,
+                        self.pdi,
+                        tuple(buffers),
+                        tuple(self.written.get(n) for n in range(count)),
+                        index,
+                        at,
+                        tuple(self.updates),
+                        self.table if self.updates else (0, 0),
+                    )
+                )
             self.program, self.pdi, self.updates = b"", 0, []
         elif code == txn.CREATE_SCRATCHPAD:
             self.table = _LONG.unpack_from(self.data, at + 8)[0], self.word(at + 4)
         elif code == txn.UPDATE_REG:
             self._update(index, at)
         elif code not in _INERT:
-            raise StreamError(f"transaction: op {index}: {txn.NAMES.get(code, code)} writes to the array, "
-                              "which is not modelled")
+            raise StreamError(
+                f"transaction: op {index}: {txn.NAMES.get(code, code)} writes to the array, "
+                "which is not modelled"
+            )
 
     def _write(self, index: int, op: dict[str, Any]) -> None:
         register, end = int(op["address"], 16), op["offset"] + op["bytes"]
@@ -193,8 +205,10 @@ class _State:
         for each in range(0, len(data), _DESCRIPTOR_BYTES):
             number = self._number(register + each)
             if number is None or len(data) < each + 12:
-                raise StreamError(f"transaction: op {index}: a write to register {register + each:#x}, which "
-                                  "is not modelled")
+                raise StreamError(
+                    f"transaction: op {index}: a write to register {register + each:#x}, which "
+                    "is not modelled"
+                )
             low, high = self.word(start + each + 4), self.word(start + each + 8)
             address = (high & 0xFFFF) << 32 | low & 0xFFFFFFFC
             # Host addresses end at 2^48, as descriptors' do: those of the topmost 2 GiB wrap.
@@ -207,21 +221,25 @@ class _State:
         number, inside = self._number(register - 4), register - self.program_at
         if number not in self.written:
             number = None
-        if function != _MULTIPLY or (number is None and not (
-                inside % 4 == 0 and 0 <= inside <= len(self.program) - 4)):
-            raise StreamError(f"transaction: op {index}: an update of register {register:#x}, which is not "
-                              "modelled")
+        if function != _MULTIPLY or (
+            number is None and not (inside % 4 == 0 and 0 <= inside <= len(self.program) - 4)
+        ):
+            raise StreamError(
+                f"transaction: op {index}: an update of register {register:#x}, which is not modelled"
+            )
         if entry >= _MOST_ENTRIES or _ENTRY * (entry + 1) > self.table[1]:
-            raise StreamError(f"transaction: op {index}: entry {entry} of a state table of {self.table[1]} "
-                              "bytes")
+            raise StreamError(
+                f"transaction: op {index}: entry {entry} of a state table of {self.table[1]} bytes"
+            )
         self.updates.append(Update(number, inside, entry, self.word(at + 4)))
 
     def _patch(self, index: int, op: dict[str, Any]) -> None:
         register = int(op["address"], 16)
         number = self._number(register - 4)
         if number is None:
-            raise StreamError(f"transaction: op {index}: a patch of register {register:#x}, which is not "
-                              "modelled")
+            raise StreamError(
+                f"transaction: op {index}: a patch of register {register:#x}, which is not modelled"
+            )
         self.arguments[number] = Argument(op["argument"], op["plus"])
 
     @staticmethod

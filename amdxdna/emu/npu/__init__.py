@@ -12,5 +12,17 @@ from amdxdna.emu.npu.npu import DEVICE_HEAP, HEAP_CHUNK, Npu, TileInfo
 from amdxdna.emu.npu.slot import Slot, SlotType
 from amdxdna.emu.npu.status import Status
 
-__all__ = ["DEVICE_HEAP", "HEAP_CHUNK", "BadAddress", "Fatal", "Health", "Memory", "Npu", "Reply", "Slot",
-           "SlotType", "Status", "TileInfo"]
+__all__ = [
+    "DEVICE_HEAP",
+    "HEAP_CHUNK",
+    "BadAddress",
+    "Fatal",
+    "Health",
+    "Memory",
+    "Npu",
+    "Reply",
+    "Slot",
+    "SlotType",
+    "Status",
+    "TileInfo",
+]

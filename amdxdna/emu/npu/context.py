@@ -61,8 +61,15 @@ class Cu:
 class Context:
     """State that the NPU keeps for one context. Belongs to :class:`~amdxdna.emu.npu.npu.Npu`."""
 
-    def __init__(self, number: int, start_column: int, columns: int, priority: int, pasid: int,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        number: int,
+        start_column: int,
+        columns: int,
+        priority: int,
+        pasid: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.id = number
         self.start_column = start_column
         self.columns = columns
@@ -122,8 +129,9 @@ class Context:
     def enqueue(self, run: Chain, slots: list[Slot], done: Done) -> None:
         """Hands a chain to the worker, which is started by the first one. Callers are serialised."""
         if self._worker is None:
-            self._worker = threading.Thread(target=self._work, args=(run,), daemon=True,
-                                            name=f"amdxdna-emu context {self.id}")
+            self._worker = threading.Thread(
+                target=self._work, args=(run,), daemon=True, name=f"amdxdna-emu context {self.id}"
+            )
             self._worker.start()
         self._queue.append((slots, done))
         if not self.lent:

@@ -36,8 +36,17 @@ class Health:
         """The report as the firmware writes it to memory: version 1.0, then the fields, little-endian."""
         f = self.fatal
         size = struct.calcsize("<HH5I6I") + 4 * FATAL_RESERVED_WORDS + 4
-        head = struct.pack("<HHIIIII", 1, 0, size, self.context, self.dpu_pc & 0xFFFFFFFF, self.transaction,
-                           self.context_pc & 0xFFFFFFFF)
-        fatal = struct.pack("<6I", f.type, f.exception_type, f.exception_argument, f.exception_pc,
-                            f.app_module, f.task_index)
+        head = struct.pack(
+            "<HHIIIII",
+            1,
+            0,
+            size,
+            self.context,
+            self.dpu_pc & 0xFFFFFFFF,
+            self.transaction,
+            self.context_pc & 0xFFFFFFFF,
+        )
+        fatal = struct.pack(
+            "<6I", f.type, f.exception_type, f.exception_argument, f.exception_pc, f.app_module, f.task_index
+        )
         return head + fatal + bytes(4 * FATAL_RESERVED_WORDS) + struct.pack("<I", self.slot)

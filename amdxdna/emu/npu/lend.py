@@ -76,8 +76,9 @@ class Executor(Protocol):
     def execute(self, context: Context, slot: Slot, program: bytes, family: int) -> int:
         """Runs a command of which stream and family are known; its status. Raises BadAddress."""
 
-    def run(self, context: Context, slot: Slot, program: bytes,
-            prepared: kernels.Prepared | kernels.Result) -> int:
+    def run(
+        self, context: Context, slot: Slot, program: bytes, prepared: kernels.Prepared | kernels.Result
+    ) -> int:
         """Runs a command whose operands are resolved; its status."""
 
 

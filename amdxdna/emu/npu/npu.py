@@ -73,10 +73,18 @@ class Npu:
     FIRMWARE_VERSION = identity.FIRMWARE_VERSION
     PROTOCOL_VERSION = (7, 0)
 
-    def __init__(self, memory: Memory, *, slots: int = 16, columns: int = 8, threads: int = 0,
-                 instant: bool = False, faults: Faults | None = None,
-                 log: Callable[[str], None] = lambda line: None,
-                 clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        *,
+        slots: int = 16,
+        columns: int = 8,
+        threads: int = 0,
+        instant: bool = False,
+        faults: Faults | None = None,
+        log: Callable[[str], None] = lambda line: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.memory = memory
         self.clock = clock
         self.slots = slots
@@ -105,7 +113,8 @@ class Npu:
         Kernels take longer here than on an array: a watchdog must not take that for a hang.
         """
         return any(not (c.idle or c.waiting) for c in list(self._contexts.values())) or any(
-            c.busy and not c.waiting for c in list(self._leaving.values()))
+            c.busy and not c.waiting for c in list(self._leaving.values())
+        )
 
     @property
     def waiting_since(self) -> float:
@@ -114,11 +123,31 @@ class Npu:
 
     def tile_info(self) -> TileInfo:
         """Shim row 0, memory row 1, four core rows from 2."""
-        return TileInfo(COLUMN_BYTES, *self.AIE_VERSION, self.columns, 6, 4, 1, 1, 2, 1, 0, 2, 6, 2,
-                        16, 64, 16, 128, 128, 128)
+        return TileInfo(
+            COLUMN_BYTES,
+            *self.AIE_VERSION,
+            self.columns,
+            6,
+            4,
+            1,
+            1,
+            2,
+            1,
+            0,
+            2,
+            6,
+            2,
+            16,
+            64,
+            16,
+            128,
+            128,
+            128,
+        )
 
-    def create_context(self, start_column: int = 0, columns: int = 8, *, pasid: int = 0,
-                       priority: int = 2) -> tuple[int, int]:
+    def create_context(
+        self, start_column: int = 0, columns: int = 8, *, pasid: int = 0, priority: int = 2
+    ) -> tuple[int, int]:
         """(status, context id): NO_CONTEXT_FREE when every slot is taken; the id is then 0xFFFFFFFF.
 
         Ids are the lowest free ones; an id whose worker is still inside a command is not free.
@@ -162,8 +191,13 @@ class Npu:
         """
         with self._lock:
             found = self._contexts.get(context)
-            if (found is None or size <= 0 or address % HEAP_CHUNK or size % HEAP_CHUNK
-                    or add != bool(found.heap)):
+            if (
+                found is None
+                or size <= 0
+                or address % HEAP_CHUNK
+                or size % HEAP_CHUNK
+                or add != bool(found.heap)
+            ):
                 return Status.INVALID_PARAM
             end = sum(chunk.size for chunk in found.heap)
             if end + size > HEAP_MAX:
@@ -361,13 +395,15 @@ class Npu:
         prepared = kernels.prepare(program, family, self.operands(context, slot))
         return self.run(context, slot, program, prepared)
 
-    def run(self, context: Context, slot: Slot, program: bytes,
-            prepared: kernels.Prepared | kernels.Result) -> int:
+    def run(
+        self, context: Context, slot: Slot, program: bytes, prepared: kernels.Prepared | kernels.Result
+    ) -> int:
         """Runs a command whose operands are resolved; its status."""
         self.executed += 1
         context.stream = (slot.stream()[0], program)
-        result = prepared.run(threads=self.threads, instant=self.instant, wait=context.wait,
-                              stop=context.halt)
+        result = prepared.run(
+            threads=self.threads, instant=self.instant, wait=context.wait, stop=context.halt
+        )
         if result.status and not context.gone.is_set():
             self.log(f"context {context.id}: {result.message}")
         return result.status
@@ -393,7 +429,8 @@ class Npu:
             if step.updates:
                 stream, addresses = step.updated(addresses, self._read(context, *step.table))
             result = kernels.prepare(stream, family, self._operands(context, addresses)).run(
-                threads=self.threads, instant=self.instant, wait=context.wait)
+                threads=self.threads, instant=self.instant, wait=context.wait
+            )
             if result.status:
                 self.log(f"context {context.id}: {result.message}")
                 return result.status
@@ -452,7 +489,7 @@ class Npu:
         offset = address - chunk.device
         end = chunk.size
         # A range may continue in the next chunk where that one is adjacent on the bus too.
-        for following in heap[number + 1:]:
+        for following in heap[number + 1 :]:
             if offset + size <= end or following.host != chunk.host + end:
                 break
             end += following.size

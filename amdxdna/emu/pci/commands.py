@@ -50,9 +50,12 @@ def _npu(header: bytes) -> Slot:
 
 
 _HEADERS: dict[int, tuple[int, Callable[[bytes], Slot]]] = {
-    CHAIN_BUFFER: (_BUFFER.size, _buffer), EXECUTE_BUFFER: (_BUFFER.size, _buffer),
-    CHAIN_DPU: (_DPU.size, _dpu), EXECUTE_DPU: (_DPU.size, _dpu),
-    CHAIN_NPU: (_NPU.size, _npu), EXECUTE_NPU: (_NPU.size, _npu),
+    CHAIN_BUFFER: (_BUFFER.size, _buffer),
+    EXECUTE_BUFFER: (_BUFFER.size, _buffer),
+    CHAIN_DPU: (_DPU.size, _dpu),
+    EXECUTE_DPU: (_DPU.size, _dpu),
+    CHAIN_NPU: (_NPU.size, _npu),
+    EXECUTE_NPU: (_NPU.size, _npu),
 }
 
 
@@ -79,8 +82,8 @@ def decode_list(opcode: int, data: bytes, count: int) -> list[Slot]:
         end = at + header_size + _COUNT.size
         if end > len(data):
             raise BadCommand(index, "the list ends inside a command")
-        slot = build(data[at:at + header_size])
-        words, = _COUNT.unpack_from(data, at + header_size)
+        slot = build(data[at : at + header_size])
+        (words,) = _COUNT.unpack_from(data, at + header_size)
         at = end + 4 * words
         if at > len(data):
             raise BadCommand(index, f"{words} argument words run past the list's end")

@@ -106,8 +106,15 @@ class Firmware:
     context and list of commands before they run.
     """
 
-    def __init__(self, bars: reg.Bars, interrupts: Interrupts, memory: GuestMemory, lock: threading.RLock,
-                 options: FirmwareOptions | None = None, log: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        bars: reg.Bars,
+        interrupts: Interrupts,
+        memory: GuestMemory,
+        lock: threading.RLock,
+        options: FirmwareOptions | None = None,
+        log: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self.options = options or FirmwareOptions()
         self.faults = Faults()
         self.observer: Callable[[int, list[Slot]], None] | None = None
@@ -141,10 +148,12 @@ class Firmware:
             GET_DEVICE_REVISION: lambda _: struct.pack("<III", Status.OK, self.options.revision, 0),
             CALIBRATE_CLOCK: lambda _: status(Status.OK),
             # The model has nothing to log or trace: their vectors are told, and never raised.
-            CONFIGURE_LOG: lambda _: struct.pack("<III20x", Status.OK, reg.LOG_VECTOR,
-                                                 reg.interrupt_address(reg.LOG_VECTOR)),
-            START_TRACE: lambda _: struct.pack("<IIQI", Status.OK, reg.TRACE_VECTOR, 0,
-                                               reg.interrupt_address(reg.TRACE_VECTOR)),
+            CONFIGURE_LOG: lambda _: struct.pack(
+                "<III20x", Status.OK, reg.LOG_VECTOR, reg.interrupt_address(reg.LOG_VECTOR)
+            ),
+            START_TRACE: lambda _: struct.pack(
+                "<IIQI", Status.OK, reg.TRACE_VECTOR, 0, reg.interrupt_address(reg.TRACE_VECTOR)
+            ),
             STOP_TRACE: lambda _: status(Status.OK),
             SET_TRACE_CATEGORIES: lambda _: status(Status.OK),
         }
@@ -163,11 +172,27 @@ class Firmware:
             self.stop()
             channel = Channel(self._bars, self._interrupts, 0)
             options = self.options
-            npu = Npu(self._memory, slots=options.slots, columns=options.columns, threads=options.threads,
-                      instant=options.instant, faults=self.faults, log=self._log)
+            npu = Npu(
+                self._memory,
+                slots=options.slots,
+                columns=options.columns,
+                threads=options.threads,
+                instant=options.instant,
+                faults=self.faults,
+                log=self._log,
+            )
             self._state = _State(npu, {0: channel})
-            info = struct.pack("<16I", *channel.rings(head_first=False), MAILBOX_MAGIC, channel.vector,
-                               *options.protocol, 0, 0, 0, 0)
+            info = struct.pack(
+                "<16I",
+                *channel.rings(head_first=False),
+                MAILBOX_MAGIC,
+                channel.vector,
+                *options.protocol,
+                0,
+                0,
+                0,
+                0,
+            )
             self._bars.write(reg.SRAM_BAR, reg.CHANNEL_INFO, info)
             self._bars.store(reg.REGISTERS_BAR, reg.PWAITMODE, 0)
             self._bars.store(reg.SRAM_BAR, reg.FIRMWARE_ALIVE, reg.SRAM_BASE + reg.CHANNEL_INFO)
@@ -274,7 +299,7 @@ class Firmware:
         return status(Status.OK)
 
     def _get_runtime(self, request: Message) -> bytes:
-        kind, = struct.unpack("<I", request.body)
+        (kind,) = struct.unpack("<I", request.body)
         return struct.pack("<IQ", Status.OK, self._running().runtime.get(kind, 0))
 
     def _tile_info(self, request: Message) -> bytes:
@@ -299,7 +324,8 @@ class Firmware:
 
     def _create_context(self, request: Message) -> bytes:
         _, first, columns, _, _, queues, _, pasid, _, _, _, priority = struct.unpack(
-            "<IBBBBBBHIIII", request.body)
+            "<IBBBBBBHIIII", request.body
+        )
         state = self._running()
         result, context = state.npu.create_context(first, columns, pasid=pasid, priority=priority)
         if result == Status.OK and (queues != 1 or context + 1 >= reg.CHANNELS):
@@ -310,11 +336,12 @@ class Firmware:
         self._memory.bind(context, pasid)
         number = context + 1
         channel = state.channels[number] = Channel(self._bars, self._interrupts, number)
-        return struct.pack("<IIHBB8I", Status.OK, context, channel.vector, 1, 0,
-                           *channel.rings(head_first=True)) + bytes(32)
+        return struct.pack(
+            "<IIHBB8I", Status.OK, context, channel.vector, 1, 0, *channel.rings(head_first=True)
+        ) + bytes(32)
 
     def _destroy_context(self, request: Message) -> bytes:
-        context, = struct.unpack("<I", request.body)
+        (context,) = struct.unpack("<I", request.body)
         state = self._running()
         channel = state.channels.pop(context + 1, None)
         if channel:
@@ -350,8 +377,10 @@ class Firmware:
         if len(request.body) != 4 * (1 + _MAX_CUS):
             return status(Status.INVALID_PARAM)
         count, *words = struct.unpack(f"<{1 + _MAX_CUS}I", request.body)
-        cus = [((word & _PDI_MASK) << _PDI_SHIFT, word >> _FUNCTION_SHIFT & _FUNCTION_MASK)
-               for word in words[:count]]
+        cus = [
+            ((word & _PDI_MASK) << _PDI_SHIFT, word >> _FUNCTION_SHIFT & _FUNCTION_MASK)
+            for word in words[:count]
+        ]
         if count > _MAX_CUS:
             return status(Status.INVALID_PARAM)
         return status(self._running().npu.config_cus(channel.vector - 1, cus))

@@ -24,12 +24,20 @@ _LONGEST_COMMAND = 30.0  # seconds
 def configuration_space() -> bytes:
     """The 256 bytes a guest finds at reset (PCI Local Bus Specification 3.0, section 6.1)."""
     space = bytearray(256)
-    struct.pack_into("<HHHHI", space, 0, reg.VENDOR_AMD, reg.DEVICE_NPU2, 0, _STATUS_CAPABILITIES,
-                     reg.CLASS_SIGNAL_PROCESSING << 8 | reg.REVISION_STRIX)
+    struct.pack_into(
+        "<HHHHI",
+        space,
+        0,
+        reg.VENDOR_AMD,
+        reg.DEVICE_NPU2,
+        0,
+        _STATUS_CAPABILITIES,
+        reg.CLASS_SIGNAL_PROCESSING << 8 | reg.REVISION_STRIX,
+    )
     struct.pack_into("<I", space, _BAR2, _BAR_64BIT_PREFETCHABLE)
     struct.pack_into("<HH", space, 0x2C, reg.VENDOR_AMD, reg.DEVICE_NPU2)
     space[0x34] = _MSIX_CAPABILITY
-    space[_MSIX_CAPABILITY:_MSIX_CAPABILITY + 12] = capability(reg.VECTORS, reg.MSIX_BAR)
+    space[_MSIX_CAPABILITY : _MSIX_CAPABILITY + 12] = capability(reg.VECTORS, reg.MSIX_BAR)
     return bytes(space)
 
 
@@ -40,8 +48,9 @@ class Npu2Function:
     serialises them. `log` receives one line an event.
     """
 
-    def __init__(self, options: FirmwareOptions | None = None,
-                 log: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, options: FirmwareOptions | None = None, log: Callable[[str], None] = lambda _: None
+    ) -> None:
         self.interrupts = Interrupts(reg.VECTORS)
         self.memory = GuestMemory()
         self.lock = threading.RLock()
@@ -62,7 +71,7 @@ class Npu2Function:
     def read(self, region: int, offset: int, count: int) -> bytes:
         with self.lock:
             if region == CONFIG_REGION:
-                data = bytes(self._configuration[offset:offset + count])
+                data = bytes(self._configuration[offset : offset + count])
                 return data + bytes(count - len(data))
             return self.bars.read(region, offset, count)
 
@@ -71,7 +80,7 @@ class Npu2Function:
             if region == CONFIG_REGION:
                 # QEMU keeps the fields with side effects; the function only remembers what was written.
                 end = min(offset + len(data), len(self._configuration))
-                self._configuration[offset:end] = data[:max(0, end - offset)]
+                self._configuration[offset:end] = data[: max(0, end - offset)]
                 return
             self.bars.write(region, offset, data)
             if int.from_bytes(data[:4], "little") == 1:
@@ -127,6 +136,8 @@ class Npu2Function:
         self.psp.ring()
 
     def _start_smu(self) -> None:
-        self._log(f"smu command {self.bars.load(reg.SMU_BAR, reg.SMU_COMMAND)}"
-                  f" argument {self.bars.load(reg.SMU_BAR, reg.SMU_ARGUMENT)}")
+        self._log(
+            f"smu command {self.bars.load(reg.SMU_BAR, reg.SMU_COMMAND)}"
+            f" argument {self.bars.load(reg.SMU_BAR, reg.SMU_ARGUMENT)}"
+        )
         self.smu.run()

@@ -96,8 +96,9 @@ class GuestMemory:
         Raises OSError for what is no range of an I/O address space or of the file: an access past a file's
         end would end this process.
         """
-        if not (size and size % _PAGE == address % _PAGE == offset % _PAGE == 0
-                and address + size <= _ADDRESSES):
+        if not (
+            size and size % _PAGE == address % _PAGE == offset % _PAGE == 0 and address + size <= _ADDRESSES
+        ):
             raise OSError(errno.EINVAL, f"cannot map {size:#x} bytes at {address:#x}")
         file = os.fstat(fd).st_size
         if offset + size > file:

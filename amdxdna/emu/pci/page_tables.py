@@ -130,7 +130,7 @@ class PageTables:
             at = table + 8 * (address >> shift & 511)
             if at + 8 > len(self._ram):
                 return None
-            entry, = _ENTRY.unpack_from(self._ram, at)
+            (entry,) = _ENTRY.unpack_from(self._ram, at)
             if entry & (_PRESENT | _USER) != _PRESENT | _USER:
                 return None
             table = entry & _FRAME

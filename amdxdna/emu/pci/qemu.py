@@ -19,20 +19,44 @@ KERNEL_ARGUMENTS = ("intel_iommu=on", "transparent_hugepage_shmem=within_size", 
 MODULE_ARGUMENTS = ("force_iova=1",)
 
 
-def arguments(socket: str | os.PathLike[str], *, memory: str = "1G", processors: int = 1,
-              slot: int = 4, ram: str | None = None) -> list[str]:
+def arguments(
+    socket: str | os.PathLike[str],
+    *,
+    memory: str = "1G",
+    processors: int = 1,
+    slot: int = 4,
+    ram: str | None = None,
+) -> list[str]:
     """Machine, memory, IOMMU and device arguments; firmware, disks and consoles are the caller's.
 
     `socket`: where the vfio-user server listens. `slot`: the device's number on bus 0 (0000:00:04.0).
     `ram`: a file of `memory` bytes that becomes the guest's RAM, instead of one that QEMU makes.
     """
-    backend = (f"memory-backend-memfd,id=ram,size={memory},share=on" if ram is None else
-               f"memory-backend-file,id=ram,size={memory},share=on,mem-path={ram}")
-    device = {"driver": "vfio-user-pci", "id": "npu", "addr": f"{slot:x}.0", "rombar": 0,
-              "socket": {"type": "unix", "path": os.path.abspath(socket)}}
+    backend = (
+        f"memory-backend-memfd,id=ram,size={memory},share=on"
+        if ram is None
+        else f"memory-backend-file,id=ram,size={memory},share=on,mem-path={ram}"
+    )
+    device = {
+        "driver": "vfio-user-pci",
+        "id": "npu",
+        "addr": f"{slot:x}.0",
+        "rombar": 0,
+        "socket": {"type": "unix", "path": os.path.abspath(socket)},
+    }
     return [
-        "-machine", "q35,accel=tcg,memory-backend=ram", "-cpu", "max", "-smp", str(processors), "-m", memory,
-        "-object", backend,
-        "-device", "intel-iommu,intremap=off,caching-mode=on",
-        "-device", json.dumps(device),
+        "-machine",
+        "q35,accel=tcg,memory-backend=ram",
+        "-cpu",
+        "max",
+        "-smp",
+        str(processors),
+        "-m",
+        memory,
+        "-object",
+        backend,
+        "-device",
+        "intel-iommu,intremap=off,caching-mode=on",
+        "-device",
+        json.dumps(device),
     ]

@@ -18,8 +18,13 @@ MSIX_BAR = 1
 SRAM_BAR = 2
 PSP_BAR = 4
 SMU_BAR = 5
-BAR_SIZES = {REGISTERS_BAR: 1 << 20, MSIX_BAR: 64 << 10, SRAM_BAR: 512 << 10, PSP_BAR: 8 << 10,
-             SMU_BAR: 8 << 10}
+BAR_SIZES = {
+    REGISTERS_BAR: 1 << 20,
+    MSIX_BAR: 64 << 10,
+    SRAM_BAR: 512 << 10,
+    PSP_BAR: 8 << 10,
+    SMU_BAR: 8 << 10,
+}
 
 # Device addresses at which the firmware sees the register and SRAM BARs.
 REGISTERS_BASE = 0x03000000
@@ -78,15 +83,15 @@ class Bars:
 
     def read(self, bar: int, offset: int, count: int) -> bytes:
         """`count` bytes at `offset`."""
-        data = bytes(self._memory.get(bar, b"")[offset:offset + count])
+        data = bytes(self._memory.get(bar, b"")[offset : offset + count])
         return data + bytes(count - len(data))
 
     def write(self, bar: int, offset: int, data: bytes) -> None:
         """Stores `data` at `offset`, dropping what lies outside the BAR."""
         memory = self._memory.get(bar)
         if memory is not None and offset < len(memory):
-            fits = data[:len(memory) - offset]
-            memory[offset:offset + len(fits)] = fits
+            fits = data[: len(memory) - offset]
+            memory[offset : offset + len(fits)] = fits
 
     def load(self, bar: int, offset: int) -> int:
         """The 32-bit register at `offset`."""

@@ -72,10 +72,16 @@ class Rig:
         """QEMU's first words: from its tree, with that tree's loader, libraries, firmware and option ROMs."""
         root = self.qemu
         return [
-            str(root / "usr/lib64/ld-linux-x86-64.so.2"), "--library-path",
+            str(root / "usr/lib64/ld-linux-x86-64.so.2"),
+            "--library-path",
             f"{root}/usr/lib/x86_64-linux-gnu:{root}/lib/x86_64-linux-gnu",
-            "--argv0", "qemu-system-x86_64", str(root / "usr/bin/qemu-system-x86_64"),
-            "-L", str(root / "usr/share/qemu"), "-L", str(root / "usr/share/seabios"),
+            "--argv0",
+            "qemu-system-x86_64",
+            str(root / "usr/bin/qemu-system-x86_64"),
+            "-L",
+            str(root / "usr/share/qemu"),
+            "-L",
+            str(root / "usr/share/seabios"),
         ]
 
 

@@ -28,30 +28,51 @@ _LONGEST_SOCKET = 107
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m amdxdna emulate", allow_abbrev=False,
-        description="Serves an emulated NPU2 (Strix) as a PCI function to QEMU over vfio-user.")
-    parser.add_argument("--vfio-user", metavar="SOCKET", required=True, type=Path,
-                        help="Unix socket to listen on")
-    parser.add_argument("--print-qemu-args", action="store_true",
-                        help="print the QEMU arguments and what the guest's kernel needs, and end")
-    parser.add_argument("--memory", default="1G", metavar="SIZE",
-                        help="guest memory in the printed arguments (default %(default)s)")
-    parser.add_argument("--protocol", choices=sorted(PROTOCOLS), default="7",
-                        help="firmware protocol: 7, or 6.x for the driver of Linux 6.18 and older ones"
-                             " (default %(default)s)")
-    parser.add_argument("--slots", type=int, default=16, metavar="N",
-                        help="contexts at once, 1 to 31 (default %(default)s)")
-    parser.add_argument("--threads", type=int, default=0, metavar="N",
-                        help="threads a kernel uses, 0 for all cores (default %(default)s)")
+        prog="python -m amdxdna emulate",
+        allow_abbrev=False,
+        description="Serves an emulated NPU2 (Strix) as a PCI function to QEMU over vfio-user.",
+    )
+    parser.add_argument(
+        "--vfio-user", metavar="SOCKET", required=True, type=Path, help="Unix socket to listen on"
+    )
+    parser.add_argument(
+        "--print-qemu-args",
+        action="store_true",
+        help="print the QEMU arguments and what the guest's kernel needs, and end",
+    )
+    parser.add_argument(
+        "--memory",
+        default="1G",
+        metavar="SIZE",
+        help="guest memory in the printed arguments (default %(default)s)",
+    )
+    parser.add_argument(
+        "--protocol",
+        choices=sorted(PROTOCOLS),
+        default="7",
+        help="firmware protocol: 7, or 6.x for the driver of Linux 6.18 and older ones (default %(default)s)",
+    )
+    parser.add_argument(
+        "--slots", type=int, default=16, metavar="N", help="contexts at once, 1 to 31 (default %(default)s)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=0,
+        metavar="N",
+        help="threads a kernel uses, 0 for all cores (default %(default)s)",
+    )
     parser.add_argument("--verbose", action="store_true", help="log every message of the driver to stderr")
     return parser
 
 
 def qemu_command(socket: Path, memory: str) -> str:
     """The printed arguments: one shell line for QEMU, then what the guest itself needs, as comments."""
-    lines = [shlex.join(qemu.arguments(socket, memory=memory)),
-             "# on the guest's kernel command line: " + " ".join(qemu.KERNEL_ARGUMENTS),
-             "# for the guest's module: modprobe amdxdna " + " ".join(qemu.MODULE_ARGUMENTS)]
+    lines = [
+        shlex.join(qemu.arguments(socket, memory=memory)),
+        "# on the guest's kernel command line: " + " ".join(qemu.KERNEL_ARGUMENTS),
+        "# for the guest's module: modprobe amdxdna " + " ".join(qemu.MODULE_ARGUMENTS),
+    ]
     return "\n".join(lines)
 
 
@@ -62,15 +83,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(argv)
     if not 1 <= options.slots <= 31:
-        print(f"emulate: --slots {options.slots}: not 1 to 31 (a context needs a mailbox and a vector)",
-              file=sys.stderr)
+        print(
+            f"emulate: --slots {options.slots}: not 1 to 31 (a context needs a mailbox and a vector)",
+            file=sys.stderr,
+        )
         return 2
     if options.threads < 0:
         print(f"emulate: --threads {options.threads}: negative", file=sys.stderr)
         return 2
     if len(str(options.vfio_user.absolute()).encode()) > _LONGEST_SOCKET:
-        print(f"emulate: {printable(str(options.vfio_user))}: longer than a Unix socket's path can be"
-              f" ({_LONGEST_SOCKET} bytes)", file=sys.stderr)
+        print(
+            f"emulate: {printable(str(options.vfio_user))}: longer than a Unix socket's path can be"
+            f" ({_LONGEST_SOCKET} bytes)",
+            file=sys.stderr,
+        )
         return 2
     if options.print_qemu_args:
         print(qemu_command(options.vfio_user, options.memory))
@@ -81,8 +107,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.verbose:
             print(f"{time.monotonic() - began:10.3f} {line}", file=sys.stderr, flush=True)
 
-    firmware = FirmwareOptions(protocol=PROTOCOLS[options.protocol], slots=options.slots,
-                               threads=options.threads)
+    firmware = FirmwareOptions(
+        protocol=PROTOCOLS[options.protocol], slots=options.slots, threads=options.threads
+    )
     where = printable(str(options.vfio_user))
     server: Server | None = None
     ended = False

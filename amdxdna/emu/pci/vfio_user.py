@@ -23,8 +23,23 @@ from typing import Protocol
 
 from .msix import Interrupts
 
-(VERSION, DMA_MAP, DMA_UNMAP, GET_INFO, GET_REGION_INFO, GET_REGION_IO_FDS, GET_IRQ_INFO, SET_IRQS,
- REGION_READ, REGION_WRITE, DMA_READ, DMA_WRITE, RESET, _, REGION_WRITE_MULTI) = range(1, 16)
+(
+    VERSION,
+    DMA_MAP,
+    DMA_UNMAP,
+    GET_INFO,
+    GET_REGION_INFO,
+    GET_REGION_IO_FDS,
+    GET_IRQ_INFO,
+    SET_IRQS,
+    REGION_READ,
+    REGION_WRITE,
+    DMA_READ,
+    DMA_WRITE,
+    RESET,
+    _,
+    REGION_WRITE_MULTI,
+) = range(1, 16)
 
 CONFIG_REGION = 7
 _REGIONS = 9
@@ -105,8 +120,9 @@ class Server:
     EADDRINUSE where another server does; a socket that a server left behind is replaced.
     """
 
-    def __init__(self, path: str | os.PathLike[str], function: Function,
-                 log: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], function: Function, log: Callable[[str], None] = lambda _: None
+    ) -> None:
         self.path = Path(path)
         self.messages: Counter[int] = Counter()
         self._function = function
@@ -121,10 +137,17 @@ class Server:
             self._listener.close()
             raise
         self._handlers: dict[int, Callable[[bytes], bytes]] = {
-            VERSION: self._version, DMA_MAP: self._dma_map, DMA_UNMAP: self._dma_unmap,
-            GET_INFO: self._info, GET_REGION_INFO: self._region_info, GET_IRQ_INFO: self._irq_info,
-            SET_IRQS: self._set_irqs, REGION_READ: self._read, REGION_WRITE: self._write,
-            REGION_WRITE_MULTI: self._write_multi, RESET: self._reset,
+            VERSION: self._version,
+            DMA_MAP: self._dma_map,
+            DMA_UNMAP: self._dma_unmap,
+            GET_INFO: self._info,
+            GET_REGION_INFO: self._region_info,
+            GET_IRQ_INFO: self._irq_info,
+            SET_IRQS: self._set_irqs,
+            REGION_READ: self._read,
+            REGION_WRITE: self._write,
+            REGION_WRITE_MULTI: self._write_multi,
+            RESET: self._reset,
         }
 
     def _listen(self) -> int:
@@ -192,7 +215,7 @@ class Server:
                 for level, kind, payload in ancillary:
                     if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                         fds = array.array("i")
-                        fds.frombytes(payload[:len(payload) - len(payload) % 4])
+                        fds.frombytes(payload[: len(payload) - len(payload) % 4])
                         self._fds += fds
             else:
                 part = client.recv(count - len(data))
@@ -243,8 +266,12 @@ class Server:
 
     def _version(self, body: bytes) -> bytes:
         major, minor = struct.unpack_from("<HH", body)
-        capabilities = {"max_msg_fds": _MAX_FDS, "max_data_xfer_size": 1 << 20, "pgsizes": 4096,
-                        "max_dma_maps": 65535}
+        capabilities = {
+            "max_msg_fds": _MAX_FDS,
+            "max_data_xfer_size": 1 << 20,
+            "pgsizes": 4096,
+            "max_dma_maps": 65535,
+        }
         text = json.dumps({"capabilities": capabilities}).encode()
         return struct.pack("<HH", major, min(minor, 1)) + text + b"\0"
 
@@ -302,15 +329,15 @@ class Server:
 
     def _write(self, body: bytes) -> bytes:
         offset, region, count = struct.unpack_from("<QII", body)
-        self._function.write(region, offset, body[16:16 + count])
+        self._function.write(region, offset, body[16 : 16 + count])
         return body[:16]
 
     def _write_multi(self, body: bytes) -> bytes:
-        count, = struct.unpack_from("<Q", body)
+        (count,) = struct.unpack_from("<Q", body)
         for i in range(count):
             at = 8 + 24 * i
             offset, region, size = struct.unpack_from("<QII", body, at)
-            self._function.write(region, offset, body[at + 16:at + 16 + min(size, 8)])
+            self._function.write(region, offset, body[at + 16 : at + 16 + min(size, 8)])
         return body[:8]
 
     def _reset(self, body: bytes) -> bytes:

@@ -13,8 +13,14 @@ FIXED = 0x10
 _NORESERVE = 0x4000
 
 
-def map_pages(address: int, length: int, flags: int, fd: int, offset: int,
-              protection: int = mmap.PROT_READ | mmap.PROT_WRITE) -> int:
+def map_pages(
+    address: int,
+    length: int,
+    flags: int,
+    fd: int,
+    offset: int,
+    protection: int = mmap.PROT_READ | mmap.PROT_WRITE,
+) -> int:
     """mmap of guest memory; its address. Raises OSError."""
     result = int(_native.lib.xdna_mmap(address, length, protection, flags, fd, offset))
     if -4096 < result < 0:

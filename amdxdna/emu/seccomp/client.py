@@ -48,8 +48,11 @@ _STEP = 1 << 20
 _ZEROS = bytes(_STEP)
 _SLICE_NS = 20_000_000
 """How long a wait goes on before the caller's signals are looked at."""
-_MAPPING = re.compile(rb"^([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) "
-                      rb"+/memfd:amdxdna-", re.MULTILINE)
+_MAPPING = re.compile(
+    rb"^([0-9a-f]+)-([0-9a-f]+) \S+ ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) "
+    rb"+/memfd:amdxdna-",
+    re.MULTILINE,
+)
 
 
 class TaskMemory(UserMemory):
@@ -162,8 +165,9 @@ class RemoteClient(Client):
         It stands at the last position there is, where reads and writes of any length fail with EINVAL
         (rw_verify_area of fs/read_write.c).
         """
-        fd = os.open(f"/proc/self/fd/{self.store.file.fd}",
-                     flags & (os.O_ACCMODE | os.O_NONBLOCK) | os.O_CLOEXEC)
+        fd = os.open(
+            f"/proc/self/fd/{self.store.file.fd}", flags & (os.O_ACCMODE | os.O_NONBLOCK) | os.O_CLOEXEC
+        )
         try:
             os.lseek(fd, _LAST, os.SEEK_SET)
         except BaseException:
@@ -335,8 +339,9 @@ class RemoteClient(Client):
         """(start, size, BO, offset in it) of everything mapped, as far as the BOs go."""
         mine = [bo for bo in self.memory.by_offset.values() if bo.client is self]
         apart = {store.identity(bo.backing.file.fd): bo for bo in mine if bo.backing and bo.backing.owned}
-        inside = sorted((bo for bo in mine if bo.backing and not bo.backing.owned),
-                        key=lambda bo: bo.map_offset)
+        inside = sorted(
+            (bo for bo in mine if bo.backing and not bo.backing.owned), key=lambda bo: bo.map_offset
+        )
         offsets = [bo.map_offset for bo in inside]
         for match in _MAPPING.finditer(text):
             start, end, offset = (int(value, 16) for value in match.group(1, 2, 3))
@@ -435,15 +440,16 @@ class RemoteClient(Client):
 
 
 def _replace(call: Call, address: int, size: int, fd: int, offset: int) -> None:
-    call.inject(MMAP, address, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _FIXED | _MARK, fd,
-                offset)
+    call.inject(
+        MMAP, address, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _FIXED | _MARK, fd, offset
+    )
 
 
 def _copy(user: UserMemory, address: int, size: int, backing: Backing, offset: int) -> None:
     """Copies a range of the process into the file, whose pages stay missing where there are only zeros."""
     for at in range(0, size, _STEP):
         data = user.read(address + at, min(_STEP, size - at))
-        if data != _ZEROS[:len(data)]:
+        if data != _ZEROS[: len(data)]:
             os.pwrite(backing.file.fd, data, offset + at)
 
 

@@ -92,7 +92,7 @@ class Files:
         root = self.tree.root
         if path != root and not path.startswith(root + "/"):
             return None
-        return path[len(root):] or "/"
+        return path[len(root) :] or "/"
 
     def entries(self, fd: int, nr: int, size: int, folder: str) -> bytes:
         """What getdents tells of the node's folder, where the node is a character device, and of a folder
@@ -117,10 +117,10 @@ class Files:
         name = os.fsencode(os.path.basename(self.tree.node))
         at = 0
         while at < count:
-            length = int.from_bytes(listed[at + 16:at + 18], "little")
+            length = int.from_bytes(listed[at + 16 : at + 18], "little")
             start = at + (19 if nr == GETDENTS64 else 18)
-            if bytes(listed[start:at + length]).partition(b"\0")[0] == name:
-                listed[at:at + 8] = NODE_INODE.to_bytes(8, "little")
+            if bytes(listed[start : at + length]).partition(b"\0")[0] == name:
+                listed[at : at + 8] = NODE_INODE.to_bytes(8, "little")
                 listed[at + 18 if nr == GETDENTS64 else at + length - 1] = _DT_CHR
             at += length
         return bytes(listed)
@@ -175,8 +175,9 @@ class Files:
             return not arguments[2] & AT_SYMLINK_NOFOLLOW
         return nr not in (LSTAT, READLINK, READLINKAT, LGETXATTR, LLISTXATTR)
 
-    def answer(self, nr: int, arguments: list[int], entry: int | None,
-               caller: Callable[[], Caller]) -> tuple[int, int, bytes]:
+    def answer(
+        self, nr: int, arguments: list[int], entry: int | None, caller: Callable[[], Caller]
+    ) -> tuple[int, int, bytes]:
         """The value of a call about `entry` of the tree, None for the node, and bytes to write at an address.
 
         Raises OSError with the call's errno.
@@ -208,7 +209,7 @@ class Files:
     def link(self, nr: int, arguments: list[int], target: str) -> tuple[int, int, bytes]:
         """The answer to a readlink."""
         at, size = arguments[1:3] if nr == READLINK else arguments[2:4]
-        data = os.fsencode(target)[:size & 0xFFFFFFFF]
+        data = os.fsencode(target)[: size & 0xFFFFFFFF]
         return len(data), at, data
 
     def status(self, nr: int, arguments: list[int], status: os.stat_result) -> tuple[int, int, bytes]:
@@ -229,9 +230,17 @@ class Files:
 
     def node_status(self) -> os.stat_result:
         """What stat tells of the node: a character device."""
-        return os.stat_result((stat.S_IFCHR | self.node_mode, NODE_INODE, 5, 1, 0, 0, 0, 0, 0, 0), {
-            "st_rdev": os.makedev(MAJOR, self.tree.number), "st_blksize": 4096, "st_blocks": 0,
-            "st_atime_ns": 0, "st_mtime_ns": 0, "st_ctime_ns": 0})
+        return os.stat_result(
+            (stat.S_IFCHR | self.node_mode, NODE_INODE, 5, 1, 0, 0, 0, 0, 0, 0),
+            {
+                "st_rdev": os.makedev(MAJOR, self.tree.number),
+                "st_blksize": 4096,
+                "st_blocks": 0,
+                "st_atime_ns": 0,
+                "st_mtime_ns": 0,
+                "st_ctime_ns": 0,
+            },
+        )
 
 
 def _dirent(nr: int, name: str, inode: int, kind: int) -> bytes:
@@ -247,13 +256,39 @@ def _dirent(nr: int, name: str, inode: int, kind: int) -> bytes:
 def stat_bytes(s: os.stat_result) -> bytes:
     """struct stat of x86-64; every file belongs to root."""
     times = [part for ns in (s.st_atime_ns, s.st_mtime_ns, s.st_ctime_ns) for part in divmod(ns, 10**9)]
-    return _STAT.pack(s.st_dev, s.st_ino, s.st_nlink, s.st_mode, 0, 0, s.st_rdev, s.st_size, s.st_blksize,
-                      s.st_blocks, *times)
+    return _STAT.pack(
+        s.st_dev,
+        s.st_ino,
+        s.st_nlink,
+        s.st_mode,
+        0,
+        0,
+        s.st_rdev,
+        s.st_size,
+        s.st_blksize,
+        s.st_blocks,
+        *times,
+    )
 
 
 def statx_bytes(s: os.stat_result) -> bytes:
     """struct statx with the basic fields."""
     times = [part for ns in (s.st_atime_ns, 0, s.st_ctime_ns, s.st_mtime_ns) for part in divmod(ns, 10**9)]
-    return _STATX.pack(STATX_BASIC, s.st_blksize, 0, s.st_nlink, 0, 0, s.st_mode, s.st_ino, s.st_size,
-                       s.st_blocks, 0, *times, os.major(s.st_rdev), os.minor(s.st_rdev),
-                       os.major(s.st_dev), os.minor(s.st_dev))
+    return _STATX.pack(
+        STATX_BASIC,
+        s.st_blksize,
+        0,
+        s.st_nlink,
+        0,
+        0,
+        s.st_mode,
+        s.st_ino,
+        s.st_size,
+        s.st_blocks,
+        0,
+        *times,
+        os.major(s.st_rdev),
+        os.minor(s.st_rdev),
+        os.major(s.st_dev),
+        os.minor(s.st_dev),
+    )

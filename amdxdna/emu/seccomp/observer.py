@@ -12,8 +12,9 @@ from amdxdna.emu.seccomp.files import Caller
 class Observer(Protocol):
     """Sees every call about the device, from any thread: the tracer."""
 
-    def opened(self, client: RemoteClient | None, caller: Caller, path: str, fd: int, failed: int,
-               began: float) -> None:
+    def opened(
+        self, client: RemoteClient | None, caller: Caller, path: str, fd: int, failed: int, began: float
+    ) -> None:
         """An open of the node; `client` is None when it failed with an errno. `began`: time.monotonic()."""
 
     def enter(self, client: RemoteClient, call: Call) -> Any:
@@ -22,8 +23,9 @@ class Observer(Protocol):
     def leave(self, entry: Any, failed: int) -> None:
         """After an ioctl, before the program goes on."""
 
-    def mapped(self, client: RemoteClient, call: Call, address: int | None, failed: int,
-               began: float) -> None:
+    def mapped(
+        self, client: RemoteClient, call: Call, address: int | None, failed: int, began: float
+    ) -> None:
         """A mapping; `address` is None where the kernel chooses it after this."""
 
     def closed(self, client: RemoteClient) -> None:

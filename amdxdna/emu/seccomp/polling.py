@@ -26,8 +26,11 @@ _SLICE = 0.02
 _POLLFD = struct.Struct("<ihh")
 _PAIR = struct.Struct("<qq")
 _READ, _WRITE, _EXCEPT = select.POLLIN, select.POLLOUT, select.POLLPRI
-_SETS = ((_READ, _READ | select.POLLHUP | select.POLLERR), (_WRITE, _WRITE | select.POLLERR),
-         (_EXCEPT, _EXCEPT))
+_SETS = (
+    (_READ, _READ | select.POLLHUP | select.POLLERR),
+    (_WRITE, _WRITE | select.POLLERR),
+    (_EXCEPT, _EXCEPT),
+)
 """What each set of select() waits for, and what puts a descriptor into the answer."""
 
 Read = Callable[[int, int], bytes]
@@ -45,7 +48,7 @@ def _poll(call: Call, is_node: Callable[[int], bool], read: Read, write: Write) 
     address, count, timeout = call.arguments[:3]
     polled = list(_POLLFD.iter_unpack(read(address, count * _POLLFD.size)))
     if call.nr == POLL:
-        milliseconds, = struct.unpack("<i", struct.pack("<I", timeout & 0xFFFFFFFF))
+        (milliseconds,) = struct.unpack("<i", struct.pack("<I", timeout & 0xFFFFFFFF))
         seconds = None if milliseconds < 0 else milliseconds / 1000
     else:
         seconds = _seconds(read, timeout, 1e-9)
@@ -53,8 +56,12 @@ def _poll(call: Call, is_node: Callable[[int], bool], read: Read, write: Write) 
     found = _wait(call, wanted, seconds, is_node)
     each = iter(found)
     results = [next(each) if fd >= 0 else 0 for fd, _, _ in polled]
-    write(address, b"".join(_POLLFD.pack(fd, events, result)
-                            for (fd, events, _), result in zip(polled, results, strict=True)))
+    write(
+        address,
+        b"".join(
+            _POLLFD.pack(fd, events, result) for (fd, events, _), result in zip(polled, results, strict=True)
+        ),
+    )
     return sum(map(bool, results))
 
 
@@ -63,16 +70,20 @@ def _select(call: Call, is_node: Callable[[int], bool], read: Read, write: Write
     size = (count + 63) // 64 * 8
     bits = [int.from_bytes(read(at, size), "little") if at else 0 for at in call.arguments[1:4]]
     seconds = _seconds(read, call.arguments[4], 1e-6 if call.nr == SELECT else 1e-9)
-    wanted = [(fd, sum(ask for (ask, _), one in zip(_SETS, bits, strict=True) if one >> fd & 1))
-              for fd in range(count) if any(one >> fd & 1 for one in bits)]
+    wanted = [
+        (fd, sum(ask for (ask, _), one in zip(_SETS, bits, strict=True) if one >> fd & 1))
+        for fd in range(count)
+        if any(one >> fd & 1 for one in bits)
+    ]
     began = time.monotonic()
     found = _wait(call, wanted, seconds, is_node)
     if any(result & select.POLLNVAL for result in found):
         raise error(errno.EBADF)
     total = 0
     for at, one, (_, told) in zip(call.arguments[1:4], bits, _SETS, strict=True):
-        ready = sum(1 << fd for (fd, _), result in zip(wanted, found, strict=True)
-                    if result & told and one >> fd & 1)
+        ready = sum(
+            1 << fd for (fd, _), result in zip(wanted, found, strict=True) if result & told and one >> fd & 1
+        )
         total += bin(ready).count("1")
         if at:
             write(at, ready.to_bytes(size, "little"))
@@ -92,8 +103,9 @@ def _seconds(read: Read, address: int, unit: float) -> float | None:
     return float(whole + part * unit)
 
 
-def _wait(call: Call, wanted: list[tuple[int, int]], seconds: float | None,
-          is_node: Callable[[int], bool]) -> list[int]:
+def _wait(
+    call: Call, wanted: list[tuple[int, int]], seconds: float | None, is_node: Callable[[int], bool]
+) -> list[int]:
     """Waits until a descriptor has an event, or `seconds`; each one's events, the node's being 0."""
     process = Caller.of(call.thread).process
     poll = select.poll()

@@ -61,5 +61,8 @@ class Teller:
         what = lost(path, user, group)
         if what is not None and shown not in self._told:
             self._told.add(shown)
-            print(f"amdxdna: {self._name}: {shown} runs without {what}: no program gains any under "
-                  f"{self._name}", file=sys.stderr)
+            print(
+                f"amdxdna: {self._name}: {shown} runs without {what}: no program gains any under "
+                f"{self._name}",
+                file=sys.stderr,
+            )

@@ -35,8 +35,11 @@ def spawn(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, int]:
     Call it before this process has other threads. Raises CannotConfine, EndedEarly, or the exec's OSError.
     """
     # Looked up here: between the filter and the exec nobody would answer the child's lookups.
-    paths = [argv[0]] if "/" in argv[0] else [os.path.join(folder, argv[0])
-                                              for folder in os.get_exec_path(dict(environ))]
+    paths = (
+        [argv[0]]
+        if "/" in argv[0]
+        else [os.path.join(folder, argv[0]) for folder in os.get_exec_path(dict(environ))]
+    )
     words = _Words(argv), _Words([f"{name}={value}" for name, value in environ.items()])
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     reader, writer = os.pipe2(os.O_CLOEXEC)
@@ -52,7 +55,7 @@ def spawn(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[int, int]:
             told = failures.read()
             if len(told) != _ERRNO.size:
                 raise EndedEarly(errno.ECHILD, _how(status))
-            number, = _ERRNO.unpack(told)
+            (number,) = _ERRNO.unpack(told)
             raise CannotConfine(number, os.strerror(number))
         failed = failures.read()  # ends with the exec
         if failed:

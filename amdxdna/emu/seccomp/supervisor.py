@@ -42,8 +42,9 @@ class Supervisor:
     Counters for reports: `seen` (calls that were looked at), `opens`, `ioctls`.
     """
 
-    def __init__(self, options: EmuOptions, node: str = DEFAULT_NODE,
-                 observer: Observer | None = None) -> None:
+    def __init__(
+        self, options: EmuOptions, node: str = DEFAULT_NODE, observer: Observer | None = None
+    ) -> None:
         """`node`: the path under which the program finds the device. Raises OSError."""
         self.driver = EmuDriver(options)
         self.node = os.path.normpath(node)
@@ -106,8 +107,7 @@ class Supervisor:
     def _receive(self) -> None:
         notice = ffi.new("struct xdna_notice *")
         tree, interest = self._files.tree, self._interest
-        texts = [ffi.new("char[]", text) for text in
-                 (tree.tokens, os.fsencode(tree.root + "/"), tree.listed)]
+        texts = [ffi.new("char[]", text) for text in (tree.tokens, os.fsencode(tree.root + "/"), tree.listed)]
         interest.device = memfd_device()
         interest.node_dev, interest.node_ino = tree.node_file
         interest.tokens, interest.root, interest.listed = texts
@@ -173,8 +173,9 @@ class Supervisor:
         elif call.nr in (files.LSEEK, files.EPOLL_CTL):
             call.succeed(0)  # noop_llseek; an event that never comes
         else:
-            self._answer(call, self._files.answer(call.nr, call.arguments, None,
-                                                  lambda: Caller.of(call.thread)))
+            self._answer(
+                call, self._files.answer(call.nr, call.arguments, None, lambda: Caller.of(call.thread))
+            )
 
     def _cwd(self, call: Call, path: str) -> None:
         """getcwd() in one of the tree's folders."""
@@ -211,8 +212,11 @@ class Supervisor:
     def _cannot_read(self, thread: int) -> None:
         if not self._blind:
             self._blind = True
-            print(f"amdxdna: the memory of process {thread} cannot be read (a program with more rights, or "
-                  "kernel.yama.ptrace_scope above 1): it finds no device", file=sys.stderr)
+            print(
+                f"amdxdna: the memory of process {thread} cannot be read (a program with more rights, or "
+                "kernel.yama.ptrace_scope above 1): it finds no device",
+                file=sys.stderr,
+            )
 
     # -- files
 
@@ -270,8 +274,9 @@ class Supervisor:
         if call.nr == files.CHDIR and entry is not None:
             self._later(call, os.dup(entry), self._chdir)
         elif call.nr not in files.OPENS:
-            self._answer(call, self._files.answer(call.nr, call.arguments, entry,
-                                                  lambda: Caller.of(call.thread)))
+            self._answer(
+                call, self._files.answer(call.nr, call.arguments, entry, lambda: Caller.of(call.thread))
+            )
         elif entry is None:
             if not self.driver.lock.acquire(blocking=False):  # the end of a context, say: that takes seconds
                 self._workers.run(partial(self._guard, partial(self._open, call), call))
@@ -366,8 +371,11 @@ class Supervisor:
             flags = self._flags(call)
             self._files.check_node(flags, caller)
             if flags & os.O_PATH:
-                self._later(call, os.open(self._files.tree.root + self.node, os.O_PATH | os.O_CLOEXEC),
-                            partial(self._give_path, flags=flags))
+                self._later(
+                    call,
+                    os.open(self._files.tree.root + self.node, os.O_PATH | os.O_CLOEXEC),
+                    partial(self._give_path, flags=flags),
+                )
                 return
             opened = self.driver.open(caller.process, RemoteClient)
             assert isinstance(opened, RemoteClient)

@@ -62,9 +62,15 @@ class Tree:
             self.close()
             raise
         if accel:
-            self._roots = ("/dev/accel", "/sys/class/accel", f"/sys/devices/{_BRIDGE}",
-                           "/sys/bus/pci/drivers/amdxdna", "/sys/module/amdxdna",
-                           f"{PCI_DEVICES}/{FUNCTION}", f"/sys/dev/char/{MAJOR}:{self.number}")
+            self._roots = (
+                "/dev/accel",
+                "/sys/class/accel",
+                f"/sys/devices/{_BRIDGE}",
+                "/sys/bus/pci/drivers/amdxdna",
+                "/sys/module/amdxdna",
+                f"{PCI_DEVICES}/{FUNCTION}",
+                f"/sys/dev/char/{MAJOR}:{self.number}",
+            )
             tokens = [*_OF_PROCESSES, "accel", FUNCTION, _BRIDGE, "amdxdna", f"/{MAJOR}:", PCI_DEVICES]
             if self._kind.release != PERSONALITIES["7.3"].release:
                 self._roots += (f"/{RELEASE}",)
@@ -73,8 +79,13 @@ class Tree:
         """For xdna_notice_next: what a path that concerns the device has in it."""
         self.additions = self._additions()
         """What the listing of a real folder gets: paths of the tree that the host does not have."""
-        self.listed = b"".join(os.fsencode(folder) + b"\0" for folder in
-                               (self.root + os.path.dirname(self.node), *self.additions)) + b"\0"
+        self.listed = (
+            b"".join(
+                os.fsencode(folder) + b"\0"
+                for folder in (self.root + os.path.dirname(self.node), *self.additions)
+            )
+            + b"\0"
+        )
         """For xdna_notice_next: the folders whose listings are not the kernel's."""
 
     def _file(self, path: str, text: str) -> None:
@@ -94,8 +105,10 @@ class Tree:
         for field, text in {**attributes(FUNCTION), "fw_version": version}.items():
             self._file(f"{_DEVICE}/{field}", text)
         self._file(f"{accel}/dev", f"{MAJOR}:{self.number}")
-        self._file(f"{accel}/uevent", f"MAJOR={MAJOR}\nMINOR={self.number}\nDEVNAME=accel/{name}\n"
-                                      "DEVTYPE=accel_minor")
+        self._file(
+            f"{accel}/uevent",
+            f"MAJOR={MAJOR}\nMINOR={self.number}\nDEVNAME=accel/{name}\nDEVTYPE=accel_minor",
+        )
         self._file("sys/module/amdxdna/initstate", "live")
         self._file("sys/module/amdxdna/refcnt", "1")
         self._file(RELEASE, self._kind.release)
@@ -104,12 +117,16 @@ class Tree:
             if shown is not None:
                 self._file(f"{MODULE}/{part}", shown)
         for link, to in {
-                f"{accel}/device": _DEVICE, f"{accel}/subsystem": "sys/class/accel",
-                f"{_DEVICE}/driver": "sys/bus/pci/drivers/amdxdna", f"{_DEVICE}/subsystem": "sys/bus/pci",
-                f"sys/class/accel/{name}": accel, f"sys/dev/char/{MAJOR}:{self.number}": accel,
-                f"sys/bus/pci/drivers/amdxdna/{FUNCTION}": _DEVICE,
-                "sys/bus/pci/drivers/amdxdna/module": "sys/module/amdxdna",
-                f"sys/bus/pci/devices/{FUNCTION}": _DEVICE}.items():
+            f"{accel}/device": _DEVICE,
+            f"{accel}/subsystem": "sys/class/accel",
+            f"{_DEVICE}/driver": "sys/bus/pci/drivers/amdxdna",
+            f"{_DEVICE}/subsystem": "sys/bus/pci",
+            f"sys/class/accel/{name}": accel,
+            f"sys/dev/char/{MAJOR}:{self.number}": accel,
+            f"sys/bus/pci/drivers/amdxdna/{FUNCTION}": _DEVICE,
+            "sys/bus/pci/drivers/amdxdna/module": "sys/module/amdxdna",
+            f"sys/bus/pci/devices/{FUNCTION}": _DEVICE,
+        }.items():
             self._link(link, to)
         with contextlib.suppress(OSError):
             for entry in os.scandir(PCI_DEVICES):
@@ -141,11 +158,11 @@ class Tree:
         at = "" if path.startswith("/") else folder
         through = False
         if at == self.root or at.startswith(self.root + "/"):
-            at = at[len(self.root):]
+            at = at[len(self.root) :]
             through = True
         names = path.split("/")
         if path.startswith(self.root + "/"):
-            names = path[len(self.root):].split("/")
+            names = path[len(self.root) :].split("/")
         links = 0
         while names:
             name = names.pop(0)
@@ -170,8 +187,9 @@ class Tree:
 
     def covers(self, path: str) -> bool:
         """Whether an absolute path is the device's."""
-        return path.rstrip("/") == PCI_DEVICES or any(path == root or path.startswith(root + "/")
-                                                       for root in self._roots)
+        return path.rstrip("/") == PCI_DEVICES or any(
+            path == root or path.startswith(root + "/") for root in self._roots
+        )
 
     @contextlib.contextmanager
     def opened(self, path: str, follow: bool = True) -> Iterator[int]:

@@ -26,8 +26,9 @@ class Workers:
             if self._idle:
                 self._idle -= 1
             else:
-                thread = threading.Thread(target=self._main, daemon=True,
-                                          name=f"{self._name} {self._threads + 1}")
+                thread = threading.Thread(
+                    target=self._main, daemon=True, name=f"{self._name} {self._threads + 1}"
+                )
                 try:
                     thread.start()
                 except RuntimeError:
