@@ -50,6 +50,7 @@ def serving(
     *,
     api_key: str = "",
     origins: tuple[str, ...] = (),
+    hosts: tuple[str, ...] = (),
     limits: dict[str, Any] | None = None,
     stalled: float = 60,
     **served: Any,
@@ -66,7 +67,7 @@ def serving(
     service = Service(
         Served(model, (model.info.name, *served.pop("names", ())), **served), Limits(**(limits or {}))
     )
-    app = make_app(service, api_key=api_key, origins=origins)
+    app = make_app(service, api_key=api_key, origins=origins, hosts=hosts)
     config = uvicorn.Config(
         app,
         http=patient(service.limits.reading),

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -90,6 +91,21 @@ def test_the_running_answer_ends_within_the_grace_or_is_told(grace: str) -> None
             assert last == "[DONE]" or json.loads(last)["error"]["code"] == "shutdown"
 
 
+def test_names_that_are_allowed() -> None:
+    with started("--allow-host", "One.Example", "--allow-host", "two.example", "--host", "localhost") as (
+        _,
+        url,
+        _,
+    ):
+        for name, status in (("one.example", 200), ("two.example:80", 200), ("three.example", 403)):
+            request = urllib.request.Request(f"{url}/models", headers={"Host": name})
+            try:
+                got = urllib.request.urlopen(request, timeout=WAIT).status
+            except urllib.error.HTTPError as error:
+                got = error.code
+            assert got == status
+
+
 def test_killed_and_started_again() -> None:
     with started() as (process, url, _):
         port = url.rpartition(":")[2].partition("/")[0]
@@ -133,6 +149,8 @@ def test_mistakes_are_one_line() -> None:
             ["--host", "no.such.host.invalid"],
             ["--port", "70000"],
             ["--nothing"],
+            ["--allow-host", "http://name"],
+            ["--allow-host", "name:8000"],
             ["no-such-bundle"],
         ):
             done = run(*words)

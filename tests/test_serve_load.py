@@ -138,7 +138,7 @@ def test_a_client_that_leaves_ends_its_answer(slow: tuple[Qwen35, Slow], http: A
         for round_ in range(9):
             data = json.dumps(body("Hi", stream=stream)).encode()
             head = (
-                f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 f"Content-Length: {len(data)}\r\n\r\n"
             ).encode()
             with socket.create_connection(("127.0.0.1", server.port), WAIT) as raw:
@@ -165,7 +165,7 @@ def long_answer(server: Running) -> socket.socket:
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     raw.connect(("127.0.0.1", server.port))
     raw.sendall(
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Content-Length: %d\r\n\r\n%s" % (len(data), data)
     )
     return raw
@@ -189,7 +189,7 @@ def test_who_does_not_read_keeps_nobody_waiting(tmp_path: Path, http: Any) -> No
 def test_who_begins_no_request_is_let_go(tmp_path: Path) -> None:
     """Also behind a whole one, in the same connection."""
     with fake(tmp_path, lambda question: "ok") as model, serving(model, limits={"reading": 0.5}) as server:
-        for sent in (b"", b"GET /hea", b"GET /health HTTP/1.1\r\nHost: x\r\n\r\nGET /hea"):
+        for sent in (b"", b"GET /hea", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /hea"):
             with socket.create_connection(("127.0.0.1", server.port), WAIT) as raw:
                 raw.sendall(sent)
                 got = b""
@@ -212,7 +212,7 @@ def test_requests_of_one_connection_are_answered_in_their_order(tmp_path: Path) 
             data = json.dumps(body(f"number {number}")).encode()
             close = b"Connection: close\r\n" * (number == 4)
             raw.sendall(
-                b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
                 b"Content-Length: %d\r\n%s\r\n%s" % (len(data), close, data)
             )
         got = b""
@@ -392,6 +392,15 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with (
+        fake(tmp_path_factory.mktemp("named"), lambda q: q) as model,
+        serving(model, hosts=("good.example",)) as running,
+    ):
+        yield running
+
+
 KEY = {"Authorization": "Bearer secret"}
 
 
@@ -415,6 +424,64 @@ def test_who_may_ask(plain: Running, http: Any) -> None:
     assert got.status_code == 200 and got.headers["access-control-allow-origin"] == "http://good"
 
 
+def answered(port: int, head: str, path: str = "/v1/models") -> tuple[int, str]:
+    """Status and body of a GET with these lines in its head."""
+    with socket.create_connection(("127.0.0.1", port), WAIT) as raw:
+        raw.sendall(f"GET {path} HTTP/1.1\r\n{head}Connection: close\r\n\r\n".encode("latin-1"))
+        got = b""
+        while part := raw.recv(65536):
+            got += part
+    head, _, text = got.decode().partition("\r\n\r\n")
+    return int(head.split()[1]), text
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1", 200),
+        ("127.0.0.1:8000", 200),
+        ("192.168.0.7", 200),
+        ("[::1]:8000", 200),
+        ("localhost", 200),
+        ("LocalHost.:8000", 200),
+        ("chat.localhost", 200),
+        ("Good.Example:80", 200),
+        ("evil.example", 403),
+        ("evil.example:8000", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("notlocalhost", 403),
+        ("a.good.example", 403),
+        ("localhost@evil.example", 403),
+        ("evil.example@localhost", 403),
+        ("localhost/health?", 403),
+        ("127.0.0.1:80/health#", 403),
+        ("[::1", 403),
+        ("[::1].evil.example", 403),
+        ("localhost:evil", 403),
+        ("localhost, evil.example", 403),
+        ("\xe4", 403),
+        ("", 403),
+    ],
+)
+def test_by_which_name_it_may_be_asked(named: Running, host: str, status: int) -> None:
+    """A page that leads its own name to this machine is of the server's origin: only its name tells it."""
+    got, text = answered(named.port, f"Host: {host}\r\n")
+    assert got == status
+    error = json.loads(text).get("error")
+    if status == 403:
+        assert error["code"] == "host_not_allowed" and "--allow-host" in error["message"]
+
+
+def test_a_name_is_not_always_asked_for(named: Running, plain: Running) -> None:
+    """Browsers send one always; HTTP/1.0 has none. No name gets past the key."""
+    with socket.create_connection(("127.0.0.1", named.port), WAIT) as raw:
+        raw.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+        assert b" 200 " in raw.recv(1000)
+    for host in ("localhost", "localhost/health?", "x/health?"):
+        assert answered(plain.port, f"Host: {host}\r\n")[0] in (401, 403)
+
+
 def test_bodies_are_bounded_in_size_and_time(plain: Running, http: Any) -> None:
     url = f"{plain.url}/chat/completions"
     got = http.post(url, json=body("x" * 30_000), headers=KEY)
@@ -425,7 +492,7 @@ def test_bodies_are_bounded_in_size_and_time(plain: Running, http: Any) -> None:
     assert http.post(url, content=b"{}", headers=KEY).status_code == 415
     with socket.create_connection(("127.0.0.1", plain.port), WAIT) as raw:
         raw.sendall(
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n"
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer secret\r\n"
             b"Content-Type: application/json\r\nContent-Length: 10\r\n\r\n{"
         )
         assert b" 408 " in raw.recv(1000)

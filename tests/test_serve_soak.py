@@ -181,6 +181,8 @@ def test_32_clients_for_a_time(load: Load) -> None:
     finally:
         over.set()
         watching.join()
+    told = {"MiB": [size >> 20 for size in (sizes[0], max(sizes), sizes[-1])], "most": bounds}
+    print(f"{SECONDS:g} s, {CLIENTS} clients: {load.counts}, {len(load.wrong)} wrong, {told}")
     assert not load.wrong, load.wrong[:2]
     assert all(load.counts.values()), load.counts
     assert bounds[0] <= QUEUE + 1 and bounds[1] <= STORED and bounds[2] <= KEPT, bounds

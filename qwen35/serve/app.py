@@ -20,6 +20,7 @@ from qwen35.serve.answering import Answering, Service, error_response
 from qwen35.serve.chat import Chat
 from qwen35.serve.completions import Completion
 from qwen35.serve.errors import ApiError
+from qwen35.serve.hosts import Hosts
 from qwen35.serve.metrics import CONTENT_TYPE
 from qwen35.serve.responses import Answer, stored_response
 
@@ -29,14 +30,17 @@ if TYPE_CHECKING:
 __all__ = ["make_app"]
 
 
-def make_app(service: Service, *, api_key: str = "", origins: Sequence[str] = ()) -> Starlette:
+def make_app(
+    service: Service, *, api_key: str = "", origins: Sequence[str] = (), hosts: Sequence[str] = ()
+) -> Starlette:
     """The ASGI application.
 
     With `api_key` all but /health asks for it (`Authorization: Bearer KEY`). Pages of `origins` may ask from
     a browser (* for all); a request that names another origin is refused, so that no web page can use a
-    server on its visitor's machine.
+    server on its visitor's machine. So is one that calls the server by another name than an address,
+    localhost or one of `hosts` (* for all).
     """
-    middleware = [Middleware(Guard, api_key=api_key, origins=origins)]
+    middleware = [Middleware(Guard, api_key=api_key, origins=origins, hosts=Hosts(hosts))]
     if origins:
         middleware.insert(
             0,
@@ -59,10 +63,14 @@ def make_app(service: Service, *, api_key: str = "", origins: Sequence[str] = ()
 
 
 class Guard:
-    """Refuses requests without the key, and those that a page of another origin sends."""
+    """Refuses requests without the key, and those that a page of another origin sends.
 
-    def __init__(self, app: ASGIApp, api_key: str, origins: Sequence[str]) -> None:
-        self.app, self.origins = app, frozenset(origins)
+    Looks at headers and at the path as it came: of a URL that is put together from both, a Host header could
+    choose the path.
+    """
+
+    def __init__(self, app: ASGIApp, api_key: str, origins: Sequence[str], hosts: Hosts) -> None:
+        self.app, self.origins, self.hosts = app, frozenset(origins), hosts
         self.digest = _digest(api_key.encode()) if api_key else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,6 +81,13 @@ class Guard:
             await self.app(scope, receive, send)
 
     def _error(self, request: Request) -> ApiError | None:
+        host = request.headers.get("host")
+        if not self.hosts.allow(host):
+            return ApiError(
+                403,
+                f"this server is not known as {host!r:.200}: start it with --allow-host NAME",
+                code="host_not_allowed",
+            )
         origin = request.headers.get("origin")
         if origin is not None and not {"*", origin} & self.origins:
             return ApiError(
@@ -80,7 +95,7 @@ class Guard:
                 f"pages of {origin!r:.200} may not use this server: start it with --cors",
                 code="origin_not_allowed",
             )
-        if self.digest and request.url.path != "/health":
+        if self.digest and request.scope["path"] != "/health":
             scheme, _, key = request.headers.get("authorization", "").partition(" ")
             # Both sides have the same length, and the time does not tell how much of a key was right.
             right = hmac.compare_digest(_digest(key.strip().encode()), self.digest)
@@ -101,7 +116,7 @@ def _digest(key: bytes) -> bytes:
 async def _http_error(request: Request, error: Exception) -> Response:
     """What the router says: no such path, no such method."""
     assert isinstance(error, HTTPException)
-    path = request.url.path
+    path = request.scope["path"]
     what = {404: f"there is nothing at {path!r:.200}", 405: f"{request.method} is not for {path!r:.200}"}
     text = what.get(error.status_code, error.detail)
     return error_response(ApiError(error.status_code, text, headers=error.headers))

@@ -14,6 +14,7 @@ from qwen35.cli.args import Parser
 from qwen35.cli.args import number_of as _number
 from qwen35.cli.output import Progress, notice
 from qwen35.errors import UsageError, one_line
+from qwen35.serve.hosts import host_name
 
 if TYPE_CHECKING:
     from qwen35.api import Qwen35
@@ -62,6 +63,15 @@ def build() -> Parser:
         default=[],
         metavar="ORIGIN",
         help="let pages of this origin ask from a browser; * for all; repeatable",
+    )
+    where.add_argument(
+        "--allow-host",
+        action="append",
+        type=_host,
+        default=[],
+        metavar="NAME",
+        help="let clients call this server by this name, beside localhost, addresses and --host; * for all; "
+        "repeatable",
     )
     answer = parser.add_argument_group("how to answer, where a request does not say")
     answer.add_argument("--thinking", action="store_true", help="let the model reason first")
@@ -150,6 +160,12 @@ def build() -> Parser:
     return parser
 
 
+def _host(text: str) -> str:
+    if text != "*" and (not text or host_name(text) != text.lower().removesuffix(".")):
+        raise argparse.ArgumentTypeError("a name as it stands in a URL, without scheme and port")
+    return text
+
+
 def main(argv: list[str], load: Callable[[argparse.Namespace], Qwen35] | None = None) -> int:
     """Runs the server until a signal ends it; the exit status. `load` makes the model, for tests."""
     options = build().parse_args(argv)
@@ -220,7 +236,9 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
     served = Served(model, names, options.thinking, options.max_new, options.max_images)
     limits = Limits(options.timeout, options.max_body_mb << 20, grace=options.grace, queue=options.queue)
     service = Service(served, limits, None if options.quiet else notice)
-    app = make_app(service, api_key=options.api_key, origins=options.cors)
+    app = make_app(
+        service, api_key=options.api_key, origins=options.cors, hosts=[options.host, *options.allow_host]
+    )
     config = uvicorn.Config(
         app,
         http=patient(limits.reading),
