@@ -14,7 +14,7 @@ from pathlib import Path
 from amdxdna import pdi
 from amdxdna.errors import BadXclbin
 from amdxdna.pdi import summary
-from amdxdna.xclbin import Xclbin
+from amdxdna.xclbin import read_any
 
 
 def count(folder: Path) -> Counter[str]:
@@ -25,7 +25,7 @@ def count(folder: Path) -> Counter[str]:
         if not path.is_file():
             continue
         try:
-            file = Xclbin.read(path)
+            file, _ = read_any(path)
         except BadXclbin as error:
             found["files refused"] += 1
             print(error, file=sys.stderr)

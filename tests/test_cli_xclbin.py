@@ -105,3 +105,33 @@ def test_a_pipe_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["xclbin", str(tmp_path / "fifo")]) == 1
     said = capsys.readouterr().err
     assert "fifo: not a regular file. Name a file" in said and "ownload" not in said
+
+
+def test_a_file_that_no_npu_can_run_is_shown(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sections, PDIs and arguments as of any other, with why; exit status 1."""
+    other = tmp_path / "other.xclbin"
+    other.write_bytes(build([PdiSpec(b"compiled" * 8, (0x100,))], [KernelSpec("DPU", 0)], columns=4))
+    assert main(["xclbin", str(other)]) == 1
+    said = capsys.readouterr()
+    assert not said.err and "problem    an xclbin that no NPU can run" in said.out
+    assert "AIE_PARTITION" in said.out and "kernel ids 0x100  no CU uses it" in said.out
+    assert main(["xclbin", str(other), "--json"]) == 1
+    held = json.loads(capsys.readouterr().out)
+    assert "DPU:MLIRAIE with id 0x0" in held["problem"] and held["partition"]["columns"] == 4
+    assert held["cus"] == [] and [pdi["used"] for pdi in held["pdis"]] == [False]
+    assert main(["xclbin", str(other), "--pdi"]) == 1
+    assert f"{other}: PDI 0 of 1: 64 bytes" in capsys.readouterr().out
+    assert main(["xclbin", str(file), str(other)]) == 1
+    assert f"No NPU can run {other}." in capsys.readouterr().out
+    platform = tmp_path / "platform.xclbin"
+    data = bytearray(file.read_bytes())
+    data[448] = 1  # sections: only the first
+    platform.write_bytes(data)
+    assert main(["xclbin", str(platform)]) == 1
+    said = capsys.readouterr()
+    assert "no AIE_PARTITION and no IP_LAYOUT section" in said.out.replace("\n           ", " ")
+    assert "partition  none" in said.out and "MEM_TOPOLOGY" in said.out and not said.err
+    assert main(["xclbin", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["problem"] is None

@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from amdxdna.errors import BadArgument, BadXclbin
-from amdxdna.xclbin import Xclbin, layout, writer
+from amdxdna.xclbin import Xclbin, layout, read_any, writer
 
 PDI_A = bytes(range(256)) * 5
 PDI_B = b"second configuration" * 9
@@ -147,13 +147,11 @@ def partition_at() -> int:
         (patched(0, b"\x7fELF"), 0, "not an xclbin"),
         (patched(304, struct.pack("<Q", 1 << 40)), 304, "promises"),
         (patched(448, struct.pack("<I", 0xFFFFFFFF)), 448, "section headers"),
-        (patched(448, struct.pack("<I", 1)), 448, "no AIE_PARTITION"),
         (patched(456 + 24, struct.pack("<QQ", 1 << 63, 1 << 63)), 480, "past the file's end"),
         (patched(456 + 24, struct.pack("<QQ", 0, 4000)), 520, "overlap"),
         (patched(partition_at() + 32, b"\0\0"), partition_at() + 32, "0 columns"),
         (patched(partition_at() + 40, struct.pack("<I", 1 << 31)), partition_at() + 40, "start columns"),
         (patched(partition_at() + 120, struct.pack("<I", 1 << 31)), partition_at() + 120, "PDIs"),
-        (patched(partition_at() + 120, struct.pack("<I", 0)), partition_at() + 120, "no PDI"),
         (patched(partition_at() + 4, struct.pack("<I", 1 << 30)), partition_at() + (1 << 30), "name"),
     ],
 )
@@ -163,6 +161,37 @@ def test_damage_is_located(data, offset, what):
     assert caught.value.path == "<bytes>"
     assert caught.value.offset == offset
     assert f"at byte {offset}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "why", "pdis"),
+    [
+        # As RyzenAI-SW's simnow_base.xclbin: a platform's file, with one kernel for its FPGA side.
+        (patched(448, struct.pack("<I", 1)), "no AIE_PARTITION and no IP_LAYOUT section", 0),
+        (patched(partition_at() + 120, struct.pack("<I", 0)), "holds no PDI", 0),
+        # As RyzenAI-SW's stx/4x4_dpu.xclbin: a kernel with id 0, PDIs with ids 0x100 and 0x104.
+        (
+            writer.build([writer.PdiSpec(PDI_A, (0x100,))], [writer.KernelSpec("DPU", 0)]),
+            "PDIs are for ids 0x100, the kernels are DPU:MLIRAIE with id 0x0",
+            1,
+        ),
+    ],
+    ids=["platform", "no PDI", "no id in common"],
+)
+def test_an_intact_file_that_no_npu_can_run(data, why, pdis):
+    """Says what it is, not that the file is damaged; what it holds can be read."""
+    with pytest.raises(BadXclbin, match=why) as caught:
+        Xclbin.read(data)
+    assert "an xclbin that no NPU can run" in str(caught.value)
+    assert "ownload" not in str(caught.value) and "python -m amdxdna xclbin" in caught.value.remedy
+    found, problem = read_any(data)
+    assert str(problem) == str(caught.value)
+    assert (len(found.pdis), found.cus) == (pdis, ())
+
+
+def test_any_file_that_an_npu_can_run_has_no_problem():
+    found, problem = read_any(two_pdis())
+    assert problem is None and found == Xclbin.read(two_pdis())
 
 
 def test_arrays_cannot_multiply_the_file():

@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli.common import CommandError, Parser, UsageError, document, print_json
-from amdxdna.cli.screen import show
+from amdxdna.cli.screen import show, wrap
 from amdxdna.output import same_file, write_whole
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from amdxdna.xclbin import Xclbin
 
 _EPILOG = """\
-Exit status: 0; 1 when a file cannot be read or is no valid xclbin, and for two files that differ. --json
-prints one document:
+Exit status: 0; 1 when a file cannot be read, is no valid xclbin, or is one that no NPU can run (what it
+holds is shown all the same), and for two files that differ. --json prints one document:
 
   {"schema": "amdxdna.xclbin", "version": 1, "file": "...", "uuid": "...", "timestamp": 1754000000,
    "size": 9000, "digest": "...", "kernels": ["MLIR_AIE"], "generation": "NPU2 (8 columns)",
@@ -27,11 +27,13 @@ prints one document:
    "sections": [{"kind": "MEM_TOPOLOGY", "name": "...", "offset": 1024, "size": 48}],
    "pdis": [{"uuid": "...", "size": 64, "kernel_ids": [257], "functions": [0], "used": true,
              "emulator": "copy", "digest": "..."}],
-   "cus": [{"name": "MLIR_AIE:MLIRAIE", "kernel": "MLIR_AIE", "kernel_id": 257, "function": 0, "pdi": 0}]}
+   "cus": [{"name": "MLIR_AIE:MLIRAIE", "kernel": "MLIR_AIE", "kernel_id": 257, "function": 0, "pdi": 0}],
+   "problem": null}
 
 "emulator" names the family of an emulated kernel's PDI, null for others; "used" tells whether a compute unit
-loads the PDI. Two files with one "digest" can share a hardware context. With --pdi, "pdi" holds for each:
-"tiles" (descriptors, locks, started channels), "programs", "routes", and with --commands every command."""
+loads the PDI; "problem" says why no NPU can run the file. Two files with one "digest" can share a hardware
+context. With --pdi, "pdi" holds for each: "tiles" (descriptors, locks, started channels), "programs",
+"routes", and with --commands every command."""
 
 
 EVERY = 1 << 64
@@ -79,10 +81,7 @@ def xclbin_main(argv: list[str]) -> int:
     if given.svg and same_file(given.file, given.svg):
         raise UsageError(f"{given.svg} is the xclbin, and --svg would take its place", "Name another file")
 
-    from amdxdna.xclbin import Xclbin
-
-    found = Xclbin.read(given.file)
-    content = {"size": os.path.getsize(given.file), **describe(found)}
+    found, content = _read(given.file)
     if given.other:
         return _compare(given.file, content, given.other, given.json)
     chosen = _chosen(found, given.pdi, given.svg) if given.pdi is not None else []
@@ -93,9 +92,18 @@ def xclbin_main(argv: list[str]) -> int:
         if given.pdi is not None:
             content["pdi"] = [_pdi_document(number, what, given.commands) for number, what in decoded]
         print_json(document("xclbin", file=given.file, **content))
-        return 0
-    show(_text(given.file, content) if given.pdi is None else _pdi_text(given, found, decoded))
-    return 0
+    else:
+        show(_text(given.file, content) if given.pdi is None else _pdi_text(given, found, decoded))
+    return int(content["problem"] is not None)
+
+
+def _read(path: str) -> tuple[Xclbin, dict[str, Any]]:
+    """A file and its description, with why no NPU can run it."""
+    from amdxdna.xclbin import read_any
+
+    found, problem = read_any(path)
+    content = {"size": os.path.getsize(path), **describe(found)}
+    return found, {**content, "problem": problem and problem.meaning.removeprefix(f"{path}: ")}
 
 
 def describe(found: Xclbin) -> dict[str, Any]:
@@ -135,7 +143,7 @@ def describe(found: Xclbin) -> dict[str, Any]:
                 for a in kernel.arguments
             ]
             for kernel in info
-            if kernel.name in found.kernels
+            if kernel.name in found.kernels or not found.cus
         },
         "arguments_problem": problem,
         "sections": [
@@ -181,6 +189,8 @@ def _generation(found: Xclbin) -> str:
     if any(_family(pdi.data) for pdi in found.pdis):
         return "emulated NPU"
     starts, width = found.partition.start_columns, found.partition.column_width
+    if not width:
+        return "no NPU: it has no AIE partition"
     last = max(starts, default=0) + width
     if last > 5:
         return f"NPU2 ({last} columns)"
@@ -206,15 +216,17 @@ def _text(path: str, content: dict[str, Any]) -> list[str]:
         when = f", made {made:%Y-%m-%d %H:%M} UTC"
     part = content["partition"]
     starts = ", ".join(map(str, part["start_columns"])) or "none"
+    partition = f"{part['columns']} columns, start at {starts}; {part['ops_per_cycle']} operations a cycle"
     lines = [
         f"{path}: {content['size']} bytes",
         f"UUID       {content['uuid']}{when}",
         f"digest     {content['digest']}",
         f"made for   {content['generation']}",
-        f"partition  {part['name'] or '-'}: {part['columns']} columns, start at {starts}; "
-        f"{part['ops_per_cycle']} operations a cycle",
+        f"partition  {part['name'] or '-'}: {partition}" if part["columns"] else "partition  none",
         f"kernels    {', '.join(content['kernels']) or 'none'}",
     ]
+    if content["problem"]:
+        lines[1:1] = wrap(content["problem"], "problem    ")
     lines += _arguments(content)
     for index, cu in enumerate(content["cus"]):
         lines.append(
@@ -362,16 +374,15 @@ def _svg(given: Any, decoded: list[tuple[int, Summary | str]]) -> None:
 
 
 def _compare(path: str, content: dict[str, Any], other_path: str, as_json: bool) -> int:
-    from amdxdna.xclbin import Xclbin
-
-    other = {"size": os.path.getsize(other_path), **describe(Xclbin.read(other_path))}
+    _, other = _read(other_path)
     mine, theirs = _flat(content), _flat(other)
     changes = [
         (name, mine.get(name), theirs.get(name))
         for name in dict.fromkeys([*mine, *theirs])
         if mine.get(name) != theirs.get(name)
     ]
-    same = content["digest"] == other["digest"]
+    unusable = [name for name, held in ((path, content), (other_path, other)) if held["problem"]]
+    same = content["digest"] == other["digest"] and not unusable
     if as_json:
         print_json(
             document(
@@ -390,6 +401,8 @@ def _compare(path: str, content: dict[str, Any], other_path: str, as_json: bool)
             *(f"  {name}: {'-' if a is None else a} | {'-' if b is None else b}" for name, a, b in changes),
             "One hardware context serves both."
             if same
+            else f"No NPU can run {' or '.join(unusable)}."
+            if unusable
             else "Columns, compute units or PDIs differ: each needs a hardware context of its own.",
         ]
     )
@@ -406,6 +419,8 @@ def _flat(content: dict[str, Any]) -> dict[str, Any]:
         flat |= {f"CU {index} {name}": value for name, value in cu.items()}
     for index, pdi in enumerate(content["pdis"]):
         flat |= {f"PDI {index} {name}": value for name, value in pdi.items()}
+    if content["problem"]:
+        flat["problem"] = content["problem"]
     for kernel, arguments in content["arguments"].items():
         flat |= {
             f"{kernel} argument {a['index']}": f"{a['name']}, {a['size']} bytes at {a['offset']:#x}, "

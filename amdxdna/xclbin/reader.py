@@ -146,10 +146,24 @@ class Xclbin:
     @classmethod
     def read(cls, source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> Xclbin:
         """Parses a file's path, or its contents. Raises BadXclbin: path, byte offset, what is wrong."""
-        if isinstance(source, (bytes, bytearray, memoryview)):
-            return _Reader("<bytes>", bytes(source)).parse()
-        path = _path("xclbin", "source", source)
-        return _Reader(path, _load(path)).parse()
+        found, problem = read_any(source)
+        if problem is not None:
+            raise problem
+        return found
+
+
+def read_any(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview,
+) -> tuple[Xclbin, BadXclbin | None]:
+    """Parses a file that need not be one for an NPU: what it holds, and why no NPU can run it, or None.
+
+    What is not in such a file is empty: its CUs, its PDIs, a partition of 0 columns. Raises BadXclbin for a
+    file that is damaged or no xclbin.
+    """
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return _Reader("<bytes>", bytes(source)).parse()
+    path = _path("xclbin", "source", source)
+    return _Reader(path, _load(path)).parse()
 
 
 def _load(path: str) -> bytes:
@@ -177,6 +191,10 @@ def _bad(path: str, offset: int, what: str) -> NoReturn:
     )
 
 
+NO_PARTITION = Partition("", 0, (), 0, 0, 0)
+"""That of a file without one."""
+
+
 def _text(raw: bytes) -> str:
     return raw.split(b"\0", 1)[0].decode("utf-8", "replace")
 
@@ -195,7 +213,7 @@ class _Reader:
             self.bad(offset, f"{what} ({kind.size} bytes) does not fit the file ({self.end} bytes)")
         return kind.unpack_from(self.data, offset)
 
-    def parse(self) -> Xclbin:
+    def parse(self) -> tuple[Xclbin, BadXclbin | None]:
         if self.end < layout.HEADER_BYTES:
             self.bad(self.end, f"the file ends inside the header ({layout.HEADER_BYTES} bytes)")
         if self.data[:8] != layout.MAGIC:
@@ -212,17 +230,28 @@ class _Reader:
         by_kind: dict[int, Section] = {}
         for section in sections:
             by_kind.setdefault(section.kind, section)
-        for kind in (layout.AIE_PARTITION, layout.IP_LAYOUT):
-            if kind not in by_kind:
-                self.bad(448, f"there is no {layout.KIND_NAMES[kind]} section: not a file for an NPU")
-        partition, pdis = _PartitionReader(self, by_kind[layout.AIE_PARTITION]).parse()
-        cus = self._cus(by_kind[layout.IP_LAYOUT], pdis)
+        partition = NO_PARTITION
+        pdis: tuple[Pdi, ...] = ()
+        cus: tuple[Cu, ...] = ()
+        lacks = [layout.KIND_NAMES[k] for k in (layout.AIE_PARTITION, layout.IP_LAYOUT) if k not in by_kind]
+        problem = (
+            f"it has no {' and no '.join(lacks)} section. It is a file for something else: an FPGA card, a "
+            "simulation, or a platform to build on"
+            if lacks
+            else ""
+        )
+        if layout.AIE_PARTITION in by_kind:
+            partition, pdis = _PartitionReader(self, by_kind[layout.AIE_PARTITION]).parse()
+        if layout.IP_LAYOUT in by_kind:
+            units = self._units(by_kind[layout.IP_LAYOUT])
+            cus = _cus(units, pdis)
+            problem = problem or ("" if cus else _unserved(units, pdis))
         functions = {cu.kernel_id: cu.function for cu in cus}
         pdis = tuple(
             Pdi(p.uuid, p.data, p.groups, p.cu_ids, tuple(functions[k] for k in p.cu_ids if k in functions))
             for p in pdis
         )
-        return Xclbin(
+        found = Xclbin(
             self.path,
             _uuid.UUID(bytes=uuid),
             timestamp,
@@ -233,6 +262,7 @@ class _Reader:
             _digest(partition, pdis, cus),
             _text(vbnv),
         )
+        return found, _not_for_npu(self.path, problem) if problem else None
 
     def _sections(self, count: int) -> Iterator[Section]:
         room = self.end
@@ -251,7 +281,8 @@ class _Reader:
                 self.bad(at + 24, f"the sections up to {index} overlap: they are larger than the file")
             yield Section(kind, _text(name), offset, self.data[offset : offset + size])
 
-    def _cus(self, section: Section, pdis: tuple[Pdi, ...]) -> tuple[Cu, ...]:
+    def _units(self, section: Section) -> list[tuple[str, int, int]]:
+        """(name, kernel id, function number) of IP_LAYOUT's kernels."""
         (count,) = (
             self.unpack(layout.COUNT, section.offset, "IP_LAYOUT's count")
             if len(section.data) >= 4
@@ -263,25 +294,59 @@ class _Reader:
                 f"IP_LAYOUT lists {count} entries of {layout.IP_DATA.size} bytes in "
                 f"{len(section.data)} bytes",
             )
-        by_id: dict[int, int] = {}
-        for index, pdi in enumerate(pdis):
-            for kernel_id in pdi.cu_ids:
-                by_id.setdefault(kernel_id, index)
-        cus = []
-        for index in range(count):
-            at = 8 + index * layout.IP_DATA.size
-            kind, properties, _, raw = layout.IP_DATA.unpack_from(section.data, at)
-            # Older files do not mark their kernels as the array's (ST_DPU); XRT goes by kernel id alone, too
-            # (core/common/xclbin_parser.cpp and xdna-driver, src/shim/hwctx.cpp).
-            if kind != layout.IP_PS_KERNEL:
-                continue
-            kernel_id = properties >> 16 & 0xFFF
-            if kernel_id in by_id:
-                name = _text(raw)
-                cus.append(Cu(name, name.split(":", 1)[0], kernel_id, properties >> 4 & 3, by_id[kernel_id]))
-        if not cus:
-            self.bad(section.offset, "no kernel of IP_LAYOUT has a PDI in AIE_PARTITION")
-        return tuple(cus)
+        rows = (layout.IP_DATA.unpack_from(section.data, 8 + i * layout.IP_DATA.size) for i in range(count))
+        # Older files do not mark their kernels as the array's (ST_DPU); XRT goes by kernel id alone, too
+        # (core/common/xclbin_parser.cpp and xdna-driver, src/shim/hwctx.cpp).
+        return [
+            (_text(name), properties >> 16 & 0xFFF, properties >> 4 & 3)
+            for kind, properties, _, name in rows
+            if kind == layout.IP_PS_KERNEL
+        ]
+
+
+def _cus(units: list[tuple[str, int, int]], pdis: tuple[Pdi, ...]) -> tuple[Cu, ...]:
+    """The kernels that a PDI serves."""
+    by_id: dict[int, int] = {}
+    for index, pdi in enumerate(pdis):
+        for kernel_id in pdi.cu_ids:
+            by_id.setdefault(kernel_id, index)
+    return tuple(
+        Cu(name, name.split(":", 1)[0], kernel_id, function, by_id[kernel_id])
+        for name, kernel_id, function in units
+        if kernel_id in by_id
+    )
+
+
+_MOST_NAMED = 8
+
+
+def _unserved(units: list[tuple[str, int, int]], pdis: tuple[Pdi, ...]) -> str:
+    """Why there is no CU."""
+    if not pdis:
+        return "its AIE_PARTITION holds no PDI"
+    if not units:
+        return "its IP_LAYOUT names no kernel that runs on the array"
+    named = [f"{name} with id {kernel_id:#x}" for name, kernel_id, _ in units]
+    ids = [f"{number:#x}" for pdi in pdis for number in pdi.cu_ids]
+    return (
+        f"none of its PDIs serves a kernel of its IP_LAYOUT: the PDIs are for ids {_some(ids)}, the kernels "
+        f"are {_some(named)}"
+    )
+
+
+def _some(items: list[str]) -> str:
+    more = len(items) - _MOST_NAMED
+    return (", ".join(items[:_MOST_NAMED]) or "none") + (f" and {more} more" if more > 0 else "")
+
+
+def _not_for_npu(path: str, why: str) -> BadXclbin:
+    return BadXclbin(
+        f"{path}: an xclbin that no NPU can run: {why}",
+        call="xclbin",
+        path=path,
+        offset=0,
+        remedy="Name one that was built for the NPU; `python -m amdxdna xclbin FILE` shows what one holds",
+    )
 
 
 class _PartitionReader:
@@ -327,8 +392,6 @@ class _PartitionReader:
         self.array(40, starts, starts_at, 2, "start columns")
         columns = Struct(f"<{starts}H").unpack_from(self.data, starts_at)
         self.array(120, pdis, pdis_at, layout.PDI.size, "PDIs")
-        if not pdis:
-            self.bad(120, "there is no PDI")
         found = tuple(self._pdi(pdis_at + i * layout.PDI.size) for i in range(pdis))
         return Partition(self.text(name), width, columns, ops, inference, pre_post), found
 
