@@ -327,6 +327,47 @@ def test_file_operations(options: str) -> None:
 # -- options
 
 
+def test_the_kernel_log_is_the_emulated_drivers() -> None:
+    """/dev/kmsg tells of the emulated device and nothing of the host's kernel, a record a read; doctor and
+    dmesg read it so."""
+    ended = emulate_python(
+        """
+import os, subprocess, sys
+from amdxdna.cli import main
+def records(flags=0):
+    fd, found = os.open("/dev/kmsg", os.O_RDONLY | flags), []
+    while data := os.read(fd, 8192):
+        found.append(data.decode())
+    os.close(fd)
+    return found
+first = records(os.O_NONBLOCK)
+print(len(first), first[0].partition(";")[2].strip())
+print(main(["selftest", "--device", "0", "--json"]))
+for record in records()[1:]:
+    head, _, text = record.partition(";")
+    print(head.split(",")[:2], text.strip())
+os.chdir("/dev")
+print(len(os.read(os.open("kmsg", os.O_RDONLY), 9000)) == len(first[0]))
+sys.stdout.flush()
+main(["doctor", "--device", "0", "--json"])
+""",
+        options="tdr=0.3,driver=6.18.5,hang=1",
+    )
+    first, told, status, *rest = ended.stdout.splitlines()
+    assert first == "1 [drm] Initialized amdxdna_accel_driver 0.1.0 for 0000:c5:00.1 on minor 0", ended.stderr
+    assert status == "1" and '"ok": false' in told
+    assert rest[:3] == [
+        "['3', '1'] amdxdna 0000:c5:00.1: injected fault: context 0 hangs",
+        "['3', '2'] amdxdna 0000:c5:00.1: TDR timeout detected",
+        "True",
+    ]
+    checks = {check["check"]: check for check in json.loads(rest[3])["checks"]}
+    assert (checks["log"]["status"], checks["log"]["facts"]["left_out"]) == ("warn", False)
+    assert [event["line"] for event in checks["log"]["facts"]["events"]] == [
+        "amdxdna 0000:c5:00.1: TDR timeout detected"
+    ]
+
+
 def test_options_reach_the_device() -> None:
     ended = emulate_python(
         """

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 _DESCRIPTION = """\
 Runs COMMAND, and whatever it starts, on an emulated NPU: /dev/accel/accel0 and its sysfs entries are there
 for it, and open, ioctl, mmap, fork, dup and exit behave as with the driver. Needs no device, no privileges
-and no change to the program; its processes and threads share the one device."""
+and no change to the program; its processes and threads share the one device. What they read from
+/dev/kmsg (dmesg does) is the emulated driver's log."""
 
 _EPILOG = """\
 Ends when every process of COMMAND has ended, with COMMAND's exit status (128 + N when signal N killed it,

@@ -12,7 +12,7 @@ _SHOWN = 160
 def log(case: Case) -> Finding:
     """Faults, hung commands and crashes in the kernel log, the heaviest quoted."""
     if case.emulated:
-        return Finding("log", Status.SKIP, "the emulated device writes none")
+        return Finding("log", Status.SKIP, "an emulated device of this process's own has none")
     if case.npu is None and not case.nodes:
         return Finding("log", Status.SKIP, "no NPU that it could tell of")
     lines, unreadable, left_out = case.kernel_log

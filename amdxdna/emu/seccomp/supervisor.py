@@ -21,7 +21,7 @@ from amdxdna.emu.driver.device import EmuDriver
 from amdxdna.emu.driver.errors import error
 from amdxdna.emu.driver.store import memfd_device
 from amdxdna.emu.options import EmuOptions
-from amdxdna.emu.seccomp import files, folders, polling, spawn
+from amdxdna.emu.seccomp import files, folders, kernellog, polling, spawn
 from amdxdna.emu.seccomp.call import CLOSE, Call, Stale
 from amdxdna.emu.seccomp.client import HOT, RemoteClient
 from amdxdna.emu.seccomp.files import Caller, Files
@@ -51,6 +51,7 @@ class Supervisor:
         self.opens = 0
         self.ioctls = 0
         self._observer = observer
+        self._began = time.monotonic()
         self._interest = ffi.new("struct xdna_interest *")
         self._clients: dict[tuple[int, int] | None, RemoteClient] = {}
         """By device and inode of their memory."""
@@ -234,6 +235,8 @@ class Supervisor:
             self._descriptor(call, link, follow)
         elif full == tree.node:
             self._entry(call, None)
+        elif full == kernellog.PATH:
+            self._log(call)
         elif not tree.covers(full) or (call.nr not in files.OPENS and full.rstrip("/") == PCI_DEVICES):
             self._elsewhere(call, full, through)
         else:
@@ -242,6 +245,19 @@ class Supervisor:
                     self._entry(call, None if tree.is_node(entry) else entry)
             except Outside:
                 call.go_on()
+
+    def _log(self, call: Call) -> None:
+        """A call about the kernel log: a program that reads it gets the emulated driver's."""
+        flags = self._flags(call) if call.nr in files.OPENS else os.O_PATH
+        if flags & (os.O_ACCMODE | os.O_PATH | os.O_DIRECTORY | os.O_CREAT):
+            call.go_on()
+            return
+        number, said = self._files.tree.number, self.driver.kernel_log()
+        fd = kernellog.open_log(self.driver.kind, number, self._began, said)
+        try:
+            call.give(fd, bool(flags & os.O_CLOEXEC), answer=True)
+        finally:
+            os.close(fd)
 
     def _elsewhere(self, call: Call, path: str, through: bool) -> None:
         """A call about a file that is not the device's. Where the path leads there through the device's

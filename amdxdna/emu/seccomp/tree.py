@@ -34,8 +34,8 @@ PCI_DEVICES = "/sys/bus/pci/devices"
 _ACCEL = re.compile(r"/dev/accel/accel(\d{1,3})")
 
 
-_OF_PROCESSES = ("/fd/", "/cwd")
-"""Links of /proc that may lead to the device."""
+_ALWAYS = ("/fd/", "/cwd", "kmsg")
+"""Links of /proc that may lead to the device, and the kernel log."""
 
 
 class Tree:
@@ -52,7 +52,7 @@ class Tree:
         self.number = int(accel[1]) if accel else 0
         self.root, self._folder = folders.make()
         self._roots: tuple[str, ...] = ()
-        tokens = [*_OF_PROCESSES, folders.PREFIX, os.path.basename(self.node)]
+        tokens = [*_ALWAYS, folders.PREFIX, os.path.basename(self.node)]
         try:
             self._file(self.node[1:], "")
             if accel:
@@ -71,7 +71,7 @@ class Tree:
                 f"{PCI_DEVICES}/{FUNCTION}",
                 f"/sys/dev/char/{MAJOR}:{self.number}",
             )
-            tokens = [*_OF_PROCESSES, "accel", FUNCTION, _BRIDGE, "amdxdna", f"/{MAJOR}:", PCI_DEVICES]
+            tokens = [*_ALWAYS, "accel", FUNCTION, _BRIDGE, "amdxdna", f"/{MAJOR}:", PCI_DEVICES]
             if self._kind.release != PERSONALITIES["7.3"].release:
                 self._roots += (f"/{RELEASE}",)
                 tokens.append(f"/{RELEASE}")
