@@ -1,6 +1,7 @@
 """The command line over a mock model, as a program: `python -m tests.cli_driver [options]`.
 
-The environment's MOCK_DELAY is seconds a token; the question chooses what the mock says.
+The environment's MOCK_DELAY is seconds a token; with MOCK_TELLS stderr says when one begins. The question
+chooses what the mock says.
 """
 
 from __future__ import annotations
@@ -55,6 +56,14 @@ def load(options: object) -> object:
         return decode(token)
 
     model.model.decode = failing  # type: ignore[method-assign, assignment]
+    if "MOCK_TELLS" in os.environ:
+        logits = model.model.logits  # type: ignore[attr-defined]
+
+        def telling() -> object:
+            os.write(2, b"computing\n")
+            return logits()
+
+        model.model.logits = telling  # type: ignore[attr-defined]
     return model
 
 

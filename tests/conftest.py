@@ -81,3 +81,13 @@ def open_emu() -> Iterator[Callable[..., Any]]:
 def device(request: pytest.FixtureRequest, open_emu: Callable[..., Any]) -> Any:
     """An emulated device, in both address modes."""
     return open_emu(f"address={request.param}")
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch, open_emu: object) -> Any:
+    """Holds commands under way: see :class:`tests.support.gate.Gate`. Opened before devices are closed."""
+    from tests.support.gate import Gate
+
+    made = Gate(monkeypatch)
+    yield made
+    made.open()

@@ -151,13 +151,15 @@ def test_a_chain_dropped_while_it_runs(open_emu, no_cycles):
     np.testing.assert_array_equal(target.view("u4"), np.arange(1024) + 4)
 
 
-def test_runs_that_are_kept_hold_no_context(open_emu, no_cycles):
+def test_runs_that_are_kept_hold_no_context(open_emu, no_cycles, gate):
+    gate.addend = 9
     device = open_emu("slots=2")
     pair = device.alloc(64), device.alloc(64)
     runs = [adder(device, 64, n, variant=n).run(*pair) for n in range(6)]
-    late = adder(device, 64, 1, delay_us=20_000).start(*pair)
+    late = gate.kernel(device, 64).start(*pair)
     reap()
     assert len(device.contexts()) == 1
+    gate.open()
     assert late.wait().done and all(run.done for run in runs)
 
 
@@ -271,18 +273,19 @@ def test_a_devices_pool_stays_the_same(open_emu):
     assert device.pool.max_contexts == 3
 
 
-def test_a_device_dropped_with_a_command_under_way(no_cycles):
+def test_a_device_dropped_with_a_command_under_way(no_cycles, gate):
     node = ProxyNode(open_node("emu:quiet,threads=1"))
     device = Device.open(node)
     source, target = device.alloc(4096), device.alloc(4096)
     source.view("u4")[:] = np.arange(1024)
     view = target.view("u4", writable=False)
-    adder(device, 4096, 7, delay_us=30_000).start(source, target)
+    gate.kernel(device, 4096).start(source, target)
     del device, source, target
     reap()
     assert node.closes == 0
+    gate.open()
     until(lambda: node.closes)
-    np.testing.assert_array_equal(view, np.arange(1024) + 7)
+    np.testing.assert_array_equal(view, np.arange(1024) + 1)
 
 
 def test_models_in_a_notebook(no_cycles):
@@ -468,13 +471,14 @@ def test_memory_that_is_garbage_goes_before_a_buffer_is_refused():
 # Where nobody may work
 
 
-def test_a_child_gives_nothing_of_the_parents_back(open_emu):
+def test_a_child_gives_nothing_of_the_parents_back(open_emu, gate):
+    gate.addend = 2
     device = open_emu()
     pair = device.alloc(64), device.alloc(64)
     kernel = adder(device, 64, 1)
     kernel.run(*pair)
     context = device.context(copy_xclbin(1))
-    run, *_ = begin(device, context, 200_000)
+    run, *_ = begin(device, context, 1, gate.addend)
     del context
     child = os.fork()
     if not child:
@@ -489,6 +493,7 @@ def test_a_child_gives_nothing_of_the_parents_back(open_emu):
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
     assert len(device.contexts()) == 2
+    gate.open()
     assert run.wait().done
     kernel.run(*pair)
 

@@ -22,6 +22,7 @@ from amdxdna.emu.npu import HEAP_CHUNK, Status, context, lend
 from amdxdna.emu.options import EmuOptions
 from tests.conformance import errnos, kit
 from tests.conformance.kit import ABORT, COMPLETED, ERROR, NEW, TIMEOUT, fails
+from tests.support.gate import Gate
 
 PAGE = 4096
 Open = Callable[..., kit.Ready]
@@ -584,15 +585,16 @@ def test_tdr_off(ready: Open) -> None:
 # -- packets
 
 
-def test_chain_error_index_out_of_range_reads_zero(ready: Open) -> None:
+def test_chain_error_index_out_of_range_reads_zero(ready: Open, gate: Gate) -> None:
     """The error index is checked against the count that the packet has then."""
     client = ready()
     member = client.bo(PAGE, lib.AMDXDNA_BO_CMD)
-    program = stream.program([stream.Delay(100_000), stream.Fail(0x3000002)])
-    client.pack(program, command=member)
+    program = stream.program([stream.Delay(1), stream.Copy(PAGE, 1), stream.Fail(0x3000002)])
+    client.pack(program, client.source.device, client.destination.device, command=member)
     client.raw(client.command, kit.header(kit.CHAIN, 10), 2, 0, 0, 0, 0, 0, *[member.handle, 0] * 2)
     seq = client.submit(client.hwctx, client.command.handle)
     client.command.words()[1] = 0
+    gate.open()
     client.wait(client.syncobj, seq)
     assert list(client.command.words()[:4]) == [kit.header(kit.CHAIN, 10, ERROR), 0, 0, 0]
     assert member.words()[1] == 0xFFFFFFFF

@@ -6,8 +6,10 @@ import errno
 import os
 import signal
 import struct
+import sys
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from amdxdna.emu.node import EmuNode
 from amdxdna.emu.options import EmuOptions
 from amdxdna.errors import Closed, NoDevice, PermissionDenied
 from tests.conformance import kit
+from tests.support.gate import Gate
 
 PAGE = 4096
 Open = Callable[..., kit.Ready]
@@ -328,58 +331,93 @@ def test_contexts_of_several_threads(ready: Open) -> None:
     assert not errors
 
 
-def _interrupt_soon() -> None:
-    def interrupt() -> None:
-        time.sleep(0.1)
-        os.kill(os.getpid(), signal.SIGINT)
+HELD = stream.program([stream.Delay(1), stream.Copy(PAGE, 1)])
+"""It waits at the gate."""
+
+
+def operands(client: kit.Ready) -> tuple[int, int]:
+    return client.source.device, client.destination.device
+
+
+def _blocked(name: str, within: types.ModuleType) -> bool:
+    """Whether the main thread is in the function `name` of `within`."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        if frame.f_code.co_name == name and frame.f_code.co_filename == within.__file__:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _once(blocked: Callable[[], bool], number: int = signal.SIGINT) -> threading.Thread:
+    """Sends a signal once the main thread is where it is meant to be."""
+
+    def send() -> None:
+        kit.until(blocked, 60, "the main thread blocking")
+        time.sleep(0.02)
+        os.kill(os.getpid(), number)
 
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as in a background job
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Thread(target=interrupt, daemon=True).start()
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    return thread
 
 
-def test_ctrl_c_ends_a_wait_at_once(ready: Open) -> None:
-    client = ready(tdr=0)
-    seq = client.start(stream.delay(1_000_000))
-    _interrupt_soon()
+def test_ctrl_c_ends_a_wait_at_once(ready: Open, gate: Gate) -> None:
+    client = ready()
+    seq = client.start(HELD, *operands(client))
+    _once(lambda: _blocked("wait", kit))
     with pytest.raises(KeyboardInterrupt):
-        client.wait(client.syncobj, seq, 30)
+        client.wait(client.syncobj, seq, 60)
     assert kit.state(client.command) == kit.NEW
+    gate.open()
     client.wait(client.syncobj, seq, 30)
     assert kit.state(client.command) == kit.COMPLETED
 
 
-def test_ctrl_c_ends_a_blocked_submit(ready: Open) -> None:
-    client = ready(tdr=0)
+def test_ctrl_c_ends_a_blocked_submit(ready: Open, gate: Gate) -> None:
+    client = ready()
     commands = [client.bo(PAGE, lib.AMDXDNA_BO_CMD) for _ in range(5)]
     code = client.dev(PAGE)
     for command in commands[:4]:
-        seq = client.start(stream.delay(300_000), command=command, code=code)
-    client.pack(stream.delay(300_000), command=commands[4], code=code)
-    _interrupt_soon()
+        seq = client.start(HELD, *operands(client), command=command, code=code)
+    client.pack(HELD, *operands(client), command=commands[4], code=code)
+    context = client.node.client.contexts[client.hwctx]  # type: ignore[attr-defined]
+    _once(lambda: bool(context.room))
     with pytest.raises(KeyboardInterrupt):
         client.submit(client.hwctx, commands[4].handle)
+    gate.open()
     client.wait(client.syncobj, seq)
     assert [kit.state(command) for command in commands] == [kit.COMPLETED] * 4 + [kit.NEW]
     assert client.submit(client.hwctx, commands[4].handle) == seq + 1
 
 
-def test_a_signal_handler_that_returns_does_not_end_a_wait(ready: Open) -> None:
+def test_a_signal_handler_that_returns_does_not_end_a_wait(ready: Open, gate: Gate) -> None:
     client = ready()
     hits: list[int] = []
-    old = signal.signal(signal.SIGUSR1, lambda number, frame: hits.append(number))
+
+    def handler(number: int, frame: object) -> None:
+        hits.append(number)
+        assert kit.state(client.command) == kit.NEW
+        gate.open(after=0.1)
+
+    old = signal.signal(signal.SIGUSR1, handler)
     try:
-        seq = client.start(stream.delay(300_000))
-        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-        client.wait(client.syncobj, seq, 10)
+        seq = client.start(HELD, *operands(client))
+        _once(lambda: _blocked("wait", kit), signal.SIGUSR1)
+        client.wait(client.syncobj, seq, 60)
     finally:
         signal.signal(signal.SIGUSR1, old)
     assert hits == [signal.SIGUSR1]
     assert kit.state(client.command) == kit.COMPLETED
 
 
-def test_destroying_a_context_frees_a_blocked_submit(ready: Open) -> None:
+def test_destroying_a_context_frees_a_blocked_submit(ready: Open, gate: Gate) -> None:
     client = ready(tdr=0.3)
+    other, _ = client.new_context()
+    client.start(HELD, *operands(client), hwctx=other)  # nothing times out while it computes
+    assert gate.reached.wait(60)
     commands = [client.bo(PAGE, lib.AMDXDNA_BO_CMD) for _ in range(5)]
     code = client.dev(PAGE)
     for command in commands[:4]:
@@ -397,6 +435,7 @@ def test_destroying_a_context_frees_a_blocked_submit(ready: Open) -> None:
     thread.start()
     context = client.node.client.contexts[client.hwctx]  # type: ignore[attr-defined]
     kit.until(lambda: bool(context.room), 5, "the submit blocking")
+    gate.open()
     client.destroy(client.hwctx)
     thread.join(5)
     assert failures == [22]

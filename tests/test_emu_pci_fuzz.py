@@ -24,6 +24,7 @@ from amdxdna.emu.pci import registers as reg
 from amdxdna.emu.pci.firmware import FirmwareOptions
 from amdxdna.emu.pci.function import Npu2Function
 from amdxdna.emu.pci.vfio_user import CONFIG_REGION, Server
+from tests.support.descriptors import descriptors
 from tests.test_emu_pci_firmware import Probe
 from tests.test_emu_pci_vfio_user import HEADER, PAGE, Client, sealed
 
@@ -136,7 +137,7 @@ def body(rng: random.Random, command: int) -> bytes:
 def test_vfio_user(seed: int, watched: Watched) -> None:
     """Messages with any number, size, body and descriptors: each is answered, the next client is served."""
     rng = random.Random(seed)
-    before, held = memory(), len(os.listdir("/proc/self/fd"))
+    before, held = memory(), descriptors()
     for _ in range(6 * TIMES):
         client = Client(watched.server.path)
         with contextlib.suppress(ConnectionError, BrokenPipeError):
@@ -174,7 +175,7 @@ def test_vfio_user(seed: int, watched: Watched) -> None:
     assert not [line for line in watched.lines if FAULT.match(line)]
     watched.close()
     assert (watched.function.memory.ranges(), watched.function.memory.windows) == ([], 0)
-    assert len(os.listdir("/proc/self/fd")) <= held
+    assert descriptors() <= held
     assert memory() - before < MORE_MEMORY
 
 

@@ -24,6 +24,7 @@ from amdxdna.emu.pci import registers as reg
 from amdxdna.emu.pci import serve, vfio_user
 from amdxdna.emu.pci.function import Npu2Function
 from amdxdna.emu.pci.vfio_user import Server
+from tests.support.descriptors import descriptors
 
 HEADER = struct.Struct("<HHIII")
 PAGE = 4096
@@ -330,15 +331,12 @@ def test_descriptors_of_a_message_cut_short_go_with_their_client(served: Served)
 
 
 def test_descriptors_that_nothing_takes_are_closed(served: Served, client: Client) -> None:
-    def count() -> int:
-        return len(os.listdir("/proc/self/fd"))
-
     client.ask(vfio_user.GET_INFO, bytes(16))
     fds = [os.eventfd(0) for _ in range(3)]
-    before = count()
+    before = descriptors()
     for flags, kind, number in ((0x24, 2, 1), (0x24, 3, 1), (0x21, 2, 0)):
         client.ask(vfio_user.SET_IRQS, struct.pack("<IIIII", 20, flags, kind, 0, number), fds)
-    assert count() == before
+    assert descriptors() <= before
     for fd in fds:
         os.close(fd)
 

@@ -194,15 +194,16 @@ def test_long_commands_are_waited_for_too(open_emu):
     assert opened.pool.stats == PoolStats(2, 1, 0, 1)
 
 
-def test_an_idle_context_goes_before_a_running_one(open_emu):
+def test_an_idle_context_goes_before_a_running_one(open_emu, gate):
     opened = open_emu("slots=2")
-    slow = adder(opened, 64, 1, delay_us=150_000)
+    slow = gate.kernel(opened, 64)
     idle, third = adder(opened, 64, 2, variant=1), adder(opened, 64, 3, variant=2)
     pair, second = buffers(opened), buffers(opened)
     run = slow.start(*pair)
     check(idle, second, 2)
     check(third, second, 3)
     assert slow.shared.context is not None and idle.shared.context is None
+    gate.open()
     run.wait()
 
 
@@ -217,16 +218,17 @@ def test_max_contexts(open_emu):
     assert opened.pool.stats == PoolStats(4, 3, 0, 1)
 
 
-def test_max_contexts_is_not_exceeded_when_all_are_busy(open_emu, monkeypatch):
+def test_max_contexts_is_not_exceeded_when_all_are_busy(open_emu, monkeypatch, gate):
     monkeypatch.setattr("amdxdna.pool._EVICT_SECONDS", 0.1)
     opened = open_emu()
     opened.pool.max_contexts = 1
-    busy, other = adder(opened, 64, 1, delay_us=500_000), adder(opened, 64, 2, variant=1)
+    busy, other = gate.kernel(opened, 64), adder(opened, 64, 2, variant=1)
     pair, second = buffers(opened), buffers(opened)
     run = busy.start(*pair)
     with pytest.raises(errors.NoFreeContext, match=r"1 contexts \(max_contexts\)"):
         other.start(*second)
     assert len(opened.contexts()) == 1
+    gate.open()
     run.wait()
     check(other, second, 2)
     assert opened.pool.resident == 1

@@ -83,15 +83,16 @@ def test_another_size_is_refused(copy, size):
         prepared(context, code, [source, target], size=size).start([code, source, target]).wait()
 
 
-def test_one_in_flight_is_not_started_again(device, copy):
+def test_one_in_flight_is_not_started_again(device, copy, gate):
     context, _, source, target = copy
-    slow = stream.program([stream.Delay(200_000), stream.Copy(4 * WORDS, 1)])
+    slow = stream.program([stream.Delay(1), stream.Copy(4 * WORDS, 1)])
     code = device.alloc(len(slow), "dev")
     code.write(slow)
     made = prepared(context, code, [source, target])
     run = made.start([code, source, target])
     with pytest.raises(errors.BadArgument, match="in flight"):
         made.start([code, source, target])
+    gate.open()
     run.wait()
     made.start([code, source, target]).wait()
 
@@ -121,7 +122,8 @@ def test_after_a_time_out_the_packet_is_whole_again(open_emu):
     assert target.view("u4")[0] == 7
 
 
-def test_a_dropped_one_gives_its_command_buffer_back(device, copy):
+def test_a_dropped_one_gives_its_command_buffer_back(device, copy, gate):
+    gate.addend = 2
     context, code, source, target = copy
     made = prepared(context, code, [source, target])
     made.start([code, source, target]).wait()
@@ -129,7 +131,7 @@ def test_a_dropped_one_gives_its_command_buffer_back(device, copy):
     del made
     again = prepared(context, code, [source, target])
     assert again._command is first
-    slow = stream.program([stream.Delay(100_000), stream.Copy(4 * WORDS, 1)])
+    slow = stream.program([stream.Delay(1), stream.Copy(4 * WORDS, gate.addend)])
     longer = device.alloc(len(slow), "dev")
     longer.write(slow)
     flying = prepared(context, longer, [source, target])
@@ -137,6 +139,7 @@ def test_a_dropped_one_gives_its_command_buffer_back(device, copy):
     busy = flying._command
     del flying
     assert prepared(context, code, [source, target])._command is not busy
+    gate.open()
     run.wait()
 
 

@@ -16,7 +16,7 @@ from amdxdna import errors, packet
 from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
-from amdxdna.emu.kernels.stream import Delay, Fail
+from amdxdna.emu.kernels.stream import Fail
 from amdxdna.opening import open_node
 from amdxdna.packet import State
 from tests.binding import ProxyNode, adder, copy_xclbin, hanging, numbers
@@ -186,14 +186,15 @@ def test_several_in_flight_and_the_fifth_blocks(device):
         np.testing.assert_array_equal(result.view("u4"), np.arange(16) + 1)
 
 
-def test_a_wait_that_times_out_can_be_repeated(device):
+def test_a_wait_that_times_out_can_be_repeated(device, gate):
     source, result = numbers(device, 16), device.alloc(64)
-    run = adder(device, 64, 1, delay_us=700_000).start(source, result)
+    run = gate.kernel(device, 64).start(source, result)
     for timeout in (0, 0.01, -1):
         with pytest.raises(errors.WaitTimeout) as caught:
             run.wait(timeout)
         assert isinstance(caught.value, TimeoutError)
     assert not run.done and run.state is State.NEW and "in flight" in repr(run)
+    gate.open()
     run.wait(60)
     np.testing.assert_array_equal(result.view("u4"), np.arange(16) + 1)
     run.wait(0)
@@ -203,28 +204,33 @@ class Interrupt(Exception):
     pass
 
 
-def test_a_signal_handlers_exception_leaves_the_run_waitable(device):
-    source, result = numbers(device, 16), device.alloc(64)
-    kernel = adder(device, 64, 1, delay_us=700_000)
+def test_a_signal_handlers_exception_leaves_the_run_waitable(gate):
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
+
+    def waits(request, address):
+        if request == lib.DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT and not gate.reached.is_set():
+            assert gate.reached.wait(60)
+            timer.start()
 
     def handler(signum, frame):
         raise Interrupt
 
     before = signal.signal(signal.SIGUSR1, handler)
-    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
     try:
-        run = kernel.start(source, result)
-        timer.start()
-        with pytest.raises(Interrupt):
-            run.wait()
-        run.wait()
-        np.testing.assert_array_equal(result.view("u4"), np.arange(16) + 1)
+        with Device.open(ProxyNode(open_node("emu:quiet,threads=1"), waits)) as device:
+            source, result = numbers(device, 16), device.alloc(64)
+            run = gate.kernel(device, 64).start(source, result)
+            with pytest.raises(Interrupt):
+                run.wait(60)
+            assert not run.done
+            gate.open()
+            run.wait(60)
+            np.testing.assert_array_equal(result.view("u4"), np.arange(16) + 1)
     finally:
-        timer.join()
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_an_exception_right_after_the_submit_is_not_lost(open_emu):
+def test_an_exception_right_after_the_submit_is_not_lost(gate):
     """A handler may raise when the driver already has the command: close() must still wait for it."""
     armed = []
 
@@ -238,13 +244,14 @@ def test_an_exception_right_after_the_submit_is_not_lost(open_emu):
     with Device.open(node) as opened:
         source, result = numbers(opened, 16), opened.alloc(64)
         view = result.view("u4")
-        kernel = adder(opened, 64, 1, delay_us=1_500_000)
-        kernel.run(source, result)
+        kernel = gate.kernel(opened, 64)
+        adder(opened, 64, 2).run(source, result)
         view[:] = 0
         armed.append(True)
         with pytest.raises(Interrupt):
             kernel.start(source, result)
         assert not kernel.shared.context.idle()
+        gate.open(after=0.3)
     np.testing.assert_array_equal(view, np.arange(16) + 1)
 
 
@@ -331,9 +338,9 @@ def test_runs_from_many_threads(device):
     assert problems == []
 
 
-def test_many_threads_wait_for_one_run(device):
+def test_many_threads_wait_for_one_run(device, gate):
     source, result = numbers(device, 16), device.alloc(64)
-    run = adder(device, 64, 1, delay_us=500_000).start(source, result)
+    run = gate.kernel(device, 64).start(source, result)
     states = []
 
     def wait(timeout):
@@ -341,6 +348,7 @@ def test_many_threads_wait_for_one_run(device):
             states.append(run.wait(timeout).state)
         except errors.WaitTimeout:
             states.append("timeout")
+            gate.open()
 
     threads = [threading.Thread(target=wait, args=(t,)) for t in (None, 0.01, 60, None)]
     for thread in threads:
@@ -376,14 +384,16 @@ def test_instructions_of_another_family(device):
         kernel.run(*[device.alloc(4096) for _ in range(3)])
 
 
-def test_a_hang_reports_health_and_the_pool_recovers(open_emu):
+def test_a_hang_reports_health_and_the_pool_recovers(open_emu, gate):
     opened = open_emu("tdr=0.2")
     hang = hanging(opened)
-    good = adder(opened, 64, 1)
+    good = adder(opened, 64, 2)
     a, b = numbers(opened, 16), opened.alloc(64)
     good.run(a, b)
+    gate.kernel(opened, 64).start(a, b)
     run = hang.start(a, b)
     behind = good.start(a, b)
+    gate.open()
     with pytest.raises(errors.CommandTimeout) as caught:
         run.wait()
     health = caught.value.health
@@ -395,7 +405,7 @@ def test_a_hang_reports_health_and_the_pool_recovers(open_emu):
     assert broken.broken
     b.view("u4")[:] = 0
     good.run(a, b)
-    np.testing.assert_array_equal(b.view("u4"), np.arange(16) + 1)
+    np.testing.assert_array_equal(b.view("u4"), np.arange(16) + 2)
     assert good.shared.context is not broken
     assert (opened.pool.stats.loads, opened.pool.stats.recoveries, opened.pool.swaps) == (2, 1, 0)
     assert len(opened.contexts()) == 1
@@ -461,24 +471,22 @@ def test_failures_by_injected_faults(open_emu):
     np.testing.assert_array_equal(b.view("u4"), np.arange(16) + 1)
 
 
-def test_waiting_lets_other_threads_run(device):
+def test_waiting_lets_other_threads_run(device, gate):
     """The interpreter lock is free while a wait blocks."""
-    kernel = device.pool.kernel(copy_xclbin(), stream.program([Delay(300_000)]))
-    run = kernel.start()
-    moves = []
-    stop = threading.Event()
+    run = gate.kernel(device, 64).start(numbers(device, 16), device.alloc(64))
+    waiting = threading.Event()
 
     def move():
-        while not stop.is_set():
-            moves.append(1)
-            stop.wait(0.005)
+        waiting.wait(60)
+        for _ in range(20):
+            time.sleep(0.005)
+        gate.open()
 
     thread = threading.Thread(target=move)
     thread.start()
-    run.wait()
-    stop.set()
+    waiting.set()
+    run.wait(60)
     thread.join()
-    assert len(moves) > 5
 
 
 @pytest.mark.parametrize("timeout", [float("inf"), 1e30, 1e10, 9223372036.8])
@@ -489,8 +497,9 @@ def test_any_timeout_is_a_deadline(device, timeout):
 
 
 @pytest.mark.parametrize("timeout", [-1.0, -1e30, float("-inf")])
-def test_a_timeout_in_the_past_is_none_to_wait(device, timeout):
-    run = adder(device, 64, 1, delay_us=100_000).start(numbers(device, 16), device.alloc(64))
+def test_a_timeout_in_the_past_is_none_to_wait(device, timeout, gate):
+    run = gate.kernel(device, 64).start(numbers(device, 16), device.alloc(64))
     with pytest.raises(errors.WaitTimeout):
         run.wait(timeout)
+    gate.open()
     run.wait()

@@ -619,6 +619,7 @@ def test_a_thousand_malformed_requests(plain: Running, http: Any) -> None:
     rng = random.Random(5)
     headers = KEY | {"Content-Type": "application/json"}
     malformed = 0
+    before = set(threading.enumerate())
     while malformed < 1000:
         path = rng.choice([*GOODS, "chat/completions"])
         data = spoil(rng, path)
@@ -630,4 +631,4 @@ def test_a_thousand_malformed_requests(plain: Running, http: Any) -> None:
         assert 400 <= got.status_code < 500, (got.status_code, data[:3000], got.text)
         assert set(got.json()["error"]) == {"message", "type", "param", "code"}
     assert content(http.post(f"{plain.url}/chat/completions", json=body("Hi"), headers=KEY)) == "You said: Hi"
-    assert threading.active_count() < 40
+    assert len(set(threading.enumerate()) - before) < 100  # a pool's, and none a request

@@ -381,13 +381,15 @@ def test_signals_stop_and_continue(file: Path) -> None:
 import os, signal, subprocess, sys, time
 seen = []
 signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.3); print('child', flush=True)"])
+code = "import sys; sys.stdin.read(); print('child', flush=True)"
+child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
 os.kill(child.pid, signal.SIGSTOP)
 _, status = os.waitpid(child.pid, os.WUNTRACED)
 print("stopped", os.WIFSTOPPED(status), flush=True)
 os.kill(child.pid, signal.SIGCONT)
 for _ in range(20):
     os.kill(os.getpid(), signal.SIGUSR1)
+child.stdin.close()
 child.wait()
 print(len(seen), child.returncode, flush=True)
 """,

@@ -158,15 +158,11 @@ def test_memory_the_driver_refuses(open_emu, tmp_path):
         open_emu("privileged=0,memlock=0").wrap(mmap.mmap(-1, 4096))
 
 
-def delayed_adder(device):
-    """dst = src + 1 over a page, a fifth of a second after its start."""
-    return adder(device, 4096, 1, delay_us=200_000)
-
-
-def test_nothing_is_written_to_wrapped_memory_once_its_buffer_is_closed(device):
+def test_nothing_is_written_to_wrapped_memory_once_its_buffer_is_closed(device, gate):
     block = mmap.mmap(-1, 4096)
     source, target = device.alloc(4096), device.wrap(block)
-    run = delayed_adder(device).start(source, target)
+    run = gate.kernel(device, 4096).start(source, target)
+    gate.open(after=0.2)
     target.close()
     left = block[:]
     run.wait()
@@ -206,13 +202,13 @@ class Page(mmap.mmap):
 
 def raw_context(device):
     context = device.context(copy_xclbin())
-    insts = stream.program([Delay(200_000), Copy(4096, 1)])
+    insts = stream.program([Delay(1), Copy(4096, 1)])
     code = device.alloc(len(insts), "dev")
     code.write(insts)
     return context, code
 
 
-def test_the_memory_of_a_command_in_flight_outlives_its_dropped_context(device):
+def test_the_memory_of_a_command_in_flight_outlives_its_dropped_context(device, gate):
     block = Page(-1, 4096)
     context, code = raw_context(device)
     source, target = device.alloc(4096), device.wrap(block)
@@ -225,14 +221,15 @@ def test_the_memory_of_a_command_in_flight_outlives_its_dropped_context(device):
     gc.collect()
     reap()
     assert alive() is not None
+    gate.open()
     device.close()
     gc.collect()
     assert alive() is None
 
 
-def test_a_chain_keeps_its_buffers_though_the_callers_list_changes(device):
+def test_a_chain_keeps_its_buffers_though_the_callers_list_changes(device, gate):
     block = Page(-1, 4096)
-    kernel = delayed_adder(device)
+    kernel = gate.kernel(device, 4096)
     buffers = [device.alloc(4096), device.wrap(block)]
     run = device.pool.chain([(kernel, buffers)])
     alive = weakref.ref(block)
@@ -241,6 +238,7 @@ def test_a_chain_keeps_its_buffers_though_the_callers_list_changes(device):
     gc.collect()
     reap()
     assert alive() is not None
+    gate.open()
     run.wait()
     device.alloc(64)
     gc.collect()

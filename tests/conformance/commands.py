@@ -333,7 +333,7 @@ def bo_list(t: Target) -> None:
 def relative_timeout(t: Target) -> None:
     """A wait's timeout is an absolute time: one in the past is ETIME at once."""
     ready = t.ready()
-    ready.start(stream.delay(300_000))
+    ready.start(stream.delay(1_200_000))
     with fails(errno.ETIME):
         ready.wait(ready.syncobj, 0, -1)
     ready.wait(ready.syncobj, 0)
