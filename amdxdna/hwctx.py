@@ -103,9 +103,9 @@ class HwContext(Uncopied):
         """The driver no longer knows it: some drop every context when a child process ends (see
         ``DriverProfile.loses_contexts``)."""
         self.hung = False
+        """A wait for one of its commands was given up: nothing is waited for before it is destroyed."""
         self.unended = False
         """Set by close() where a command was not over even then: its buffers must not be used again."""
-        """A wait for one of its commands was given up: nothing is waited for before it is destroyed."""
         self._dated = not client.profile.tells_timeouts
         self._good = False
         """Whether the last command that is over completed."""

@@ -69,14 +69,6 @@ def test_a_shape_that_does_not_hold_the_bytes_gives_a_flat_view(tmp_path: Path) 
     assert store(tmp_path, "a f32 3,5 0 16\n").get("a").shape == (4,)
 
 
-def test_hints_stay_inside_the_tensor(tmp_path: Path) -> None:
-    s = store(tmp_path)
-    s.will_need("a.b")
-    s.will_need("raw", 4, 1 << 40)
-    s.will_need("raw", 1 << 40)
-    s.will_need("none")
-
-
 @pytest.mark.parametrize(
     ("index", "line", "message"),
     [

@@ -6,6 +6,9 @@ import errno
 import gc
 import mmap
 import os
+import re
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
@@ -382,6 +385,44 @@ def test_the_text_says_whose_contexts_they_are(open_emu):
     with pytest.raises(errors.NoFreeContext) as caught:
         others.context(copy_xclbin(1))
     assert "this process" not in str(caught.value)
+
+
+WHOSE = """
+import os
+from amdxdna import errors, query
+from amdxdna.device import Device
+from tests.binding import copy_xclbin
+
+query.contexts = lambda client: ()  # a driver that lists none
+
+def text():
+    with Device.open("emu:quiet,threads=1,slots=1") as device:
+        keep = device.context(copy_xclbin())
+        try:
+            device.context(copy_xclbin(1))
+        except errors.NoFreeContext as error:
+            print(error, flush=True)
+
+closed = Device.open("emu:quiet,threads=1")
+kept = closed.context(copy_xclbin())
+closed.close()
+text()
+device = Device.open("emu:quiet,threads=1")
+mine = device.context(copy_xclbin()), device.context(copy_xclbin(1))
+child = os.fork()
+if not child:
+    text()
+    os._exit(0)
+os.waitpid(child, 0)
+text()
+"""
+
+
+def test_the_text_counts_this_process_own_contexts_of_open_devices():
+    """Not those that went with their device, nor, in a child, the parent's."""
+    said = subprocess.run([sys.executable, "-c", WHOSE], capture_output=True, text=True, timeout=120)
+    assert said.returncode == 0 and not said.stderr, said.stderr
+    assert re.findall(r"this process holds (\d+)", said.stdout) == ["1", "1", "3"], said.stdout
 
 
 def one_heap(request, address):

@@ -15,7 +15,7 @@ from amdxdna.elf import ControlElf
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
 from amdxdna.emu.xclbins import xclbin_bytes
-from amdxdna.errors import BadArgument, CommandFailed, CommandRejected, CommandTimeout, Unsupported
+from amdxdna.errors import BadArgument, Closed, CommandFailed, CommandRejected, CommandTimeout, Unsupported
 from amdxdna.packet import State
 from amdxdna.restart import Restartable, RestartableChain
 from amdxdna.xclbin import Xclbin
@@ -98,6 +98,8 @@ def test_save_and_restore_get_the_contexts_scratchpad(bench: Bench) -> None:
         assert ((high << 32 | low) - 0x80000000) % (1 << 48) == scratch.address + 0x40000
         bench.start(one, Restartable(context, one.packet(3)), first=3).wait()
         assert bench.words() == [5, 6, 7, 8]
+    with pytest.raises(Closed):  # with its context
+        scratch.read()
 
 
 def test_control_packets_and_the_scratchpad(bench: Bench) -> None:

@@ -116,3 +116,22 @@ def test_the_heap_does_without_room_to_grow(monkeypatch, open_emu):
     assert opened.heap.limit == 64 * MIB and opened.heap.host % (64 * MIB) == 0
     with pytest.raises(errors.OutOfHeap):
         opened.alloc(65 * MIB, "dev")
+
+
+@pytest.mark.parametrize("code", [errno.ENOMEM, errno.EACCES])
+def test_the_heap_grows_for_want_of_room_alone(code):
+    """Another refusal of a device buffer is told, and neither asked again nor met with 64 MiB more."""
+    refuse = []
+
+    def hook(request, address):
+        if request == lib.DRM_IOCTL_AMDXDNA_CREATE_BO and refuse:
+            raise OSError(refuse.pop(), "refused")
+
+    with Device.open(ProxyNode(open_node("emu:quiet,threads=1"), hook)) as device:
+        keep = device.alloc(64, "dev")
+        before = device.bo_usage()
+        refuse.append(code)
+        with pytest.raises(errors.XdnaError) as caught:
+            device.alloc(64, "dev")
+        assert caught.value.errno == code and device.bo_usage() == before
+        assert keep.read() == device.alloc(64, "dev").read() == bytes(64)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -88,11 +92,33 @@ def test_hints_name_the_rows_pages(monkeypatch):
     assert found == [(sorted([first, second, third + 19 // 8 * group]), group)]
 
 
-def test_hints_over_a_mapping(tmp_path):
-    path = tmp_path / "stream"
-    _, _, streams, _ = tied()
-    path.write_bytes(streams[0].tobytes())
-    config = SimpleNamespace(vocab=40, D=128, head_rows=40, gemv_format="bfp16")
-    mapped = Embedding(config, [np.memmap(path, np.uint8, "r")])
-    mapped.hint(range(40))
-    assert np.isfinite(mapped.rows(range(40))).all()
+def test_hints_bring_the_pages_of_a_mapping(tmp_path):
+    """What is hinted is read from the file, though nobody has looked at it."""
+    path = tmp_path / "table"
+    rows, dim = 4096, 1024
+    with open(path, "wb") as file:
+        file.write(np.full(rows * dim, 0x3F80, np.uint16).tobytes())
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    table = np.memmap(path, np.uint16, "r", shape=(rows, dim))
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def held(row: int) -> bool:
+        """Whether the page that a row begins in is in memory."""
+        page = ctypes.c_void_p((table.ctypes.data + row * 2 * dim) & -mmap.PAGESIZE)
+        seen = (ctypes.c_ubyte * 1)()
+        assert libc.mincore(page, ctypes.c_size_t(mmap.PAGESIZE), seen) == 0
+        return bool(seen[0] & 1)
+
+    asked = [17, rows // 2, rows - 1]
+    if any(map(held, range(0, rows, 2))):
+        pytest.skip("this file system keeps a file's pages")
+    config = SimpleNamespace(vocab=rows, D=dim, head_rows=16, gemv_format="bfp16")
+    embedding = Embedding(config, table=table)
+    embedding.hint(asked)
+    end = time.monotonic() + 60
+    while not all(map(held, asked)):
+        assert time.monotonic() < end
+        time.sleep(0.001)
+    assert (embedding.rows(asked) == 1).all()

@@ -57,6 +57,14 @@ def test_start_npu_fields():
     """As XRT 2.25 sends them."""
     code, save, restore = Placed(0x104008000, 32), Placed(0x4010000, 64), Placed(0x4018000, 96)
     assert words(packet.start_npu(2, code)) == [0x3A007001, 4, 0x04008000, 1, 32, 0, 3, 0]
+    assert words(packet.start_npu(0, Placed(1, 1), 0)) == [0x3A007001, 1, 1, 0, 1, 0, 0, 0]
+    assert words(packet.start_npu(31, Placed((1 << 64) - 1, 7), (1 << 64) - 1))[1:] == [
+        1 << 31,
+        *[0xFFFFFFFF] * 2,
+        7,
+        0,
+        *[0xFFFFFFFF] * 2,
+    ]
     assert words(packet.start_npu_preempt(1, code, save, restore)) == [
         0x3A80D001,
         2,

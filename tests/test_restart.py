@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 
 import pytest
@@ -141,6 +142,25 @@ def test_a_dropped_one_gives_its_command_buffer_back(device, copy, gate):
     assert prepared(context, code, [source, target])._command is not busy
     gate.open()
     run.wait()
+
+
+def test_one_that_is_dropped_in_a_cycle_gives_its_command_buffer_back_too():
+    made: list[int] = []
+
+    def count(request, address):
+        if request == lib.DRM_IOCTL_AMDXDNA_CREATE_BO:
+            made.append(request)
+
+    node = ProxyNode(open_node("emu:quiet,threads=1"), count)
+    with Device.open(node) as device, device.context(copy_xclbin()) as context:
+        counts = []
+        for _ in range(10):
+            cycle: list[object] = [Restartable(context, packet.register_map(0, 15))]
+            cycle.append(cycle)
+            del cycle
+            gc.collect()
+            counts.append(len(made))
+    assert len(set(counts)) == 1, counts
 
 
 def test_each_keeps_a_command_of_its_own(device, copy):

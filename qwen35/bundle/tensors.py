@@ -177,12 +177,3 @@ class Store:
                 f"tensor {name} is {info.elements} elements of {info.dtype}, not {dtype} {wanted}",
             )
         return self.get(name).reshape(shape)
-
-    def will_need(self, name: str, start: int = 0, nbytes: int | None = None) -> None:
-        """Asks the OS to read ahead `nbytes` of `name` from byte `start` (a hint; never fails)."""
-        info = self.info(name)
-        first = info.offset + max(0, min(start, info.nbytes))
-        last = info.offset + info.nbytes if nbytes is None else min(first + nbytes, info.offset + info.nbytes)
-        page = first - first % mmap.PAGESIZE
-        if isinstance(self._map, mmap.mmap) and last > page:
-            self._map.madvise(mmap.MADV_WILLNEED, page, last - page)
