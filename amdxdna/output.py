@@ -1,7 +1,8 @@
 """Files that a command or a call writes for the user: whole or not at all, and never through a link.
 
 A link in a file's place may be somebody else's, to a file that only this user may write: it is refused. The
-bytes go to a file of an unguessable name beside the target, which then takes its name.
+bytes go to a file of an unguessable name beside the target, which then takes its name. What is written in
+place, a device or pipe, is looked at again once it is open: another thing may have taken its name meanwhile.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import IO
 
 READER_SECONDS = 5.0
 """How long a pipe may have no reader."""
+_AT_ONCE = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
@@ -26,12 +28,13 @@ def whole_file(path: str | os.PathLike[str], *, private: bool = False) -> Iterat
     A new file has the mode that the umask leaves of 0666, and so has one in the place of another user's; one
     of this user's keeps its mode; `private`: 0600.
     Devices and pipes are written to as they are; with `private` only devices, for whoever made a pipe reads
-    it. Raises OSError: ELOOP for a link, EINVAL for such a pipe, EISDIR, and as open does.
+    it. Raises OSError: ELOOP for a link, EINVAL for such a pipe, EISDIR, ESTALE for what was replaced between
+    look and open, and as open does.
     """
     target = os.fspath(path)
-    mode = _mode(target, private)
-    if mode is None:
-        with open(_special(target, os.O_WRONLY | (os.O_NOFOLLOW if private else 0)), "wb") as file:
+    mode = _look(target, private)
+    if isinstance(mode, os.stat_result):
+        with open(_special(target, mode, os.O_WRONLY), "wb") as file:
             yield file
         return
     fd, partial = _beside(target)
@@ -59,9 +62,9 @@ def open_growing(path: str | os.PathLike[str]) -> int:
     Otherwise as :func:`whole_file`.
     """
     target = os.fspath(path)
-    mode = _mode(target, False)
-    if mode is None:
-        return _special(target, os.O_WRONLY)
+    mode = _look(target, False)
+    if isinstance(mode, os.stat_result):
+        return _special(target, mode, os.O_WRONLY)
     fd, partial = _beside(target)
     try:
         os.fchmod(fd, mode)
@@ -80,15 +83,21 @@ def open_appending(path: str | os.PathLike[str]) -> int:
     Raises OSError EMLINK for a file of several names: one may be somebody else's for a file of this user's.
     """
     target = os.fspath(path)
-    mode = _mode(target, False)
-    if mode is None:
-        return _special(target, os.O_WRONLY | os.O_APPEND)
-    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    if os.fstat(fd).st_nlink > 1:
+    mode = _look(target, False)
+    if isinstance(mode, os.stat_result):
+        return _special(target, mode, os.O_WRONLY | os.O_APPEND)
+    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | _AT_ONCE, mode)
+    try:
+        there = os.fstat(fd)
+        if not stat.S_ISREG(there.st_mode):
+            raise _replaced(target)
+        if there.st_nlink > 1:
+            text = "it has further names (hard links), and such files are not appended to"
+            raise OSError(errno.EMLINK, text, target)
+        os.set_blocking(fd, True)
+    except BaseException:
         os.close(fd)
-        raise OSError(
-            errno.EMLINK, "it has further names (hard links), and such files are not appended to", target
-        )
+        raise
     return fd
 
 
@@ -103,15 +112,18 @@ def same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> boo
 
 def is_special(path: str | os.PathLike[str]) -> bool:
     """Whether a device, pipe or socket is there. Raises as :func:`whole_file`."""
-    return _mode(os.fspath(path), False) is None
+    return isinstance(_look(os.fspath(path), False), os.stat_result)
 
 
-def _special(target: str, flags: int) -> int:
-    """A descriptor of a device or pipe. Raises ENXIO for a pipe that nobody begins to read in a while."""
+def _special(target: str, looked: os.stat_result, flags: int) -> int:
+    """A descriptor of the device or pipe that was `looked` at.
+
+    Raises ENXIO for a pipe that nobody begins to read in a while, ESTALE for anything else.
+    """
     end = time.monotonic() + READER_SECONDS
     while True:
         try:
-            fd = os.open(target, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+            fd = os.open(target, flags | _AT_ONCE)
             break
         except OSError as error:
             if error.errno != errno.ENXIO or not stat.S_ISFIFO(os.stat(target).st_mode):
@@ -119,8 +131,18 @@ def _special(target: str, flags: int) -> int:
             if time.monotonic() >= end:
                 raise OSError(errno.ENXIO, "nobody reads this pipe", target) from None
         time.sleep(0.02)
-    os.set_blocking(fd, True)
+    try:
+        if not os.path.samestat(os.fstat(fd), looked):
+            raise _replaced(target)
+        os.set_blocking(fd, True)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd
+
+
+def _replaced(target: str) -> OSError:
+    return OSError(errno.ESTALE, "another file took its place just now", target)
 
 
 def _beside(target: str) -> tuple[int, str]:
@@ -132,8 +154,8 @@ def _beside(target: str) -> tuple[int, str]:
         raise OSError(error.errno, error.strerror, target) from None
 
 
-def _mode(target: str, private: bool) -> int | None:
-    """The mode that the file gets; None for a device, pipe or socket, which is no file to replace."""
+def _look(target: str, private: bool) -> int | os.stat_result:
+    """The mode that the file gets; of a device, pipe or socket, which is no file to replace, what it is."""
     try:
         there = os.lstat(target)
         if stat.S_ISLNK(there.st_mode):
@@ -150,7 +172,7 @@ def _mode(target: str, private: bool) -> int | None:
     if not stat.S_ISREG(there.st_mode):
         if private and not stat.S_ISCHR(there.st_mode):
             raise OSError(errno.EINVAL, "it is no regular file, and what goes there is for you alone", target)
-        return None
+        return there
     if private:
         return 0o600
     # Whoever planted a file chose its mode, too.

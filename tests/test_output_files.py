@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -142,6 +143,76 @@ def test_private_bytes_go_into_no_pipe(tmp_path: Path, through: str) -> None:
     finally:
         os.close(reader)
     write_whole("/dev/null", b"gone", private=True)
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("read fifo", "victim"),
+        ("read fifo", "link"),
+        ("read fifo", "read fifo"),
+        ("file", "link"),
+        ("file", "fifo"),
+        ("file", "read fifo"),
+        ("none", "link"),
+        ("none", "fifo"),
+        ("none", "read fifo"),
+        ("none", "device"),
+    ],
+)
+def test_what_took_the_place_after_the_look_gets_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str, first: str, then: str
+) -> None:
+    """No byte goes through it, and nobody waits for a pipe's reader; a whole file takes its place instead."""
+    victim, target, readers = tmp_path / "victim", tmp_path / "target", []
+    victim.write_bytes(b"precious")
+
+    def put(what: str) -> None:
+        target.unlink(missing_ok=True)
+        if what == "file":
+            target.write_bytes(b"old")
+        elif what == "victim":
+            os.link(victim, target)
+        elif what == "link":
+            target.symlink_to(victim)
+        elif what == "device":
+            target.symlink_to("/dev/null")
+        elif what != "none":
+            os.mkfifo(target)
+            if what == "read fifo":
+                readers.append(os.open(target, os.O_RDONLY | os.O_NONBLOCK))
+
+    real = os.open
+
+    def swapped(path: str, *more: int, **named: int) -> int:
+        monkeypatch.setattr(os, "open", real)
+        put(then)
+        return real(path, *more, **named)
+
+    def late(*_: object) -> None:
+        raise AssertionError("it waits")
+
+    put(first)
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(60)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", swapped)
+            if writer == "appending" or "fifo" in first:
+                with pytest.raises(OSError) as caught:
+                    WRITERS[writer](target)
+                assert caught.value.filename == str(target)
+            else:
+                WRITERS[writer](target)
+                assert stat.S_ISREG(target.lstat().st_mode)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+        for reader in readers:
+            assert os.read(reader, 100) == b""
+            os.close(reader)
+    assert victim.read_bytes() == b"precious"
 
 
 def plant(folder: Path, name: str) -> Path:
