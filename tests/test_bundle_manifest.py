@@ -65,7 +65,7 @@ def test_windows_line_ends_and_no_final_newline(tmp_path: Path) -> None:
         ("version 1_0\n", 1, "'1_0' is not a whole number"),
         ("version \u0661\n", 1, "is not a whole number"),
         ("version " + "9" * 30 + "\n", 1, "is not a whole number"),
-        ("version 1\nparam D 1\nparam E 1\nparam D 1\n", 4, "D is repeated (first on line 2)"),
+        ("version 1\nparam D 1\nparam E 1\nparam D 1\n", 4, "'D' is repeated (first on line 2)"),
         ("version 1\nparam\n", 2, "the name is missing"),
         ("version 1\nparam D\n", 2, "'D' has no value"),
         ("version 1\nxclbin a f k\nxclbin a f k\n", 3, "'a' is repeated (first on line 2)"),

@@ -85,7 +85,7 @@ def test_a_missing_file_is_named(copy: Path, file: str) -> None:
 def test_a_missing_kernel_is_named_with_its_record(copy: Path, file: str) -> None:
     (copy / file).unlink()
     line = edit(copy, file, file)
-    with pytest.raises(BundleError, match=f"{file} is not in the bundle") as caught:
+    with pytest.raises(BundleError, match=f"'{file}' is not in the bundle") as caught:
         Bundle.open(copy)
     assert caught.value.line == line
 

@@ -185,7 +185,9 @@ class Bundle:
         lines += [(gemv.insts, gemv.line) for gemv in self.gemvs.values()]
         for file, line in lines:
             if self._sized(file, line, 4, _INSTS_LIMIT) % 4:
-                raise BundleError(self.manifest.path, line, f"{file} is no whole number of 32-bit words")
+                raise BundleError(
+                    self.manifest.path, line, f"{shown(file, 200)} is no whole number of 32-bit words"
+                )
         if not self.tokenizer_path.is_file():
             raise BundleError(
                 self.tokenizer_path, 0, "no such file", "copy the checkpoint's tokenizer.json here"
@@ -195,7 +197,10 @@ class Bundle:
         path = self.file(file)
         if not path.is_file():
             raise BundleError(
-                self.manifest.path, line, f"{file} is not in the bundle", "is the download complete?"
+                self.manifest.path,
+                line,
+                f"{shown(file, 200)} is not in the bundle",
+                "is the download complete?",
             )
         return path.stat().st_size
 
@@ -203,7 +208,7 @@ class Bundle:
         size = self._size(file, line)
         if not least <= size <= most:
             where = self.manifest.path
-            raise BundleError(where, line, f"{file} is {size:,} bytes, outside {least}..{most:,}")
+            raise BundleError(where, line, f"{shown(file, 200)} is {size:,} bytes, outside {least}..{most:,}")
         return size
 
     def _read(self, relative: str, limit: int) -> bytes:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from qwen35.bundle.manifest import Manifest
+from qwen35.bundle.text import shown
 
 __all__ = ["ModelConfig", "VisionConfig"]
 
@@ -85,7 +86,7 @@ class VisionConfig:
             param = manifest.param("v.weights")
             weights = param.text
             if weights not in VISION_WEIGHTS:
-                param.fail(f"{weights!r} is not one of {', '.join(VISION_WEIGHTS)}")
+                param.fail(f"{shown(weights)} is not one of {', '.join(VISION_WEIGHTS)}")
         config = cls(
             D=count("D"),
             I=count("I"),
@@ -313,7 +314,7 @@ def _gemv_format(manifest: Manifest) -> str:
         return "bfp16"
     param = manifest.param("gemv_format")
     if param.text not in GEMV_FORMATS:
-        param.fail(f"{param.text!r} is not one of {', '.join(GEMV_FORMATS)}")
+        param.fail(f"{shown(param.text)} is not one of {', '.join(GEMV_FORMATS)}")
     return param.text
 
 

@@ -194,7 +194,7 @@ class Manifest:
             elif record.tag == "param":
                 param = _param(record, line)
                 if param.name in params:
-                    record.fail(f"{param.name} is repeated (first on line {params[param.name].line})")
+                    record.fail(f"{shown(param.name)} is repeated (first on line {params[param.name].line})")
                 params[param.name] = param
             elif record.tag == "xclbin":
                 key, kernel = record.text(0, "the key"), record.text(2, "the kernel name")

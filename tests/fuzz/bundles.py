@@ -64,8 +64,23 @@ def manifest(folder: Path) -> Ready:
             lambda: b"\n" * (8 << 20),
             lambda: b"a=b " * (2 << 20),
             lambda: b"version 1\n" * 800_000,
+            *(partial(_long, original, *names) for names in LONG),
         ),
     )
+
+
+LONG = (
+    (b"param v.D ", b"param N "),
+    (b"param v.weights ", b"param v.weights N"),
+    (b"kernels/", b"N/kernels/"),
+)
+
+
+def _long(original: bytes, old: bytes, new: bytes) -> bytes:
+    """Twice a file in which a name or value is long: an error that tells it does so in brief."""
+    assert old in original
+    made = original.replace(old, new.replace(b"N", b"name/" * 800))
+    return made + made.partition(b"\n")[2]
 
 
 def _text(original: bytes, rng: random.Random) -> bytes:
