@@ -37,6 +37,27 @@ def held() -> int:
     )
 
 
+def let_go(client: Client) -> None:
+    """One context of a driver that loses them is gone, and with it all that this open had by then.
+
+    Their numbers come again after 255 contexts: one that is not let go of would in the end name another's
+    context. Those that are newer go too, and are made again.
+    """
+    client.losses += 1
+    for owner, handles in list(_held.values()):
+        if owner is client:
+            destroy(client, handles)
+
+
+def destroy(client: Client, handles: list[int]) -> None:
+    """Destroys contexts, if they are there; `handles` is empty then."""
+    for handle in list(handles):
+        with contextlib.suppress(XdnaError):  # it is gone already, or with its device
+            request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": handle})
+            ioctl.call(client.node, "DESTROY_HWCTX", request)
+    handles.clear()
+
+
 def collect_contexts(seconds: float = 0.0) -> bool:
     """Gives back contexts of this process that are garbage (see :func:`amdxdna.reaper.collect`); true when
     there was one."""
@@ -112,23 +133,16 @@ class Abandoned:
 
     def _cut(self) -> None:
         """Destroys the context under its commands, which ends them; takes the driver some two seconds."""
-        self._destroy()
+        destroy(self._client, self._handles)
         if not self._over(time.monotonic_ns() + int(reaper.PATIENCE * 1e9)):
             for command, kept in list(self._pending.items()):
                 if command.state is None:
                     self._client.leaked.append(kept)
                     command.state = State.NORESPONSE
 
-    def _destroy(self) -> None:
-        while self._handles:
-            request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": self._handles[-1]})
-            with contextlib.suppress(XdnaError):  # it is gone already, or with its device
-                ioctl.call(self._client.node, "DESTROY_HWCTX", request)
-            self._handles.pop()
-
     def _end(self) -> None:
         node = self._client.node
-        self._destroy()
+        destroy(self._client, self._handles)
         for command in list(self._pending):
             leak = command.state in RESETS
             for each in (command, *command.members):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from amdxdna import packet
+from amdxdna import losses, packet
 from amdxdna.arguments import wants
 from amdxdna.buffer import Buffer
 from amdxdna.errors import BadArgument, closed
-from amdxdna.kernel import LOSSES, Kernel
+from amdxdna.kernel import Kernel
 from amdxdna.run import Run
 
 _CALLS = "Give a list of (kernel, [buffers])"
@@ -91,6 +91,7 @@ def start_chain(calls: Sequence[Call], flush: bool = True) -> Run:
             try:
                 return context.submit(command, handles, tuple(buffers for _, buffers in calls))
             except BadArgument:
-                attempts += 1
-                if attempts == LOSSES or not shared.lost():
+                if not shared.lost():
                     raise
+            attempts += 1
+            losses.pause(attempts, "EXEC_CMD")

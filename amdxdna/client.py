@@ -78,6 +78,8 @@ class Client(Uncopied):
         """Every pool over this open."""
         self.pool: weakref.ref[Pool] | None = None
         """The one that its Devices share: each of them keeps it."""
+        self.losses = 0
+        """How often the driver was found to have dropped this open's contexts."""
         self.leaked: list[Any] = []
         """Buffers the driver may still write to after a timeout; kept until the node closes."""
         try:

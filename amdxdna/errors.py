@@ -106,6 +106,11 @@ class ContextRefused(XdnaError):
     """The firmware refused a hardware context though not all are taken."""
 
 
+class ContextLost(XdnaError):
+    """The driver drops the contexts faster than they are made again (see
+    ``DriverProfile.loses_contexts``)."""
+
+
 class OutOfHeap(XdnaError):
     """The device heap is full. ``requested``, ``used``, ``size`` and ``limit`` are in bytes, where known."""
 

@@ -14,15 +14,16 @@ from typing import Any
 
 from amdxdna import ioctl, packet
 from amdxdna._native import ffi, lib
-from amdxdna.abandoned import RESETS, abandon, hold
+from amdxdna.abandoned import RESETS, abandon, hold, let_go
 from amdxdna.arguments import Uncopied, instance, wants, whole
 from amdxdna.arguments import buffers as _buffers
 from amdxdna.arguments import seconds as _seconds
 from amdxdna.buffer import Buffer, allocate
 from amdxdna.client import Client
 from amdxdna.create_hwctx import DEFAULT_OPS_PER_CYCLE, QoS, create
-from amdxdna.errors import BadArgument, DeviceLost, XdnaError, closed
+from amdxdna.errors import BadArgument, DeviceLost, XdnaError, closed, from_errno
 from amdxdna.forklock import reentrant
+from amdxdna.losses import pause
 from amdxdna.packet import State
 from amdxdna.pdis import load_pdis
 from amdxdna.reaper import Finalizer, reap
@@ -143,9 +144,10 @@ class HwContext(Uncopied):
         self.syncobj = 0
         self._open: list[int] = []
         try:
-            self._create(columns, array.core.row_count, patient)
-            if self.cus:
-                self._configure()
+            losses = 0
+            while not self._made(columns, array.core.row_count, patient):
+                losses += 1
+                pause(losses, "CONFIG_HWCTX")
         except BaseException:
             self.close()
             raise
@@ -158,6 +160,36 @@ class HwContext(Uncopied):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _made(self, columns: int, rows: int, patient: bool) -> bool:
+        """Creates and configures the context; false where the driver has dropped it in between."""
+        self._create(columns, rows, patient)
+        try:
+            if self.cus:
+                self._configure()
+        except BadArgument as error:
+            if error.errno == errno.EINVAL and self.client.profile.loses_contexts and self._was_dropped():
+                return False
+            raise
+        return True
+
+    def _was_dropped(self) -> bool:
+        """Whether the driver knows this context no more, which was never used. It is gone then."""
+        request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": self.handle})
+        dropped = False
+        try:
+            ioctl.call(self.client.node, "DESTROY_HWCTX", request)
+        except BadArgument as error:
+            dropped = error.errno == errno.EINVAL
+            if not dropped:
+                raise
+        self._finalizer.detach()
+        self._open.clear()
+        self.handle = 0
+        abandon(self.client, self._open, self.syncobj, {})
+        if dropped:
+            let_go(self.client)
+        return dropped
 
     def _create(self, columns: int, rows: int, patient: bool) -> None:
         opc = 0 if self.xclbin is None else self.xclbin.partition.ops_per_cycle or DEFAULT_OPS_PER_CYCLE
@@ -175,7 +207,9 @@ class HwContext(Uncopied):
         self.syncobj = request.syncobj_handle
         self._open.append(self.handle)
         hold(self.client, self._open)
-        Finalizer(self, partial(abandon, self.client, self._open, self.syncobj, self._pending, self._pdis))
+        self._finalizer = Finalizer(
+            self, partial(abandon, self.client, self._open, self.syncobj, self._pending, self._pdis)
+        )
 
     def _configure(self) -> None:
         cus = self.cus
@@ -265,6 +299,8 @@ class HwContext(Uncopied):
         command.run = _submitting
         self._pending[command] = keep
         try:
+            if not self._open:  # let go of: its number may be another's by now
+                raise from_errno("EXEC_CMD", errno.EINVAL)
             ioctl.call(self.client.node, "EXEC_CMD", command.exec_address)
             run = Run(self, command)
             # C code, which no signal handler interrupts as it would a __del__.
@@ -274,6 +310,8 @@ class HwContext(Uncopied):
             command.run = _nobody
             if isinstance(error, BadArgument) and error.errno == errno.EINVAL:
                 self.lost = self.broken = True
+                if self._open and self.client.profile.loses_contexts:
+                    let_go(self.client)
             if exec_.seq == NOT_SUBMITTED:
                 with self.lock:
                     self._recycle(command)
@@ -405,12 +443,18 @@ class HwContext(Uncopied):
             self.drain()
         request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": self.handle})
         try:
-            ioctl.call(self.client.node, "DESTROY_HWCTX", request)
+            if self._open:
+                ioctl.call(self.client.node, "DESTROY_HWCTX", request)
         except BadArgument as error:
             # The driver has dropped it already, which is no news once the context is known to be lost, and
             # none on a driver that drops contexts whenever a child process ends.
-            if error.errno != errno.EINVAL or not (self.lost or self.client.profile.loses_contexts):
+            loses = self.client.profile.loses_contexts
+            if error.errno != errno.EINVAL or not (self.lost or loses):
                 raise
+            self.lost = True
+            if loses:
+                self._open.clear()
+                let_go(self.client)
         # Destroying ends every command, so this no longer blocks for long.
         self.drain()
 

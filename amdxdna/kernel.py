@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from amdxdna import packet
+from amdxdna import losses, packet
 from amdxdna.arguments import Uncopied, seconds
 from amdxdna.arguments import buffers as _buffers
 from amdxdna.buffer import Buffer
@@ -14,9 +14,6 @@ from amdxdna.errors import BadArgument, BadType, closed
 from amdxdna.reaper import Finalizer, reap
 from amdxdna.run import Command, Run
 from amdxdna.signals import section
-
-LOSSES = 3
-"""Contexts that a driver may drop, one right after the other, before a start is given up."""
 
 _STRUCTS = packet.START_CU_STRUCTS
 _HEADERS = packet.START_CU_HEADERS
@@ -138,9 +135,10 @@ class Kernel(Uncopied):
                 try:
                     return context.submit(command, handles, buffers)
                 except BadArgument:
-                    attempts += 1
-                    if attempts == LOSSES or not shared.lost():
+                    if not shared.lost():
                         raise
+                attempts += 1
+                losses.pause(attempts, "EXEC_CMD")
 
     def run(
         self,

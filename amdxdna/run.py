@@ -383,6 +383,11 @@ def failure(command: Command, client: Client) -> CommandFailed:
             f"the driver dropped the packet without running it{where}: the context no longer works, or the "
             "packet is malformed"
             + (
+                ", or a child process has ended, with which this driver drops every context"
+                if profile.loses_contexts
+                else ""
+            )
+            + (
                 ", or the firmware is too old for control code that saves its state or loads PDIs"
                 if old
                 else ""

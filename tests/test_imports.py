@@ -17,7 +17,7 @@ CORE = [
     "node",
     "ioctl version profile heap query",
     "client",
-    "buffer",
+    "buffer losses",
     "pdis run marks",
     "abandoned kernel",
     "create_hwctx",

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from amdxdna._native import lib
 from amdxdna.device import Device
+from amdxdna.emu.driver import teardown
 from amdxdna.errors import CommandFailed, CommandTimeout, DeviceBusy
+from amdxdna.opening import open_node
 from qwen35.bundle import Bundle
 from qwen35.errors import UsageError
 from qwen35.model.options import Options
 from qwen35.model.text import TextModel
+from tests.binding import ProxyNode
 from tests.model_bundle import bundle_path, run, tokens
 
 IDS = tokens("tied", 24)
@@ -69,6 +74,53 @@ def test_a_first_command_that_fails_runs_again_without_chains(fault: str, wanted
     assert not text.npu.chains
     assert [line.partition(":")[0] for line in notes] == ["the model's first commands run again"]
     assert np.array_equal(answers(text), wanted)
+
+
+@pytest.mark.parametrize("driver", ["6.14", "6.18"])
+def test_children_that_end_at_any_call_cost_nothing(driver: str, wanted: np.ndarray) -> None:
+    """Before every few calls that concern a context, of load and answer, all contexts are dropped."""
+    calls = {
+        lib.DRM_IOCTL_AMDXDNA_CREATE_HWCTX: 0.3,
+        lib.DRM_IOCTL_AMDXDNA_CONFIG_HWCTX: 0.3,
+        lib.DRM_IOCTL_AMDXDNA_EXEC_CMD: 0.1,
+        lib.DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT: 0.1,
+    }
+    rng, dropped = random.Random(14), set()
+
+    def drop(request: int, address: int) -> None:
+        if rng.random() < calls.get(request, 0):
+            dropped.add(request)
+            teardown.flush(node.inner.client)
+
+    node = ProxyNode(open_node(f"{QUIET},driver={driver}"), drop)
+    text = TextModel(Bundle.open(bundle_path("tied")), Device.open(node), 128, options=Options())
+    assert np.array_equal(answers(text), wanted)
+    assert dropped == set(calls)
+
+
+@pytest.mark.parametrize("driver", ["6.14", "6.18"])
+def test_commands_that_a_lost_context_ends_are_run_again(driver: str, wanted: np.ndarray) -> None:
+    """The driver waits two seconds for commands in flight, then ends them: NEW, no word of a time-out."""
+    hung = [*range(40, 200, 9)]
+    submits = 0
+
+    def drop(request: int, address: int) -> int | None:
+        nonlocal submits
+        if request != lib.DRM_IOCTL_AMDXDNA_EXEC_CMD:
+            return None
+        node.inner.ioctl(request, address)
+        submits += 1
+        if submits in hung:
+            teardown.flush(node.inner.client)
+        return 0
+
+    options = f"{QUIET},driver={driver}," + ",".join(f"hang={number}" for number in hung)
+    node = ProxyNode(open_node(options), drop)
+    node.inner.driver.idle_wait = 0.0
+    text = TextModel(Bundle.open(bundle_path("tied")), Device.open(node), 128, options=Options(chains="off"))
+    assert submits < hung[0]
+    assert np.array_equal(answers(text), wanted)
+    assert submits > hung[-1]
 
 
 def test_waits_without_a_limit_are_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:

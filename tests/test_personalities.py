@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import mmap
 import os
@@ -11,13 +12,16 @@ import sys
 import numpy as np
 import pytest
 
-from amdxdna import errors
+from amdxdna import errors, losses
+from amdxdna._native import lib
 from amdxdna.device import Device
+from amdxdna.emu.driver import teardown
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.personality import PERSONALITIES
+from amdxdna.opening import open_node
 from amdxdna.packet import State
 from amdxdna.reaper import reap
-from tests.binding import adder, copy_xclbin, hanging, numbers
+from tests.binding import ProxyNode, adder, copy_xclbin, hanging, numbers
 from tests.conformance import kit
 
 DRIVERS = tuple(PERSONALITIES)
@@ -199,6 +203,101 @@ def test_a_child_process_costs_nothing(driver, child):
         CHILDREN[child]()
     with opened(f"driver={driver}") as again:
         adder(again, 64, 1).run(again.alloc(64), again.alloc(64))
+
+
+class Dropping(ProxyNode):
+    """A node whose driver drops every context just before some of the calls of one kind: another thread's
+    child process has ended."""
+
+    def __init__(self, driver: str, call: int, times: int) -> None:
+        super().__init__(open_node(f"emu:quiet,privileged=1,threads=1,driver={driver}"), self._drop)
+        self.call, self.left = call, times
+
+    def _drop(self, request: int, address: int) -> None:
+        if request == self.call and self.left:
+            self.left -= 1
+            teardown.flush(self.inner.client)
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    monkeypatch.setattr("amdxdna.losses._LONGEST", 1e-3)
+
+
+CONFIG, EXEC = lib.DRM_IOCTL_AMDXDNA_CONFIG_HWCTX, lib.DRM_IOCTL_AMDXDNA_EXEC_CMD
+
+
+@pytest.mark.parametrize("call", [CONFIG, EXEC], ids=["config", "exec"])
+@pytest.mark.parametrize("driver", ["6.14", "6.18"])
+def test_contexts_that_are_lost_while_they_are_made_or_used_are_made_again(driver, call, hasty):
+    with Device.open(Dropping(driver, call, 0)) as device:
+        kernel = adder(device, 64, 1)
+        a, b = numbers(device, 16), device.alloc(64)
+        for start in (lambda: kernel.start(a, b), lambda: device.pool.chain([(kernel, (a, b))] * 2)):
+            device.node.left = losses.MOST - 1
+            device.pool.unload()
+            b.view("u4")[:] = 0
+            start().wait(None, [b])
+            np.testing.assert_array_equal(b.view("u4"), np.arange(1, 17, dtype="u4"))
+            assert device.node.left == 0
+        device.node.left = 3
+        with device.context(copy_xclbin()) as context:
+            assert context.handle and device.node.left == (0 if call == CONFIG else 3)
+
+
+@pytest.mark.parametrize("call", [CONFIG, EXEC], ids=["config", "exec"])
+def test_a_driver_that_drops_every_context_is_told_and_costs_nothing_more(call, hasty):
+    with Device.open(Dropping("6.18", call, 1 << 30)) as device:
+        kernel = adder(device, 64, 1)
+        a, b = numbers(device, 16), device.alloc(64)
+        handles = len(device.node.inner.client.syncobjs)
+        for start in (kernel.start, lambda *pair: device.pool.chain([(kernel, pair), (kernel, pair)])):
+            with pytest.raises(errors.ContextLost) as caught:
+                start(a, b)
+            for part in (f"{losses.MOST} times in a row", "child processes", "Linux 7.0"):
+                assert part in str(caught.value)
+            assert "bug in the caller" not in str(caught.value)
+        device.node.left = 0
+        kernel.run(a, b, outputs=[b])
+        np.testing.assert_array_equal(b.view("u4"), np.arange(1, 17, dtype="u4"))
+        device.pool.unload()
+        reap()
+        assert device.contexts() == () and len(device.node.inner.client.syncobjs) <= handles + 1
+
+
+def test_a_configuration_that_is_wrong_is_no_lost_context():
+    """EINVAL of a context that is there is told at once, on drivers that lose them too."""
+    asked = []
+
+    def refuse(request, address):
+        if request == CONFIG:
+            asked.append(1)
+            raise OSError(errno.EINVAL, "no")
+
+    with Device.open(ProxyNode(open_node("emu:quiet,threads=1,driver=6.18"), refuse)) as device:
+        with pytest.raises(errors.BadArgument, match="CONFIG_HWCTX"):
+            device.context(copy_xclbin())
+        assert len(asked) == 1 and device.contexts() == ()
+
+
+def test_the_number_of_a_lost_context_is_not_taken_for_another_ones():
+    """The driver gives 255 numbers out in turn: an idle context that is lost must not run in a later one."""
+    with opened("driver=6.18") as device:
+        idle, busy = adder(device, 64, 1, variant=1), adder(device, 64, 2, variant=2)
+        a, b = numbers(device, 16), device.alloc(64)
+        idle.run(a, b)
+        number = idle.shared.context.handle
+        for _ in range(400):
+            teardown.flush(device.node.client)
+            busy.run(a, b)
+            if busy.shared.context.handle == number:
+                break
+        assert busy.shared.context.handle == number
+        idle.run(a, b, outputs=[b])
+        np.testing.assert_array_equal(b.view("u4"), np.arange(1, 17, dtype="u4"))
+        assert len(device.contexts()) == 2
+        device.pool.unload()
+        assert device.contexts() == ()
 
 
 @pytest.mark.parametrize("driver", ["oot-legacy", "oot-2025-12"])

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amdxdna.buffer import Buffer
-from amdxdna.errors import Closed, CommandFailed, DeviceLost, XdnaError
+from amdxdna.errors import Closed, CommandFailed, CommandTimeout, DeviceLost, XdnaError
+from amdxdna.losses import pause
 from amdxdna.marks import Marks
 from amdxdna.packet import State
 from amdxdna.xclbin import Xclbin
@@ -81,9 +82,7 @@ class Dispatch:
             try:
                 kernel.start(*operands).wait(None, self._results)
             except CommandFailed as error:
-                self._model.forgive(error)
-                marks.put()
-                kernel.start(*operands).wait(None, self._results)
+                self._again_after(error, 0)
         elif not self._model.chains:
             self.run_singly()
         else:
@@ -116,19 +115,28 @@ class Dispatch:
         )
         model.refresh(error)
         marks.put(1)
-        self.run_singly()
+        self.run_singly(1)
         if marks.left(1):
             raise error
         if marks.left() < left:
             model.unwritten(error, chained)
 
-    def run_singly(self) -> None:
-        """Runs as single commands, whatever the model has chosen."""
+    def run_singly(self, mark: int = 0) -> None:
+        """Runs as single commands, whatever the model has chosen. `mark`: what the results hold before."""
         try:
             self._run_singly()
         except CommandFailed as error:
-            self._model.forgive(error)
-            self._run_singly()
+            self._again_after(error, mark)
+
+    def _again_after(self, error: CommandFailed, mark: int) -> None:
+        """Runs singly in fresh contexts where that helps (:meth:`NpuModel.forgive`). Raises `error` else."""
+        losses = self._model.forgive(error, 0)
+        while True:
+            self._marks.put(mark)
+            try:
+                return self._run_singly()
+            except CommandFailed as again:
+                losses = self._model.forgive(again, losses)
 
     def _run_singly(self) -> None:
         self._wait([kernel.start(*operands) for calls in self._calls for kernel, operands in calls])
@@ -192,6 +200,7 @@ class NpuModel:
             device.wait_seconds = self.options.wait
         self.chances = 0
         """How often single commands that fail are run again: not where a model computes, which tells it."""
+        self._losses = device.client.losses
         self._pool = device.pool
         self._xclbins: dict[str, Xclbin] = {}
         self._kernels: dict[tuple[str, int], Kernel] = {}
@@ -329,17 +338,38 @@ class NpuModel:
             raise error
         self.replace_contexts()
 
-    def forgive(self, error: CommandFailed) -> None:
-        """After single commands that failed: returns once, while the model loads, so that they run again.
+    def forgive(self, error: CommandFailed, losses: int) -> int:
+        """After single commands that failed: returns where they are to be run again, which is sound (see
+        Dispatch): at the `losses`-th loss in a row of their context, which a driver drops when a child
+        process ends; and once while the model loads, since a fresh context may be refused its compute units,
+        or be caught in another program's time-out.
 
-        A fresh context may be refused its compute units, or be caught in another program's time-out; running
-        a group again is sound (see Dispatch). Raises `error` else, and where something is still in flight.
+        Returns the losses in a row. Raises ContextLost for too many, and `error` where it does not help or
+        something is still in flight.
         """
+        if self._dropped(error):
+            losses += 1
+            pause(losses, error.call)
+            return losses
         if not self.chances:
             raise error
         self.refresh(error)
         self.chances -= 1
         self.note(f"the model's first commands run again: {error}")
+        return 0
+
+    def _dropped(self, error: CommandFailed) -> bool:
+        """Whether a command was not run since the driver has dropped its context. All are new then.
+
+        Linux 6.14 to 6.18 end the commands in flight when they drop a context, after two seconds if they
+        must (aie2_hwctx_fini of aie2_ctx.c; at once in 6.14 before 4fd6ca90fc7f): NEW, or ABORT of a list.
+        """
+        unrun = error.state in (State.NEW, State.ABORT) and not isinstance(error, CommandTimeout)
+        if not (unrun and self.device.profile.loses_contexts and self.drain()):
+            return False
+        self.device.pool.unload()
+        seen, self._losses = self._losses, self.device.client.losses
+        return seen != self._losses
 
     def replace_contexts(self) -> None:
         """Makes the next run of each kernel find a fresh context."""
