@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from qwen35.api import Info, Qwen35
     from qwen35.conversation import Conversation, Reply
     from qwen35.errors import QwenError
+    from qwen35.options import AnswerOptions
     from qwen35.sampling import GREEDY, Sampling
     from qwen35.stats import Stats
 
 __version__ = "0.1.0"
 __all__ = [
     "GREEDY",
+    "AnswerOptions",
     "Conversation",
     "Info",
     "Qwen35",
@@ -39,6 +41,7 @@ _HOME = {
     "Conversation": "conversation",
     "Reply": "conversation",
     "QwenError": "errors",
+    "AnswerOptions": "options",
     "GREEDY": "sampling",
     "Sampling": "sampling",
     "Stats": "stats",

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.arguments import Uncopied
 from amdxdna.signals import imports
-from qwen35.arguments import called, stop_strings, text, token_ids, wants, whole
-from qwen35.arguments import path as is_path
+from qwen35.arguments import called, text, token_ids, wants, whole
 from qwen35.conversation import Conversation, Reply, user_message
 from qwen35.engine import Generation, Input, Model, PrefixCache, Session, generate
-from qwen35.errors import ImageError, ModelError, PromptTooLong, UsageError
-from qwen35.sampling import GREEDY, LoopDetector, Sampler, Sampling, card_sampling
+from qwen35.errors import ImageError, UsageError
+from qwen35.find import DEFAULT_BUNDLE, find_bundle
+from qwen35.options import MAX_NEW, TRAINED_CTX, AnswerOptions
+from qwen35.prompt import assemble
+from qwen35.sampling import GREEDY, Sampler, Sampling, card_sampling
 from qwen35.stats import Stats
-from qwen35.template import Control, ImageSlot, Piece, Prompt, encode, render
+from qwen35.template import Control, Data, ImageSlot, Piece, Tokens, render
 from qwen35.threads import Threads
 from qwen35.tokenizer import Tokenizer
 from qwen35.turns import Turn
@@ -29,56 +30,15 @@ from qwen35.turns import Turn
 if TYPE_CHECKING:
     from qwen35.bundle import Bundle
     from qwen35.model.text import TextModel
-    from qwen35.pictures import Pictures, Seen
+    from qwen35.pictures import Pictures
     from qwen35.structured import JsonGrammars
 
-__all__ = ["DEFAULT_BUNDLE", "Info", "Qwen35", "find_bundle"]
+__all__ = ["Info", "Qwen35"]
 
-DEFAULT_BUNDLE = Path(__file__).parent / "data" / "default"
 REAL_BUNDLE = "brishen/iron-qwen3.5-2b-npu2"
 REAL_CHECKPOINT = "Qwen/Qwen3.5-2B"
-#: The model's context when trained; more would run, and answer badly.
-TRAINED_CTX = 262_144
 
 Message = Mapping[str, Any]
-
-
-def find_bundle(path: str | os.PathLike[str] | None = None) -> Path:
-    """The bundle directory to use: `path`, else the environment's QWEN35_BUNDLE, else the one in the package.
-
-    A Hugging Face id (owner/name, owner/name@revision) is taken from the hub's cache, else downloaded.
-
-    Raises ModelError naming what was tried when there is no bundle there.
-    """
-    if path is not None:
-        is_path("path", path)
-    named = os.environ.get("QWEN35_BUNDLE", "")
-    if path or named:
-        chosen = Path(path or named)
-        where = str(chosen) if path else f"QWEN35_BUNDLE={named}"
-        remedy = "give a directory with a manifest.txt"
-        if (chosen / "manifest.txt").is_file():
-            return chosen
-        if not chosen.exists():
-            from qwen35.bundle.hub import fetch, is_id
-
-            if is_id(str(path or named)):
-                return fetch(str(path or named))
-            from qwen35.cli.words import nearest_folders
-
-            near = nearest_folders(str(chosen))
-            remedy += f" (did you mean {' or '.join(near)}?)" if near else ""
-            raise ModelError("there is no such bundle", where, remedy)
-        if (chosen / "config.json").is_file():
-            remedy = f"it is a checkpoint; make a bundle of it: python -m qwen35 export {chosen} --out DIR"
-        raise ModelError("this is no bundle", where, remedy)
-    if (DEFAULT_BUNDLE / "manifest.txt").is_file():
-        return DEFAULT_BUNDLE
-    raise ModelError(
-        "no bundle was given and this installation has no built-in one",
-        str(DEFAULT_BUNDLE),
-        "name a bundle directory, set QWEN35_BUNDLE, or make one with python -m qwen35 export",
-    )
 
 
 @dataclass(frozen=True)
@@ -310,16 +270,16 @@ class Qwen35(Uncopied):
         self,
         message: str,
         system: str | None = None,
-        thinking: bool = False,
-        max_new: int = 512,
+        *,
         images: Any = (),
         stream: Callable[[str], None] | None = None,
-        **options: Any,
+        options: AnswerOptions | None = None,
+        **changes: Any,
     ) -> Reply:
-        """Answers one message by itself.
+        """Answers one message by itself. Options are `reply`'s.
 
         The reply is made while it is read: iterate over it for the pieces, `str()` it for the whole. With
-        `stream` it runs to the end at once, the callback given each piece of text. More options: `reply`'s.
+        `stream` it runs to the end at once, the callback given each piece of text.
         """
         text("message", message)
         text("system", system, none=True)
@@ -327,7 +287,7 @@ class Qwen35(Uncopied):
         messages = [user_message(message, images)]
         if system:
             messages.insert(0, {"role": "system", "content": system})
-        answer = self.reply(messages, thinking=thinking, max_new=max_new, **options)
+        answer = self.reply(messages, options, **changes)
         if stream is not None:
             for piece in answer:
                 stream(piece)
@@ -340,122 +300,79 @@ class Qwen35(Uncopied):
         return Conversation(self, system, tools=tools)
 
     def reply(
-        self,
-        messages: Sequence[Message],
-        *,
-        thinking: bool = False,
-        max_new: int = 512,
-        sampling: Sampling | None = None,
-        stop: str | Sequence[str] = (),
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        json_schema: Any = None,
-        allow_special: bool = False,
-        loops: bool | int = True,
-        keep: bool = True,
-        begin: str = "",
-        cancel: Callable[[], bool] | None = None,
-        progress: Callable[[str, int, int], None] | None = None,
-        done: Callable[[Reply], None] | None = None,
+        self, messages: Sequence[Message], options: AnswerOptions | None = None, **changes: Any
     ) -> Reply:
         """Answers a whole conversation (messages as in qwen35.template).
 
-        `stop` strings (or one; 64 and 8,192 characters at most) end the answer and are not part of it (they
-        do not apply to reasoning).
-        `json_schema` makes the answer a JSON document that fits it (needs the llguidance package);
-        `Reply.complete` says whether it came to its end. `allow_special` lets markers inside messages
-        become control tokens.
-        `loops` is after how many tokens of one pattern over and over an answer is ended (finish "loop"): True
-        is LoopDetector's own number, False never. With `keep` states of the prompt are kept, and kept ones
-        used: a prompt that was asked before, a conversation that goes on, the same system message and tools
-        are not computed again. `begin` is text, markers included, that the answer is made to
-        begin with; it is not part of the reply.
-        `cancel()` is asked between tokens and passes, `progress(what, done, total)` told how far the prompt's
-        tokens ("prompt") and a picture ("picture") are, `done(reply)` when the answer ends in any way.
+        `options` say how, and keyword arguments of the same names change them (qwen35.options.AnswerOptions:
+        thinking, max_new, sampling, stop, tools, json_schema, ...).
 
         Raises TemplateError, ImageError, PromptTooLong, UsageError at once; what the device raises comes
         while the reply is read.
         """
-        max_new, stop = whole("max_new", max_new, 1, option="--max-new"), stop_strings(stop)
-        text("begin", begin)
-        if sampling is not None and not isinstance(sampling, Sampling):
-            raise wants("sampling", sampling, "give a Sampling or None")
-        for name, function in (("cancel", cancel), ("progress", progress), ("done", done)):
-            called(name, function)
-        loops_after = _detector(loops)
+        chosen = AnswerOptions.of(options, changes)
         self.require_open()
+        pieces = render(messages, tools=chosen.tools, thinking=chosen.thinking)
+        if chosen.begin:
+            pieces.append(Control(chosen.begin))
+        return self._answer(pieces, chosen)
+
+    def complete(
+        self, prompt: str | Sequence[int], options: AnswerOptions | None = None, **changes: Any
+    ) -> Reply:
+        """Goes on with a text, or token ids, as it is: no chat format around it. Options are `reply`'s.
+
+        Of them `tools`, `begin` and `thinking` mean nothing here. Raises PromptTooLong and UsageError.
+        """
+        chosen = replace(AnswerOptions.of(options, changes), tools=None, begin="", thinking=False)
+        self.require_open()
+        whole_prompt = Data(prompt) if isinstance(prompt, str) else Tokens(self._ids(prompt, "prompt"))
+        return self._answer([whole_prompt], chosen)
+
+    def _answer(self, pieces: list[Piece], options: AnswerOptions) -> Reply:
         stats = Stats()
-        pieces = render(messages, tools=tools, thinking=thinking)
-        if begin:
-            pieces.append(Control(begin))
-        prompt = self._prompt(pieces, stats, allow_special, progress)
-        total = len(prompt.ids)
-        if total > self.model.max_ctx:
-            raise PromptTooLong(total, self.model.max_ctx)
-        chosen = sampling or self.default_sampling(thinking=thinking, images=bool(stats.image_tokens))
+        prompt = assemble(
+            pieces,
+            self.tokenizer,
+            self._pictures() if any(isinstance(piece, ImageSlot) for piece in pieces) else None,
+            allow_special=options.allow_special,
+            limit=self.model.max_ctx,
+            stats=stats,
+            progress=options.progress,
+        )
+        if not prompt.borders:  # no chat: the prompt itself may be asked again
+            prompt.borders = (len(prompt.ids) - 1,)
+        if not options.keep:
+            prompt.borders, prompt.shared = (), 0
+        thinking, progress = options.thinking, options.progress
+        sampling = options.sampling or self.default_sampling(
+            thinking=thinking, images=bool(stats.image_tokens)
+        )
         constraint = None
-        if json_schema is not None:
-            constraint = self._json_grammars().constraint(json_schema, thinking=thinking)
-        sampler = Sampler(chosen, prompt.ids, constraint)
+        if options.json_schema is not None:
+            constraint = self._json_grammars().constraint(options.json_schema, thinking=thinking)
+        sampler = Sampler(sampling, prompt.ids, constraint)
         pool = getattr(self.device, "pool", None)  # of this device: a reply may outlive it
         swaps, loads = _swaps(pool)
 
         def end(reply: Reply) -> None:
             after = _swaps(pool)
             stats.swaps, stats.loads = after[0] - swaps, after[1] - loads
-            if done is not None:
-                done(reply)
+            if options.done is not None:
+                options.done(reply)
 
-        if not keep:
-            prompt.borders, prompt.shared = (), 0
         run = generate(
             self.session,
             prompt,
             sampler,
             self.stop,
-            max_new,
+            options.max_new,
             stats=stats,
-            loops=loops_after,
-            cancel=cancel,
+            loops=options.loop_detector(),
+            cancel=options.cancel,
             progress=None if progress is None else lambda done, total: progress("prompt", done, total),
         )
-        return Reply(
-            run, self.tokenizer, thinking=thinking, stop=stop, sampler=sampler, tools=tools, done=end
-        )
-
-    def _prompt(
-        self,
-        pieces: list[Piece],
-        stats: Stats,
-        allow_special: bool,
-        progress: Callable[[str, int, int], None] | None,
-    ) -> Input:
-        images = [piece.image for piece in pieces if isinstance(piece, ImageSlot)]
-        if not images:
-            prompt: Prompt = encode(
-                pieces, self.tokenizer, allow_special=allow_special, limit=self.model.max_ctx
-            )
-            return Input(prompt.ids, prompt.borders, shared=prompt.shared)
-        began = time.perf_counter()
-        seen: list[Seen] = []
-        for image in images:
-            seen.append(self._pictures().look(image))
-            if (tokens := sum(picture.tokens for picture in seen)) > self.model.max_ctx:
-                raise PromptTooLong(tokens, self.model.max_ctx, least=True)
-        stats.vision_s += time.perf_counter() - began
-        counts = [picture.tokens for picture in seen]
-        stats.image_tokens = sum(counts)
-        prompt = encode(
-            pieces,
-            self.tokenizer,
-            image_tokens=counts,
-            allow_special=allow_special,
-            limit=self.model.max_ctx,
-        )
-        keys = list(prompt.ids)
-        for span in prompt.images:
-            keys[span.start : span.start + span.count] = seen[span.index].keys()
-        part = self._pictures().part(prompt.ids, prompt.images, seen, stats, progress)
-        return Input(prompt.ids, prompt.borders, keys, part, prompt.shared)
+        return Reply(run, self.tokenizer, replace(options, done=end), sampler)
 
     def check_image(self, image: Any) -> None:
         """Raises ImageError when `image` cannot be read, or when the bundle has no vision tower."""
@@ -469,7 +386,7 @@ class Qwen35(Uncopied):
         return self.vision
 
     def generate(
-        self, ids: Sequence[int], max_new: int = 512, *, sampling: Sampling = GREEDY, stop: bool = True
+        self, ids: Sequence[int], max_new: int = MAX_NEW, *, sampling: Sampling = GREEDY, stop: bool = True
     ) -> Generation:
         """Token ids after `ids`, greedy by default; with `stop` the model's stop tokens end it."""
         self.require_open()
@@ -487,10 +404,10 @@ class Qwen35(Uncopied):
         self.require_open()
         return self.session.prime(ids if isinstance(ids, Input) else Input(self._ids(ids)), turn=self._turn)
 
-    def _ids(self, ids: Any) -> list[int]:
-        found = token_ids("ids", ids, self._vocab)
+    def _ids(self, ids: Any, name: str = "ids") -> list[int]:
+        found = token_ids(name, ids, self._vocab)
         if not found:
-            raise UsageError("ids is empty", "ids", "give at least one token id")
+            raise UsageError(f"{name} is empty", name, "give at least one token id")
         return found
 
     @property
@@ -518,16 +435,6 @@ class Qwen35(Uncopied):
 
 def _swaps(pool: Any) -> tuple[int, int]:
     return getattr(pool, "swaps", 0), getattr(pool, "loads", 0)
-
-
-def _detector(loops: bool | int) -> LoopDetector | None:
-    if loops is True:
-        return LoopDetector()
-    if loops is False:
-        return None
-    if not isinstance(loops, int) or not 1 <= loops < 1 << 31:
-        raise UsageError(f"loops is {loops!r}", "loops", "give True, False or a number of tokens")
-    return LoopDetector(loops)
 
 
 _SIZES = {1024: "Qwen3.5-0.8B", 2048: "Qwen3.5-2B", 2560: "Qwen3.5-4B", 4096: "Qwen3.5-9B"}

@@ -7,6 +7,7 @@ import json
 import os
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +21,7 @@ from qwen35.arguments import text as is_text
 from qwen35.arguments import wants
 from qwen35.engine import Generation, OneReader
 from qwen35.errors import Cancelled, UsageError
+from qwen35.options import AnswerOptions
 from qwen35.sampling import Sampler, StopStrings, TokenLogprob
 from qwen35.stats import Stats
 from qwen35.thinking import ThinkSplitter
@@ -49,15 +51,7 @@ def user_message(text: str, images: Any = ()) -> dict[str, Any]:
 class _Answer:
     """What of an answer has come so far. It keeps neither reply nor generator, so both go when dropped."""
 
-    def __init__(
-        self,
-        run: Generation,
-        splitter: ThinkSplitter,
-        stops: StopStrings,
-        sampler: Sampler | None,
-        tools: Sequence[Mapping[str, Any]],
-        done: Callable[[Reply], None] | None,
-    ) -> None:
+    def __init__(self, run: Generation, options: AnswerOptions, sampler: Sampler) -> None:
         self.text = ""
         self.reasoning = ""
         self.note = ""
@@ -65,8 +59,9 @@ class _Answer:
         self.stats: Stats = run.stats
         self.over = False
         """Whether it ended and everybody was told."""
-        self.run, self.sampler, self.tools = run, sampler, tools
-        self._splitter, self._stops, self._done = splitter, stops, done
+        self.run, self.sampler, self.tools = run, sampler, options.tools or ()
+        self._splitter = ThinkSplitter(options.thinking, again=sampler.constraint is None)
+        self._stops, self._done = StopStrings(options.stop), options.done
 
     def events(self, decoder: Any) -> Generator[tuple[str, str], None, None]:
         """Draws it."""
@@ -116,7 +111,7 @@ class _Answer:
         if not self.complete:
             notes.append("the JSON is not complete")
         self.note = "; ".join(notes)
-        if self.sampler is not None and not self.sampler.sampling.greedy:
+        if not self.sampler.sampling.greedy:
             self.stats.seed = self.sampler.seed
         self.reasoning = self.reasoning.strip()
         if self._done is not None:
@@ -125,7 +120,7 @@ class _Answer:
     @property
     def complete(self) -> bool:
         """Whether it is a whole document of its schema; without one always true."""
-        constraint = self.sampler.constraint if self.sampler is not None else None
+        constraint = self.sampler.constraint
         if constraint is None:
             return True
         if self.stats.finish == "stop":
@@ -166,16 +161,10 @@ class Reply(Uncopied):
         self,
         run: Generation,
         tokenizer: Tokenizer,
-        *,
-        thinking: bool = False,
-        stop: Sequence[str] = (),
-        sampler: Sampler | None = None,
-        tools: Tools = None,
-        done: Callable[[Reply], None] | None = None,
+        options: AnswerOptions,
+        sampler: Sampler,
     ) -> None:
-        constrained = sampler is not None and sampler.constraint is not None
-        splitter = ThinkSplitter(thinking, again=not constrained)
-        self._answer = _Answer(run, splitter, StopStrings(stop), sampler, tools or (), done)
+        self._answer = _Answer(run, options, sampler)
         self._stream = OneReader(self._answer.events(tokenizer.stream()))
 
     @classmethod
@@ -224,7 +213,7 @@ class Reply(Uncopied):
     @property
     def logprobs(self) -> list[TokenLogprob]:
         """One entry a token, when the sampling asked for them."""
-        return self._answer.sampler.logprobs if self._answer.sampler is not None else []
+        return self._answer.sampler.logprobs
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
@@ -337,16 +326,21 @@ class Conversation(Uncopied):
         """Questions asked and answered."""
         return sum(message["role"] == "user" for message in self.messages)
 
-    def ask(self, text: str, *, images: Any = (), **options: Any) -> Reply:
+    def ask(
+        self, text: str, *, images: Any = (), options: AnswerOptions | None = None, **changes: Any
+    ) -> Reply:
         """Asks the next question; read the answer from the reply. Images come before the text.
 
-        Options are those of `Qwen35.reply`: thinking, sampling, max_new, stop, ... Raises what `Qwen35.reply`
-        raises, and UsageError while the last reply is half read; the conversation is then as it was.
+        Options are those of `Qwen35.reply`, but `tools`, which are the conversation's. Raises what
+        `Qwen35.reply` raises, and UsageError while the last reply is half read; the conversation is then as
+        it was.
         """
         is_text("text", text)
-        return self._add([user_message(text, images)], **options)
+        return self._add([user_message(text, images)], AnswerOptions.of(options, changes))
 
-    def answer_tools(self, results: Sequence[str], **options: Any) -> Reply:
+    def answer_tools(
+        self, results: Sequence[str], *, options: AnswerOptions | None = None, **changes: Any
+    ) -> Reply:
         """Gives the results of the last answer's tool calls, in their order; options as `ask`'s."""
         if (
             not isinstance(results, Sequence)
@@ -354,10 +348,19 @@ class Conversation(Uncopied):
             or not all(isinstance(result, (str, list)) for result in results)
         ):
             raise wants("results", results, "give a list of strings, one a call")
-        return self._add([{"role": "tool", "content": result} for result in results], **options)
+        chosen = AnswerOptions.of(options, changes)
+        return self._add([{"role": "tool", "content": result} for result in results], chosen)
 
-    def _add(self, new: list[dict[str, Any]], **options: Any) -> Reply:
+    def _add(self, new: list[dict[str, Any]], options: AnswerOptions) -> Reply:
+        if options.tools is not None:
+            raise UsageError("tools are the conversation's", "tools", "set its `tools`")
+
         def done(reply: Reply) -> None:
+            keep(reply)
+            if options.done is not None:
+                options.done(reply)
+
+        def keep(reply: Reply) -> None:
             if reply.finish == "error" or (reply.finish == "cancel" and not reply.tokens):
                 return
             content, calls = parse_tool_calls(reply.text, self.tools or ())
@@ -367,7 +370,7 @@ class Conversation(Uncopied):
         self._model.require_open()  # in a forked child there may be nobody left to open the lock
         with self._settled():
             messages = [*self.messages, *new]
-            reply = self._model.reply(messages, tools=self.tools, done=done, **options)
+            reply = self._model.reply(messages, replace(options, tools=self.tools, done=done))
             self._current = weakref.ref(reply._answer)
         return reply
 

@@ -95,6 +95,10 @@ class Input:
     part: Callable[[int, int], dict[str, Any]] | None = None
     shared: int = 0
 
+    def __post_init__(self) -> None:
+        if self.keys is not None and len(self.keys) != len(self.ids):
+            raise ValueError(f"{len(self.keys)} keys for {len(self.ids)} tokens")
+
     @property
     def names(self) -> tuple[int, ...]:
         """The keys, or the ids where no keys were given."""

@@ -31,6 +31,7 @@ __all__ = [
     "ImageSpan",
     "Piece",
     "Prompt",
+    "Tokens",
     "encode",
     "parse_tool_calls",
     "render",
@@ -55,6 +56,13 @@ class Data:
 
 
 @dataclass(frozen=True)
+class Tokens:
+    """Token ids as they are."""
+
+    ids: Sequence[int]
+
+
+@dataclass(frozen=True)
 class ImageSlot:
     """The place of one image's tokens; `image` is whatever the message's item held."""
 
@@ -71,7 +79,7 @@ class Shared:
     """Marks the end of system message and tools; no text. A state kept here serves other conversations."""
 
 
-Piece = Control | Data | ImageSlot | Start | Shared
+Piece = Control | Data | Tokens | ImageSlot | Start | Shared
 
 
 @dataclass(frozen=True)
@@ -367,6 +375,9 @@ def encode(
             count = image_tokens[len(images)]
             images.append(ImageSpan(len(images), len(ids), count))
             ids.extend([pad] * count)
+        elif isinstance(piece, Tokens):
+            close()
+            ids.extend(piece.ids)
         elif isinstance(piece, Control) or allow_special:
             start = 0
             for match, token in tokenizer.find_added(piece.text):

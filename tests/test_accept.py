@@ -17,7 +17,7 @@ import pytest
 from qwen35.accept import Acceptance, Item, Verdict, accept_main
 from qwen35.accept import run as module
 from qwen35.accept.report import options, passed, summary
-from qwen35.api import DEFAULT_BUNDLE
+from qwen35.find import DEFAULT_BUNDLE
 from tests.model_bundle import bundle_path
 
 EMU = "emu:threads=1,quiet"  # whose driver ends a hung command after two seconds

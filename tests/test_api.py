@@ -13,8 +13,8 @@ import pytest
 
 from amdxdna.errors import XdnaError
 from qwen35 import GREEDY, Qwen35, Sampling
-from qwen35.api import DEFAULT_BUNDLE, find_bundle
 from qwen35.errors import ImageError, ModelError, PromptTooLong, UsageError
+from qwen35.find import DEFAULT_BUNDLE, find_bundle
 from tests import synthetic
 from tests.test_cli import ENV, ROOT
 
@@ -185,9 +185,9 @@ def test_pictures_need_a_tower(model: Qwen35) -> None:
 def test_where_the_bundle_comes_from(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QWEN35_BUNDLE", raising=False)
     assert find_bundle(bundle) == bundle
-    monkeypatch.setattr("qwen35.api.DEFAULT_BUNDLE", bundle)
+    monkeypatch.setattr("qwen35.find.DEFAULT_BUNDLE", bundle)
     assert find_bundle() == bundle
-    monkeypatch.setattr("qwen35.api.DEFAULT_BUNDLE", tmp_path / "none")
+    monkeypatch.setattr("qwen35.find.DEFAULT_BUNDLE", tmp_path / "none")
     with pytest.raises(ModelError, match="no built-in one"):
         find_bundle()
     monkeypatch.setenv("QWEN35_BUNDLE", str(bundle))

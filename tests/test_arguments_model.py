@@ -15,7 +15,7 @@ import pytest
 
 import qwen35
 from amdxdna.errors import XdnaError
-from qwen35 import GREEDY, Conversation, Qwen35, Sampling
+from qwen35 import GREEDY, AnswerOptions, Conversation, Qwen35, Sampling
 from qwen35.errors import Closed, QwenError, TemplateError, UsageError
 from tests.mock_model import fake
 from tests.test_arguments import COPIES, INTS, STRS, VALUES, all_but_are_uncopied, refuses
@@ -58,6 +58,8 @@ ROWS: dict[str, tuple[Call, set[str]]] = {
     "Qwen35.reply cancel": (lambda m, v: m.reply(USER, cancel=v), {"none", "class"}),
     "Qwen35.reply progress": (lambda m, v: m.reply(USER, progress=v), {"none", "class"}),
     "Qwen35.reply done": (lambda m, v: m.reply(USER, done=v), {"none", "class"}),
+    "Qwen35.reply options": (lambda m, v: m.reply(USER, v), {"none"}),
+    "Qwen35.complete prompt": (lambda m, v: m.complete(v).result(), STRS),
     "Qwen35.generate ids": (lambda m, v: list(m.generate(v, 2)), set()),
     "Qwen35.generate max_new": (lambda m, v: m.generate([1], v), INTS),
     "Qwen35.generate sampling": (lambda m, v: m.generate([1], sampling=v), set()),
@@ -93,8 +95,11 @@ def test_every_parameter_has_a_row() -> None:
                 continue
             for parameter in inspect.signature(value).parameters:
                 row = f"{kind.__name__}.{name} {parameter}"
-                if parameter not in {"self", *FLAGS, *ELSEWHERE} and row not in ROWS:
+                if parameter not in {"self", "changes", *FLAGS, *ELSEWHERE} and row not in ROWS:
                     missing.append(row)
+    for field in dataclasses.fields(AnswerOptions):
+        if field.name not in {*FLAGS, *ELSEWHERE} and f"Qwen35.reply {field.name}" not in ROWS:
+            missing.append(f"AnswerOptions {field.name}")
     assert missing == []
 
 
@@ -156,7 +161,7 @@ def test_nothing_of_a_model_is_copied(copied: Callable[[Any], Any], model: Qwen3
 
 
 def test_what_holds_a_model_is_not_copied() -> None:
-    all_but_are_uncopied(qwen35, {"Info", "QwenError", "Sampling", "Stats"})
+    all_but_are_uncopied(qwen35, {"AnswerOptions", "Info", "QwenError", "Sampling", "Stats"})
 
 
 def test_one_iterator_in_several_threads(model: Qwen35) -> None:

@@ -15,7 +15,6 @@ import pytest
 from amdxdna.device import Device
 from amdxdna.opening import open_node
 from amdxdna.run import State
-from qwen35.api import DEFAULT_BUNDLE
 from qwen35.bench import bench_main, machine
 from qwen35.bench.figures import SHAPE, Figure, Printer, median, ratios
 from qwen35.bench.null import NullNode, bare_seconds
@@ -24,6 +23,7 @@ from qwen35.bench.peers import Peer, missing
 from qwen35.bench.text import Subject, chain_figures, cold_figures, drop, host_figures, profile_lines, warm
 from qwen35.bundle import Bundle
 from qwen35.errors import ModelError, UsageError
+from qwen35.find import DEFAULT_BUNDLE
 from tests import model_bundle
 from tests.binding import adder
 

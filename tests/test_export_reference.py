@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from qwen35.api import DEFAULT_BUNDLE
 from qwen35.bundle import Bundle
 from qwen35.export import export_main
+from qwen35.find import DEFAULT_BUNDLE
 from tests import reference_rules
 from tests.synthetic import SHAPES, write_checkpoint
 

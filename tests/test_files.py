@@ -22,7 +22,6 @@ from amdxdna.emu.xclbins import xclbin_bytes
 from amdxdna.errors import BadXclbin
 from amdxdna.files import open_regular, read_regular, read_up_to
 from amdxdna.xclbin import Xclbin
-from qwen35.api import DEFAULT_BUNDLE
 from qwen35.bundle import Bundle
 from qwen35.cli.args import parse
 from qwen35.cli.run import run
@@ -30,6 +29,7 @@ from qwen35.errors import explain
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.exporter import export_checkpoint, export_random
 from qwen35.export.plan import Options
+from qwen35.find import DEFAULT_BUNDLE
 from qwen35.image.load import load
 from qwen35.structured import read_schema
 from qwen35.tokenizer import Tokenizer

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from qwen35.api import DEFAULT_BUNDLE, find_bundle
 from qwen35.bundle.hub import is_id
 from qwen35.errors import ModelError
+from qwen35.find import DEFAULT_BUNDLE, find_bundle
 from tests.hub_server import files_of, hub_of
 
 pytest.importorskip("huggingface_hub")

@@ -11,8 +11,8 @@ from amdxdna.device import Device
 from amdxdna.emu.driver import store
 from amdxdna.opening import open_node
 from amdxdna.reaper import reap
-from qwen35.api import find_bundle
 from qwen35.bundle import Bundle
+from qwen35.find import find_bundle
 from qwen35.model.text import TextModel
 from tests.support.descriptors import descriptors
 

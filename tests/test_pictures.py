@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from qwen35 import GREEDY, Qwen35
+from qwen35.engine import Input
 from qwen35.errors import ImageError
 from qwen35.pictures import Pictures
 from tests.test_api import DEVICE, export
@@ -111,6 +112,29 @@ def test_states_of_different_pictures_are_not_mixed_up(model: Qwen35, bundle: Pa
     assert not np.array_equal(fresh[0], fresh[1])
     for got, want in zip(logits, [*fresh, *fresh], strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+def test_many_pictures_of_two_conversations_are_not_mixed_up(
+    model: Qwen35, bundle: Path, tmp_path: Path
+) -> None:
+    """Keys that are out of step with the tokens, by one a picture, leave the question's last words out."""
+    shots = [picture(tmp_path / f"{seed}.png", seed) for seed in range(12)]
+
+    def logits(asked: Qwen35, text: str) -> np.ndarray:
+        asked.conversation().ask(text, images=shots, max_new=2, sampling=GREEDY).result()
+        return asked.model.decode(5).copy()
+
+    questions = ("Is it a?", "Is it b?")
+    together = [logits(model, text) for text in questions]
+    with Qwen35.load(bundle, 4096, DEVICE, cache_bytes=0) as alone:
+        for got, text in zip(together, questions, strict=True):
+            np.testing.assert_array_equal(got, logits(alone, text))
+    assert not np.array_equal(*together)
+
+
+def test_keys_that_do_not_fit_the_tokens_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 keys for 2 tokens"):
+        Input([1, 2], keys=[1, 2, 3])
 
 
 def test_a_changed_file_is_read_again_and_a_lost_one_is_remembered(

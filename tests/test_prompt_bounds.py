@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from qwen35.api import DEFAULT_BUNDLE
 from qwen35.cli.args import parse
 from qwen35.cli.entries import TOKEN_BYTES, read_line, read_prompt
 from qwen35.cli.run import run
 from qwen35.errors import PromptTooLong, UsageError
+from qwen35.find import DEFAULT_BUNDLE
 from qwen35.tokenizer import Tokenizer
 from tests.mock_model import fake
 

@@ -217,6 +217,7 @@ TABLE: dict[str, dict[str, Row]] = {
             CLOSED,
             chat=lambda it, w: str(it.chat("x")),
             reply=lambda it, w: str(it.reply(USER)),
+            complete=lambda it, w: str(it.complete("x")),
             generate=lambda it, w: list(it.generate(IDS, 3)),
             prefill=call("prefill", IDS),
             decode=call("decode", 5),
@@ -266,6 +267,7 @@ INNER = {
 }
 """What the binding's own files ask of each other, under the locks of those who ask."""
 DATA = {
+    "AnswerOptions",
     "Health",
     "QoS",
     "State",

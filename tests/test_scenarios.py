@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from qwen35 import GREEDY, Qwen35, Sampling
-from qwen35.api import DEFAULT_BUNDLE
 from qwen35.conversation import Conversation
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.exporter import export_checkpoint
 from qwen35.export.plan import Options
+from qwen35.find import DEFAULT_BUNDLE
 from tests.synthetic import SHAPES, VisionShape, smaller, write_checkpoint
 
 MODELS = {

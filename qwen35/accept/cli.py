@@ -60,7 +60,7 @@ def _accept(options: argparse.Namespace, target: Path, growing: bool) -> int:
     from qwen35.accept.item import Item
     from qwen35.accept.report import Report, passed, summary
     from qwen35.accept.run import Acceptance
-    from qwen35.api import find_bundle
+    from qwen35.find import find_bundle
 
     items: list[Item] = []
     finished = False

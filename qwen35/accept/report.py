@@ -68,7 +68,7 @@ class Report:
     def __init__(self, run: Acceptance) -> None:
         from amdxdna.doctor.machine import Machine
         from amdxdna.doctor.scrub import Scrubber, private_names
-        from qwen35.api import DEFAULT_BUNDLE
+        from qwen35.find import DEFAULT_BUNDLE
 
         self._run = run
         self._scrubber = Scrubber(private_names(Machine()))

@@ -78,7 +78,7 @@ def bench_main(argv: Sequence[str]) -> int:
 @contextlib.contextmanager
 def _bundle(options: argparse.Namespace) -> Iterator[Path]:
     if not options.random:
-        from qwen35.api import find_bundle
+        from qwen35.find import find_bundle
 
         yield find_bundle(options.bundle)
         return

@@ -35,7 +35,7 @@ _PARTS = ("import", "load", "prompt")
 
 def start_figures(out: Printer, device: str, repeats: int) -> None:
     """Seconds of `import amdxdna`, and from the command to the built-in model's first token."""
-    from qwen35.api import find_bundle
+    from qwen35.find import find_bundle
 
     seconds = [float(_run(["-c", _IMPORT])) for _ in range(repeats)]
     out.add("import_amdxdna", median(seconds) * 1e3, "ms", "at most 60 ms", of="user time")

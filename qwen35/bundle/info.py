@@ -152,9 +152,9 @@ def info_main(argv: Sequence[str]) -> int:
     add("--json", action="store_true", help="one JSON object on stdout")
     add("--quiet", "-q", action="store_true", help="no progress")
     options = parser.parse_args(list(argv))
-    from qwen35.api import find_bundle
     from qwen35.bundle.cost import cost, cost_lines, is_model
     from qwen35.bundle.hub import NoBundle
+    from qwen35.find import find_bundle
 
     found = None
     if options.bundle is None or not is_model(options.bundle):

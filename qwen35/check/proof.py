@@ -17,8 +17,8 @@ from qwen35.bundle.errors import BundleError
 from qwen35.check.findings import Finding
 from qwen35.engine import Input
 from qwen35.errors import QwenError
-from qwen35.stats import Stats
-from qwen35.template import encode, render
+from qwen35.prompt import assemble
+from qwen35.template import render
 
 if TYPE_CHECKING:
     from qwen35.api import Qwen35
@@ -123,16 +123,17 @@ class _Run:
                 yield self._finding("picture", False, "the bundle has no vision tower")
                 return
             try:
-                seen = pictures.look(np.array(self._tensor("rgb")))
+                rgb = np.array(self._tensor("rgb"))
+                seen = pictures.look(rgb)
             except QwenError as error:
                 yield self._finding("picture", False, str(error))
                 return
             yield from self._picture(seen, pictures)
         content: Any = self.reference.prompt
         if seen is not None:
-            content = [{"image": None}, {"text": self.reference.prompt}]
+            content = [{"image": rgb}, {"text": self.reference.prompt}]
         pieces = render([{"role": "user", "content": content}], thinking=self.reference.thinking)
-        prompt = encode(pieces, self.model.tokenizer, image_tokens=[seen.tokens] if seen else [])
+        prompt = assemble(pieces, self.model.tokenizer, pictures, progress=self.told)
         same = prompt.ids == self.ids
         yield self._finding(
             "prompt",
@@ -140,12 +141,9 @@ class _Run:
             f"{len(self.ids)} token ids "
             + ("as recorded" if same else f"recorded, ours are {len(prompt.ids)} and differ"),
         )
-        part = None
-        if seen is not None and pictures is not None:
-            if not same:
-                return  # embeddings would land on other tokens
-            part = pictures.part(prompt.ids, prompt.images, [seen], Stats(), self.told)
-        given = Input(self.ids, part=part)
+        if seen is not None and not same:
+            return  # embeddings would land on other tokens
+        given = Input(self.ids, part=prompt.part)
         yield from self._forced(given)
         yield self._free(given)
 

@@ -12,6 +12,7 @@ from qwen35 import __version__
 from qwen35.arguments import stop_fault
 from qwen35.cli.words import command_line, interpret, refuse_misspelt
 from qwen35.errors import UsageError
+from qwen35.options import MAX_NEW, TRAINED_CTX
 
 __all__ = ["COMMANDS", "Parser", "available_commands", "parse"]
 
@@ -146,7 +147,16 @@ def build() -> Parser:
         convert = number_of(kind, low, high, rule)
         group.add_argument(option, type=convert, metavar=metavar, help=text, default=default)
 
-    number("--max-new", whole, 1, most, "1 or more", "N", "most tokens of an answer (default 512)", 512)
+    number(
+        "--max-new",
+        whole,
+        1,
+        most,
+        "1 or more",
+        "N",
+        f"most tokens of an answer (default {MAX_NEW})",
+        MAX_NEW,
+    )
     how.add_argument("--greedy", action="store_true", help="always the most probable token")
     number("--temperature", real, 0, 100, "0 to 100", "T", "how freely to draw; 0 is greedy")
     number("--top-k", whole, 0, most, "0 or more", "N", "only the N most probable tokens; 0 all")
@@ -188,7 +198,7 @@ def build() -> Parser:
         help="auto (an NPU, else emulated), npu, emu, emu:key=value,..., a path, a number",
     )
     tokens = "tokens of a conversation (default 8192)"
-    number("--max-ctx", whole, 1, 262_144, "1 to 262144", "N", tokens, 8192, run)
+    number("--max-ctx", whole, 1, TRAINED_CTX, f"1 to {TRAINED_CTX}", "N", tokens, 8192, run)
     number(
         "--cache-mb",
         whole,

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from qwen35.cli.answers import answer_options, sampling_of, show
 from qwen35.cli.entries import Endless
 from qwen35.cli.line import LineReader
 from qwen35.cli.output import Progress, notice, report
 from qwen35.cli.paths import one_path, paths
-from qwen35.cli.run import loops_of, sampling_of, show
 from qwen35.cli.signals import Interrupt
 from qwen35.errors import PromptTooLong, UsageError
 
@@ -121,15 +121,14 @@ class Chat:
                 reply = self.talk.ask(
                     text,
                     images=images,
-                    thinking=self.thinking,
-                    sampling=self._sampling(bool(images)),
-                    max_new=self.options.max_new,
-                    stop=self.options.stop,
-                    json_schema=self.options.schema,
-                    allow_special=self.options.allow_special,
-                    loops=loops_of(self.options),
-                    cancel=interrupt.pressed,
-                    progress=progress,
+                    options=answer_options(
+                        self.options,
+                        self.model,
+                        thinking=self.thinking,
+                        images=bool(images),
+                        cancel=interrupt.pressed,
+                        progress=progress,
+                    ),
                 )
                 show(reply, self.options, self.model.info, progress.close)
             except PromptTooLong as error:

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.entry import require_address_space
+from qwen35.cli.answers import answer_options, show
+from qwen35.cli.chat import Chat
 from qwen35.cli.entries import Endless, read_line, read_piped, read_prompt
-from qwen35.cli.output import Answer, Progress, notice, report
+from qwen35.cli.output import Progress, notice, report
 from qwen35.cli.signals import Interrupt
 from qwen35.errors import UsageError
 from qwen35.extras import own_program, require
 
 if TYPE_CHECKING:
-    from qwen35.api import Info, Qwen35
-    from qwen35.conversation import Reply
-    from qwen35.sampling import Sampling
-    from qwen35.stats import Stats
+    from qwen35.api import Qwen35
 
-__all__ = ["load_model", "loops_of", "run", "sampling_of", "show", "told"]
+__all__ = ["load_model", "run"]
 
 
 def run(options: argparse.Namespace, load: Callable[[argparse.Namespace], Qwen35] | None = None) -> int:
@@ -39,8 +37,6 @@ def run(options: argparse.Namespace, load: Callable[[argparse.Namespace], Qwen35
         if not options.quiet:
             _introduce(model)
         if options.chat:
-            from qwen35.cli.chat import Chat
-
             status = Chat(model, options).loop()
         elif options.interactive:
             status = _interactive(model, options)
@@ -148,73 +144,21 @@ def _introduce(model: Qwen35) -> None:
     notice(line)
 
 
-def sampling_of(options: argparse.Namespace, model: Qwen35, *, thinking: bool, images: bool) -> Sampling:
-    """The sampling that the options ask for, over the model's defaults."""
-    from qwen35.sampling import GREEDY
-
-    base = GREEDY if options.greedy else model.default_sampling(thinking=thinking, images=images)
-    return base.updated(
-        temperature=options.temperature,
-        top_k=options.top_k,
-        top_p=options.top_p,
-        min_p=options.min_p,
-        repetition_penalty=options.repetition_penalty,
-        presence_penalty=options.presence_penalty,
-        frequency_penalty=options.frequency_penalty,
-        seed=options.seed,
-    )
-
-
-def loops_of(options: argparse.Namespace) -> bool | int:
-    """What the options say of answers that repeat themselves, as `Qwen35.reply` takes it."""
-    return False if options.no_loop_check else options.loop_tokens or True
-
-
-def show(reply: Reply, options: argparse.Namespace, info: Info, clear: Callable[[], None]) -> None:
-    """Streams a reply, then its note and statistics. `clear` takes the progress line away."""
-    hidden = options.hide_thinking or options.quiet
-    answer = Answer("stdout" if options.show_thinking else "hide" if hidden else "stderr")
-    try:
-        for kind, piece in reply.events():
-            clear()
-            answer.write(kind, piece)
-    finally:
-        clear()
-        reply.close()
-        answer.end()
-    if not reply.complete and reply.finish != "cancel":
-        notice(f"error: {reply.note}")
-    elif reply.note and not options.quiet:
-        notice(reply.note)
-    told(reply.stats, options, info)
-
-
-def told(stats: Stats, options: argparse.Namespace, info: Info) -> None:
-    """Writes the statistics of one answer as the options want them; as JSON with what answered, and where."""
-    if options.stats == "json":
-        values = {"model": info.name, "device": info.device, "emulated": info.emulated, **stats.as_dict()}
-        with contextlib.suppress(OSError):
-            print(json.dumps(values), file=sys.stderr, flush=True)
-    elif options.stats == "text" and not options.quiet:
-        notice(stats.line())
-
-
 def _ask(model: Qwen35, options: argparse.Namespace, prompt: str) -> int:
     progress = Progress(enabled=not options.quiet)
     with Interrupt() as interrupt, contextlib.closing(progress):
         reply = model.chat(
             prompt,
             options.system,
-            options.thinking,
-            options.max_new,
-            options.image,
-            sampling=sampling_of(options, model, thinking=options.thinking, images=bool(options.image)),
-            stop=options.stop,
-            json_schema=options.schema,
-            allow_special=options.allow_special,
-            loops=loops_of(options),
-            cancel=interrupt.pressed,
-            progress=progress,
+            images=options.image,
+            options=answer_options(
+                options,
+                model,
+                thinking=options.thinking,
+                images=bool(options.image),
+                cancel=interrupt.pressed,
+                progress=progress,
+            ),
         )
         show(reply, options, model.info, progress.close)
     if reply.finish == "cancel":

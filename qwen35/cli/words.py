@@ -8,8 +8,9 @@ from collections.abc import Iterable, Sequence
 
 from amdxdna.entry import nearest
 from qwen35.errors import UsageError
+from qwen35.find import nearest_folders
 
-__all__ = ["command_line", "interpret", "nearest_folders", "refuse_misspelt"]
+__all__ = ["command_line", "interpret", "refuse_misspelt"]
 
 #: Other programs' commands, by what this one has for them.
 _ALIASES = {"chat": "--chat", "help": "--help", "version": "--version"}
@@ -74,17 +75,6 @@ def interpret(words: Sequence[str], asked: str, commands: Iterable[str]) -> tupl
             "give one of them (quote a text of several words)",
         )
     return bundle, question
-
-
-def nearest_folders(path: str) -> list[str]:
-    """Folders beside a path that is not there whose names are near its own."""
-    parent, name = os.path.split(path.rstrip(os.sep))
-    try:
-        with os.scandir(parent or ".") as entries:
-            folders = [entry.name for entry in entries if entry.is_dir()]
-    except OSError:
-        return []
-    return [os.path.join(parent, found) for found in nearest(name, folders)]
 
 
 def _path(word: str) -> bool:

@@ -261,7 +261,7 @@ class _Parts:
 
 
 def _tree(options: argparse.Namespace, parts: _Parts) -> Tree:
-    from qwen35.api import find_bundle
+    from qwen35.find import find_bundle
     from qwen35.rootfs import machine
     from qwen35.rootfs.boot import LEAST_MIB, guest_memory
     from qwen35.rootfs.python import add_packages

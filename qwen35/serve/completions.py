@@ -7,9 +7,6 @@ from time import time
 from typing import Any
 
 from qwen35.conversation import Reply
-from qwen35.engine import Input, generate
-from qwen35.errors import PromptTooLong
-from qwen35.sampling import LoopDetector, Sampler
 from qwen35.serve.answering import Event, new_id
 from qwen35.serve.chat import finish_reason, usage_of
 from qwen35.serve.errors import ApiError
@@ -45,26 +42,8 @@ class Completion:
     def begin(self, cancelled: Callable[[], bool]) -> Reply:
         """The reply, made in the model's thread. Markers in the text are text."""
         model = self.served.model
-        model.require_open()
-        ids = self.prompt
-        if isinstance(ids, str):
-            most = model.model.max_ctx
-            if more := model.tokenizer.least(ids, most):
-                raise PromptTooLong(more, most, least=True)
-            ids = model.tokenizer.encode(ids)
-        if len(ids) > model.model.max_ctx:
-            raise PromptTooLong(len(ids), model.model.max_ctx)
-        sampler = Sampler(self.options.chosen(model.default_sampling()), ids)
-        run = generate(
-            model.session,
-            Input(ids, [len(ids) - 1]),
-            sampler,
-            model.stop,
-            self.options.max_new,
-            loops=LoopDetector(),
-            cancel=cancelled,
-        )
-        return Reply(run, model.tokenizer, stop=self.options.stop, sampler=sampler)
+        sampling = self.options.chosen(model.default_sampling())
+        return model.complete(self.prompt, self.options.answer, sampling=sampling, cancel=cancelled)
 
     def opening(self) -> list[Event]:
         """Nothing."""

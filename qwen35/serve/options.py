@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from qwen35.arguments import stop_fault
+from qwen35.options import AnswerOptions
 from qwen35.schema import size_fault
 from qwen35.serve.errors import ApiError
 from qwen35.serve.fields import Fields
@@ -88,11 +89,10 @@ class Tools:
 
 @dataclass(frozen=True)
 class Options:
-    """Keyword arguments of an answer that do not depend on the endpoint."""
+    """What of a request does not depend on the endpoint; `sampling` changes the model's own values."""
 
+    answer: AnswerOptions
     sampling: Mapping[str, Any]
-    max_new: int
-    stop: Sequence[str]
     stream: bool
     include_usage: bool
 
@@ -137,7 +137,7 @@ def read_options(
     stream = body.flag("stream")
     about = body.inner("stream_options")
     usage = about is not None and about.flag("include_usage")
-    return Options(sampling, limit, _stops(body), stream, usage)
+    return Options(AnswerOptions(max_new=limit, stop=_stops(body)), sampling, stream, usage)
 
 
 def _above_0(body: Fields, name: str) -> float | None:

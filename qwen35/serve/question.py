@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from qwen35.serve.fields import Fields
@@ -31,18 +32,25 @@ class Question:
         logprobs: bool,
     ) -> None:
         self.served, self.options, self.messages, self.tools = served, options, messages, tools
-        self.schema, self.thinking, self.logprobs = schema, thinking, logprobs
-        self.stream = options.stream
+        self.logprobs, self.stream = logprobs, options.stream
         images = any(isinstance(message["content"], list) for message in messages)
         self.sampling = options.chosen(served.model.default_sampling(thinking=thinking, images=images))
+        self.answer = replace(
+            options.answer,
+            thinking=thinking,
+            sampling=self.sampling,
+            tools=tools.declared or None,
+            json_schema=schema,
+            begin=tools.forced,
+        )
         self.said = Said(tools)
         self._reported = 0
 
     def refuse_together(self, body: Fields, schema: str, logprobs: str, words: str) -> None:
         """Raises ApiError 400 for what cannot be had at once, naming the fields `schema` and `logprobs`."""
-        if self.schema is not None and self.tools.declared:
+        if self.answer.json_schema is not None and self.tools.declared:
             raise body.wrong(schema, "cannot hold together with tools", "unsupported_parameter")
-        if self.logprobs and (self.tools.declared or self.thinking or self.options.stop):
+        if self.logprobs and (self.answer.tools or self.answer.thinking or self.answer.stop):
             raise body.wrong(
                 logprobs,
                 f"cannot {words} together with tools, reasoning or stop strings",
@@ -55,17 +63,7 @@ class Question:
 
     def begin(self, cancelled: Callable[[], bool]) -> Reply:
         """The reply, made in the model's thread."""
-        return self.served.model.reply(
-            self.asked(),
-            thinking=self.thinking,
-            max_new=self.options.max_new,
-            sampling=self.sampling,
-            stop=self.options.stop,
-            tools=self.tools.declared or None,
-            json_schema=self.schema,
-            cancel=cancelled,
-            begin=self.tools.forced,
-        )
+        return self.served.model.reply(self.asked(), self.answer, cancel=cancelled)
 
     def enough(self, reply: Reply) -> bool:
         """Whether the one call that is allowed is there."""

@@ -193,7 +193,7 @@ class Answer(Question):
             "error": None,
             "incomplete_details": None,
             "instructions": self.instructions,
-            "max_output_tokens": self.options.max_new,
+            "max_output_tokens": self.answer.max_new,
             "metadata": body.get("metadata") or {},
             "model": self.served.names[0],
             "output": list(output),

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qwen35.api import Qwen35
-from qwen35.engine import Input, generate
+from qwen35.engine import generate
+from qwen35.prompt import assemble
 from qwen35.sampling import GREEDY, Sampler
-from qwen35.stats import Stats
-from qwen35.template import ImageSpan
+from qwen35.template import ImageSlot, Piece, Tokens
 
 from .scenes import CELL
 
@@ -39,21 +39,17 @@ def run_bundle(
 
 
 def _answer(model: Any, ids: list[int], shown: Sequence[NDArray[np.uint8]], max_new: int) -> list[int]:
-    prompt: Any = _with_images(model, ids, shown) if shown else Input(ids)
-    chosen = Sampler(GREEDY, ids)
-    run = generate(model.session, prompt, chosen, model.stop, max_new, stats=Stats())
+    prompt = assemble(_pieces(model.tokenizer.added[IMAGE], ids, shown), model.tokenizer, model.vision)
+    run = generate(model.session, prompt, Sampler(GREEDY, ids), model.stop, max_new)
     return [int(token) for token in run if int(token) not in model.stop]
 
 
-def _with_images(model: Any, ids: list[int], shown: Sequence[NDArray[np.uint8]]) -> Input:
-    token = model.tokenizer.added[IMAGE]
-    seen = [model.vision.look(image) for image in shown]
-    spans, at = [], 0
-    keys = list(ids)
-    for number, image in enumerate(shown):
-        at = ids.index(token, at)
-        count = image.shape[0] * image.shape[1] // CELL**2
-        spans.append(ImageSpan(number, at, count))
-        keys[at : at + count] = seen[number].keys()
-        at += count
-    return Input(ids, (), keys, model.vision.part(ids, tuple(spans), seen, Stats(), None))
+def _pieces(token: int, ids: list[int], shown: Sequence[NDArray[np.uint8]]) -> list[Piece]:
+    """The ids, with the images at the places of their tokens."""
+    pieces: list[Piece] = []
+    behind = 0
+    for image in shown:
+        at = ids.index(token, behind)
+        pieces += [Tokens(ids[behind:at]), ImageSlot(image)]
+        behind = at + image.shape[0] * image.shape[1] // CELL**2
+    return [*pieces, Tokens(ids[behind:])]

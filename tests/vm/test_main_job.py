@@ -61,8 +61,8 @@ def test_same_token_ids(image_guest: guest.Machine, image_bundle: Path) -> None:
 @pytest.fixture
 def built_in() -> None:
     """Skips where the installation has no built-in model."""
-    from qwen35.api import find_bundle
     from qwen35.errors import ModelError
+    from qwen35.find import find_bundle
 
     try:
         find_bundle()

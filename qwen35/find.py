@@ -1,0 +1,64 @@
+"""Which bundle is meant: a directory, an id of the Hugging Face Hub, the environment's or the built-in one.
+
+Light, as the command line looks folders up before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from amdxdna.entry import nearest
+from qwen35.arguments import path as is_path
+from qwen35.errors import ModelError
+
+__all__ = ["DEFAULT_BUNDLE", "find_bundle", "nearest_folders"]
+
+DEFAULT_BUNDLE = Path(__file__).parent / "data" / "default"
+
+
+def find_bundle(path: str | os.PathLike[str] | None = None) -> Path:
+    """The bundle directory to use: `path`, else the environment's QWEN35_BUNDLE, else the one in the package.
+
+    A Hugging Face id (owner/name, owner/name@revision) is taken from the hub's cache, else downloaded.
+
+    Raises ModelError naming what was tried when there is no bundle there.
+    """
+    if path is not None:
+        is_path("path", path)
+    named = os.environ.get("QWEN35_BUNDLE", "")
+    if path or named:
+        chosen = Path(path or named)
+        where = str(chosen) if path else f"QWEN35_BUNDLE={named}"
+        remedy = "give a directory with a manifest.txt"
+        if (chosen / "manifest.txt").is_file():
+            return chosen
+        if not chosen.exists():
+            from qwen35.bundle.hub import fetch, is_id
+
+            if is_id(str(path or named)):
+                return fetch(str(path or named))
+            near = nearest_folders(str(chosen))
+            remedy += f" (did you mean {' or '.join(near)}?)" if near else ""
+            raise ModelError("there is no such bundle", where, remedy)
+        if (chosen / "config.json").is_file():
+            remedy = f"it is a checkpoint; make a bundle of it: python -m qwen35 export {chosen} --out DIR"
+        raise ModelError("this is no bundle", where, remedy)
+    if (DEFAULT_BUNDLE / "manifest.txt").is_file():
+        return DEFAULT_BUNDLE
+    raise ModelError(
+        "no bundle was given and this installation has no built-in one",
+        str(DEFAULT_BUNDLE),
+        "name a bundle directory, set QWEN35_BUNDLE, or make one with python -m qwen35 export",
+    )
+
+
+def nearest_folders(path: str) -> list[str]:
+    """Folders beside a path that is not there whose names are near its own."""
+    parent, name = os.path.split(path.rstrip(os.sep))
+    try:
+        with os.scandir(parent or ".") as entries:
+            folders = [entry.name for entry in entries if entry.is_dir()]
+    except OSError:
+        return []
+    return [os.path.join(parent, found) for found in nearest(name, folders)]
