@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amdxdna._native import lib
+from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.emu.driver import teardown
 from amdxdna.errors import CommandFailed, CommandTimeout, DeviceBusy
@@ -250,6 +250,83 @@ def test_a_command_that_never_runs_is_an_error_and_the_state_stays(wanted: np.nd
     rows = [*first, *(text.decode(int(token)) for token in IDS[20:])]
     assert np.array_equal(rows, wanted)
     shut(text)
+
+
+def _leaving_first_elements(text: TextModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on GEMMs of gu leave the first element of their results as it is."""
+    npu = text.device.node.driver.npu
+    run = npu.run
+    programs = {text.bundle.insts(stream.insts) for stream in text.npu.gemm_spec("gu").streams}
+
+    def leave(context, slot, program, prepared):
+        if program not in programs:
+            return run(context, slot, program, prepared)
+        element = ffi.cast("uint16_t *", npu.resolve(context, slot.buffers()[2], 2))
+        before = element[0]
+        status = run(context, slot, program, prepared)
+        element[0] = before
+        return status
+
+    monkeypatch.setattr(npu, "run", leave)
+
+
+def test_a_kernel_that_leaves_the_marked_element_is_told_once_and_not_watched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notes: list[str] = []
+    text = load("", notes, chains="off")
+    _leaving_first_elements(text, monkeypatch)
+    first = run(text, IDS, 16)
+    assert len(notes) == 1 and "does not write the first element of its result" in notes[0]
+    assert np.isfinite(first).all()
+    loads = text.device.pool.loads
+    assert np.array_equal(run(text, IDS, 16), first)
+    assert (text.npu.redone, text.device.pool.loads, len(notes)) == (0, loads, 1)
+    # Where the host reads the results an unwritten mark is a fault still.
+    text.device.node.driver.npu.faults.next("skip", count=4)
+    with pytest.raises(CommandFailed, match="completed that has not written its result"):
+        text.decode(1)
+    text.device.node.driver.npu.faults.clear()
+    shut(text)
+
+
+def test_a_kernel_that_has_written_the_marked_element_stays_watched(
+    monkeypatch: pytest.MonkeyPatch, wanted: np.ndarray
+) -> None:
+    notes: list[str] = []
+    text = load("", notes, chains="off")
+    assert np.array_equal(run(text, IDS, 16), wanted)
+    with monkeypatch.context() as patch:
+        _leaving_first_elements(text, patch)
+        with pytest.raises(CommandFailed, match="completed that has not written its result"):
+            run(text, IDS, 16)
+    assert np.array_equal(answers(text), wanted)
+    assert notes == []
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_first_command_of_unread_results_that_does_not_run_is_no_kernel_that_leaves_them(
+    count: int, wanted: np.ndarray
+) -> None:
+    """`count` times in a row the driver's word on the first GEMM of gu is wrong."""
+    notes: list[str] = []
+    text = load("", notes, chains="off")
+    npu = text.device.node.driver.npu
+    programs = {text.bundle.insts(stream.insts) for stream in text.npu.gemm_spec("gu").streams}
+    execute, left = npu._command, [count]
+
+    def skip(context, slot):
+        if left[0] and npu.fetch(context, slot)[1] in programs:
+            left[0] -= 1
+            return 0
+        return execute(context, slot)
+
+    npu._command = skip
+    npu.faults.active = True  # commands go through `skip`
+    with pytest.raises(CommandFailed, match="completed that has not written its result"):
+        run(text, IDS, 16)
+    assert left == [0] and notes == []
+    assert np.array_equal(answers(text), wanted)
 
 
 @pytest.mark.parametrize("chains", ["on", "off"])

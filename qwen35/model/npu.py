@@ -32,6 +32,8 @@ __all__ = ["Dispatch", "Group", "NpuModel", "Operands"]
 Operands = tuple[Buffer, Buffer, Buffer]
 """A, B, C of a GEMM or x, W, y of a GEMV."""
 
+_UNWRITTEN = 0x7FD3
+"""NaN in bf16, with a payload that arithmetic does not make."""
 _CHAIN = 32
 """Runs in one chain: less than the driver's command list holds."""
 
@@ -48,7 +50,7 @@ class Dispatch:
     Dispatch must not overlap.
     """
 
-    __slots__ = ("_calls", "_marks", "_model", "_pool", "_results")
+    __slots__ = ("_calls", "_marks", "_model", "_pool", "_results", "_unread")
 
     def __init__(
         self,
@@ -62,10 +64,13 @@ class Dispatch:
         runs = [(kernel, operands) for kernel, operands, _ in calls]
         self._calls = [runs[at : at + _CHAIN] for at in range(0, len(runs), _CHAIN)]
         self._results = [operands[2] for _, operands in runs] if read else []
-        # Rows that no host reads may have a stride of the kernels' own: only the first element is certain.
-        self._marks = Marks(
-            (operands[2], 2 * at) for _, operands, last in calls for at in ((0, last) if read else (0,))
-        )
+        self._unread: list[tuple[Kernel, Operands]] = []
+        """Runs whose result no host reads: its rows may have a stride of the kernels' own, so only the first
+        element is marked, until it is seen that the kernel does not write it."""
+        if read:
+            self._marks = Marks((operands[2], 2 * at) for _, operands, last in calls for at in (0, last))
+        else:
+            self._mark_unread(runs)
 
     @property
     def runs(self) -> int:
@@ -98,6 +103,8 @@ class Dispatch:
         left = marks.left()
         if left and not self._model.blind:
             self._again(left, chained)
+        elif self._unread:
+            self._model.writing.update(kernel for kernel, _ in self._unread)
         if self._model.watcher is not None and not chained:
             self.show()
 
@@ -117,9 +124,29 @@ class Dispatch:
         marks.put(1)
         self.run_singly(1)
         if marks.left(1):
-            raise error
-        if marks.left() < left:
+            if not self._unmark():
+                raise error
+        elif marks.left() < left:
             model.unwritten(error, chained)
+
+    def _mark_unread(self, runs: Sequence[tuple[Kernel, Operands]]) -> None:
+        self._unread = [run for run in runs if run[0] not in self._model.unmarked]
+        self._marks = Marks((operands[2], 0) for _, operands in self._unread)
+
+    def _unmark(self) -> bool:
+        """Whether all of the runs that have left their marks did run, by what else they write.
+
+        Their kernels are not watched further. A kernel that has written its mark before is none of them.
+        """
+        for kernel, operands in self._unread:
+            if not Marks([(operands[2], 0)]).left(1):
+                continue
+            if kernel in self._model.writing or not _writes_elsewhere(kernel, operands):
+                return False
+            self._model.unmark(kernel)
+        found = bool(self._unread)
+        self._mark_unread(self._unread)
+        return found
 
     def run_singly(self, mark: int = 0) -> None:
         """Runs as single commands, whatever the model has chosen. `mark`: what the results hold before."""
@@ -154,6 +181,23 @@ class Dispatch:
         for run in runs[:-1]:
             run.wait()
         runs[-1].wait(None, self._results)
+
+
+def _writes_elsewhere(kernel: Kernel, operands: Operands) -> bool:
+    """Whether a run writes its result but for the first element, which is 0 then, as in a new buffer; what
+    else it does not write stays as it was."""
+    result = operands[2]
+    result.from_device()
+    elements = result.view("u2")
+    before = elements.copy()
+    before[0] = 0
+    elements[:] = _UNWRITTEN
+    result.to_device()
+    kernel.start(*operands).wait(None, [result])
+    kept = elements == _UNWRITTEN
+    elements[kept] = before[kept]
+    result.to_device()
+    return bool(kept[0] and not kept.all())
 
 
 @dataclass(frozen=True)
@@ -194,6 +238,10 @@ class NpuModel:
         """The device computes nothing (the benchmark's modes): results are not looked at."""
         self.redone = 0
         """Dispatches that were done again since a single command called completed had not been run."""
+        self.unmarked: set[Kernel] = set()
+        """Kernels that do not write the first element of a result that no host reads."""
+        self.writing: set[Kernel] = set()
+        """Kernels that have written it."""
         self.watcher: Callable[[Iterable[tuple[Kernel, Operands]]], None] | None = None
         """Is shown kernels and operands of single commands once they are over (the acceptance run)."""
         if self.options.wait is not None:
@@ -331,6 +379,14 @@ class NpuModel:
         self.redone += 1
         if self.redone == 1:
             self.note(f"done again, as every further time: {error}")
+
+    def unmark(self, kernel: Kernel) -> None:
+        """Notes and tells a kernel of whose results no first element is looked at any more."""
+        self.unmarked.add(kernel)
+        self.note(
+            f"{kernel.name} does not write the first element of its result: that its commands have run is "
+            "taken from the driver's word"
+        )
 
     def refresh(self, error: XdnaError) -> None:
         """Makes the next runs go in fresh contexts. Raises `error` where something may still be in flight."""
