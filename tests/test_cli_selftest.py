@@ -7,11 +7,11 @@ import json
 import pytest
 
 from amdxdna.cli import main
-from amdxdna.doctor import measure, program
-from amdxdna.doctor.steps import STEPS, Bench, Skipped
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.xclbins import xclbin_bytes
 from amdxdna.errors import BadArgument
+from amdxdna.selftest import measure, program
+from amdxdna.selftest.steps import STEPS, Bench, Skipped
 
 EMU = "emu:threads=1,quiet"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from amdxdna.doctor.program import Program
 from amdxdna.emu.kernels import stream
 from amdxdna.errors import BadArgument
+from amdxdna.selftest.program import Program
 from amdxdna.xclbin import writer
 from tests.binding import COPY
 

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import pytest
 
+from amdxdna.cli import main
 from amdxdna.emu.pci import registers as reg
-from amdxdna.emu.pci import serve, vfio_user
+from amdxdna.emu.pci import vfio_user
 from amdxdna.emu.pci.function import Npu2Function
 from amdxdna.emu.pci.vfio_user import Server
 from tests.support.descriptors import descriptors
@@ -366,11 +367,13 @@ def test_a_socket_left_behind_is_replaced(tmp_path: Path) -> None:
 def test_a_live_socket_is_not_taken_over(served: Served, capsys: pytest.CaptureFixture[str]) -> None:
     """A second server is refused with one line; the first goes on, and its socket stays when another ends."""
     path = served.server.path
-    assert serve.main(["--vfio-user", str(path)]) == 1
-    assert capsys.readouterr().err == f"emulate: cannot listen on {path}: another server listens there\n"
+    assert main(["emulate", "--vfio-user", str(path)]) == 1
+    assert capsys.readouterr().err == (
+        f"amdxdna: error: cannot listen on {path}: another server listens there. Name another socket\n"
+    )
     client = Client(path)
     client.ask(vfio_user.GET_INFO, bytes(16))
-    assert serve.main(["--vfio-user", str(path)]) == 1, "also while it serves somebody"
+    assert main(["emulate", "--vfio-user", str(path)]) == 1, "also while it serves somebody"
     client.ask(vfio_user.GET_INFO, bytes(16))
     client.socket.close()
 
@@ -433,7 +436,10 @@ def test_the_socket_goes_with_the_server(tmp_path: Path, number: signal.Signals,
 
 
 def test_printed_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert serve.main(["--vfio-user", str(tmp_path / "npu.sock"), "--print-qemu-args", "--memory", "3G"]) == 0
+    assert (
+        main(["emulate", "--vfio-user", str(tmp_path / "npu.sock"), "--print-qemu-args", "--memory", "3G"])
+        == 0
+    )
     out = capsys.readouterr().out
     assert "memory-backend-memfd,id=ram,size=3G,share=on" in out
     assert '"driver": "vfio-user-pci"' in out
@@ -454,12 +460,12 @@ def test_printed_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_bad_arguments(
     tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert serve.main(["--vfio-user", str(tmp_path / "s"), *arguments]) == 2
+    assert main(["emulate", "--vfio-user", str(tmp_path / "s"), *arguments]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert serve.main(["--vfio-user", str(tmp_path / "no" / "s")]) == 1
+    assert main(["emulate", "--vfio-user", str(tmp_path / "no" / "s")]) == 1
     assert "No such file or directory" in capsys.readouterr().err

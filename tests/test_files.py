@@ -17,10 +17,10 @@ import pytest
 
 from amdxdna.cli.arrays import read_array
 from amdxdna.cli.insts import insts_main
-from amdxdna.doctor.program import Program
 from amdxdna.emu.xclbins import xclbin_bytes
 from amdxdna.errors import BadXclbin
 from amdxdna.files import open_regular, read_regular, read_up_to
+from amdxdna.selftest.program import Program
 from amdxdna.xclbin import Xclbin
 from qwen35.bundle import Bundle
 from qwen35.cli.args import parse

@@ -10,9 +10,9 @@ import pytest
 
 from amdxdna._native import lib
 from amdxdna.device import Device
-from amdxdna.doctor.trial import make_context
 from amdxdna.opening import open_node
 from amdxdna.reaper import reap
+from amdxdna.selftest.probes import make_context
 from tests.binding import ProxyNode, adder, copy_xclbin
 
 

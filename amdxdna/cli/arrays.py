@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli.common import CommandError, UsageError
-from amdxdna.doctor.program import LARGEST, byte_count
 from amdxdna.files import open_regular, read_up_to
 from amdxdna.output import whole_file
+from amdxdna.selftest.program import LARGEST, byte_count
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,8 +18,8 @@ from amdxdna.cli.screen import show, table, wrap
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
-    from amdxdna.doctor.measure import Measure
-    from amdxdna.doctor.program import Program
+    from amdxdna.selftest.measure import Measure
+    from amdxdna.selftest.program import Program
 
 NO_COMMANDS = (
     "commands were not measured: this package's own programs run on the modelled NPU only. Give one "
@@ -75,8 +75,8 @@ def measure(
     device: Device, program: Program | None, seconds: float, check: bool = True
 ) -> tuple[list[Measure], list[str]]:
     """All measurements, and what was left out."""
-    from amdxdna.doctor import measure as measures
-    from amdxdna.doctor.trial import modelled
+    from amdxdna.selftest import measure as measures
+    from amdxdna.selftest.probes import modelled
 
     found = measures.calls(device, seconds)
     skipped = []

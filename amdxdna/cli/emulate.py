@@ -159,9 +159,9 @@ def emulate_main(argv: list[str]) -> int:
     """Runs `emulate` with `argv`; the exit status."""
     own = argv[: argv.index("--")] if "--" in argv else argv
     if any(word == "--vfio-user" or word.startswith("--vfio-user=") for word in own):
-        from amdxdna.emu.pci.serve import main
+        from amdxdna.cli.vfio_user import vfio_user_main
 
-        return main(argv)
+        return vfio_user_main(argv)
     own, command = split(argv, "emulate")
     given = parser().parse_args(own)
     check_node_path(given.device_path)

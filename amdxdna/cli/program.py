@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amdxdna.cli.common import Parser
 
 if TYPE_CHECKING:
-    from amdxdna.doctor.program import Program
+    from amdxdna.selftest.program import Program
 
 
 def add_program(parser: Parser) -> None:
@@ -45,6 +45,6 @@ def read_program(parser: Parser, options: argparse.Namespace) -> Program | None:
         return None
     if not all(given):
         parser.error("--xclbin, --insts and --buffers go together")
-    from amdxdna.doctor.program import Program
+    from amdxdna.selftest.program import Program
 
     return Program.read(options.xclbin, options.insts, options.buffers, options.kernel)

@@ -235,7 +235,7 @@ def _run(
     """
     import numpy as np
 
-    from amdxdna.doctor.guard import GUARD_BYTES, guard, overrun
+    from amdxdna.selftest.guard import GUARD_BYTES, guard, overrun
 
     def fill(one: Buffer, buffer: Given) -> None:
         one.view()[: buffer.nbytes] = 0 if buffer.array is None else buffer.array.reshape(-1).view(np.uint8)

@@ -17,7 +17,7 @@ from amdxdna.cli.program import add_loop, add_program, read_program
 from amdxdna.cli.screen import paint, show, wrap
 
 if TYPE_CHECKING:
-    from amdxdna.doctor.steps import Bench
+    from amdxdna.selftest.steps import Bench
 
 _COLOURS = {"ok": "green", "fail": "red", "skip": "dim"}
 
@@ -49,7 +49,7 @@ def selftest_main(argv: list[str]) -> int:
     if options.loop < 0:
         parser.error("--loop takes a number of passes")
     program = read_program(parser, options)
-    from amdxdna.doctor.steps import Bench
+    from amdxdna.selftest.steps import Bench
 
     passes, results = 0, []
     with open_device(options.device) as device:
@@ -83,8 +83,8 @@ def selftest_main(argv: list[str]) -> int:
 
 def one_pass(bench: Bench) -> list[Result]:
     """Every step once; after a failure the others are still made."""
-    from amdxdna.doctor.steps import STEPS, Skipped
     from amdxdna.errors import XdnaError
+    from amdxdna.selftest.steps import STEPS, Skipped
 
     results = []
     for name, step in STEPS.items():

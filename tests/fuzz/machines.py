@@ -9,10 +9,11 @@ from pathlib import Path
 
 from amdxdna import sysfs
 from amdxdna.cli import snapshot
-from amdxdna.doctor import diagnosis, events, program
+from amdxdna.doctor import diagnosis, events
 from amdxdna.doctor.scrub import Scrubber, private_names
 from amdxdna.emu.options import EmuOptions
 from amdxdna.errors import BadArgument
+from amdxdna.selftest import program
 from tests.doctor_states import STATES
 from tests.fake_machine import FakeMachine
 from tests.fuzz import mutate

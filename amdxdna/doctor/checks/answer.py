@@ -9,8 +9,8 @@ from amdxdna import query
 from amdxdna.doctor.case import Case
 from amdxdna.doctor.events import COLD_START
 from amdxdna.doctor.finding import Finding, Status
-from amdxdna.doctor.trial import PAGE, check_copy, copy_kernel, keeps_data, make_context, modelled
 from amdxdna.errors import ContextRefused, DeviceLost, NoFreeContext, XdnaError
+from amdxdna.selftest.probes import PAGE, check_copy, copy_kernel, keeps_data, make_context, modelled
 
 if TYPE_CHECKING:
     from amdxdna.device import Device

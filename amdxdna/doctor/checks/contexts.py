@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from amdxdna.doctor.case import Case
 from amdxdna.doctor.finding import Finding, Status
-from amdxdna.doctor.trial import make_context
 from amdxdna.errors import XdnaError
 from amdxdna.query import context_use
+from amdxdna.selftest.probes import make_context
 
 if TYPE_CHECKING:
     from amdxdna.device import Device

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 import signal
 import sys
@@ -13,12 +12,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from amdxdna.cli.common import CommandError, Parser, UsageError
+from amdxdna.emu.pci import qemu
+from amdxdna.emu.pci.firmware import FirmwareOptions
+from amdxdna.emu.pci.function import Npu2Function
+from amdxdna.emu.pci.vfio_user import Server
 from amdxdna.text import printable
-
-from . import qemu
-from .firmware import FirmwareOptions
-from .function import Npu2Function
-from .vfio_user import Server
 
 # What the drivers want: Linux's newer ones 7, those up to 6.18 and AMD's of 2025 some 6 (npu4_regs.c).
 PROTOCOLS = {"7": (7, 0), **{f"6.{minor}": (6, minor) for minor in (12, 15, 18, 19, 24)}}
@@ -26,10 +25,10 @@ PROTOCOLS = {"7": (7, 0), **{f"6.{minor}": (6, minor) for minor in (12, 15, 18, 
 _LONGEST_SOCKET = 107
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m amdxdna emulate",
-        allow_abbrev=False,
+def parser() -> Parser:
+    """The options of `emulate --vfio-user`."""
+    parser = Parser(
+        "emulate",
         description="Serves an emulated NPU2 (Strix) as a PCI function to QEMU over vfio-user.",
     )
     parser.add_argument(
@@ -76,28 +75,20 @@ def qemu_command(socket: Path, memory: str) -> str:
     return "\n".join(lines)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Serves until SIGINT, SIGTERM or SIGHUP, client after client; the exit status.
-
-    Prints one line for a bad argument.
-    """
-    options = _parser().parse_args(argv)
+def vfio_user_main(argv: Sequence[str]) -> int:
+    """Serves until SIGINT, SIGTERM or SIGHUP, client after client; the exit status."""
+    options = parser().parse_args(argv)
     if not 1 <= options.slots <= 31:
-        print(
-            f"emulate: --slots {options.slots}: not 1 to 31 (a context needs a mailbox and a vector)",
-            file=sys.stderr,
+        raise UsageError(
+            f"--slots {options.slots}: a context needs a mailbox and a vector", "Give a number from 1 to 31"
         )
-        return 2
     if options.threads < 0:
-        print(f"emulate: --threads {options.threads}: negative", file=sys.stderr)
-        return 2
+        raise UsageError(f"--threads {options.threads}", "Give a number, 0 for all cores")
     if len(str(options.vfio_user.absolute()).encode()) > _LONGEST_SOCKET:
-        print(
-            f"emulate: {printable(str(options.vfio_user))}: longer than a Unix socket's path can be"
-            f" ({_LONGEST_SOCKET} bytes)",
-            file=sys.stderr,
+        raise UsageError(
+            f"{options.vfio_user} is longer than a Unix socket's path can be ({_LONGEST_SOCKET} bytes)",
+            "Name one in another folder",
         )
-        return 2
     if options.print_qemu_args:
         print(qemu_command(options.vfio_user, options.memory))
         return 0
@@ -134,8 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except OSError as error:
             if server is not None:
                 raise
-            print(f"emulate: cannot listen on {where}: {error.strerror}", file=sys.stderr)
-            return 1
+            raise CommandError(f"cannot listen on {where}: {error.strerror}", "Name another socket") from None
         finally:
             if server is not None:
                 server.close()
@@ -159,7 +149,3 @@ def _ending(end: Callable[[], None]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amdxdna.doctor.guard import GUARD_BYTES, guard, overrun
 from amdxdna.errors import BadArgument
 from amdxdna.files import read_regular
 from amdxdna.packet import MAX_BUFFERS
+from amdxdna.selftest.guard import GUARD_BYTES, guard, overrun
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer

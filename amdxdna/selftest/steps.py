@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amdxdna import query
-from amdxdna.doctor.trial import (
+from amdxdna.errors import BadArgument, OutOfMemory, Unsupported
+from amdxdna.selftest.probes import (
     WrongData,
     check_copy,
     copy_kernel,
@@ -20,11 +21,10 @@ from amdxdna.doctor.trial import (
     modelled,
     pattern,
 )
-from amdxdna.errors import BadArgument, OutOfMemory, Unsupported
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
-    from amdxdna.doctor.program import Program
+    from amdxdna.selftest.program import Program
 
 MIB = 1 << 20
 _SIZES = (4, 4096, MIB)

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amdxdna import query
-from amdxdna.doctor.trial import WrongData, copy_kernel, make_context, pattern
+from amdxdna.selftest.probes import WrongData, copy_kernel, make_context, pattern
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
     from amdxdna.device import Device
-    from amdxdna.doctor.program import Program
     from amdxdna.kernel import Kernel
     from amdxdna.run import Run
+    from amdxdna.selftest.program import Program
 
 IN_FLIGHT = 4
 CHAIN = 16
