@@ -35,6 +35,8 @@ class Stream:
     packets: bytes = b""
     save: bytes = b""
     restore: bytes = b""
+    more: dict[str, bytes] = field(default_factory=dict)
+    """Further sections by name."""
 
     def parts(self) -> dict[str, bytes]:
         """By section name, in aiebu-asm's order."""
@@ -43,6 +45,7 @@ class Stream:
             ".ctrltext": self.code,
             ".preempt_restore": self.restore,
             ".preempt_save": self.save,
+            **self.more,
         }
         return {name: data for name, data in found.items() if data}
 

@@ -15,7 +15,15 @@ from amdxdna.elf import ControlElf
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
 from amdxdna.emu.xclbins import xclbin_bytes
-from amdxdna.errors import BadArgument, Closed, CommandFailed, CommandRejected, CommandTimeout, Unsupported
+from amdxdna.errors import (
+    BadArgument,
+    BadElf,
+    Closed,
+    CommandFailed,
+    CommandRejected,
+    CommandTimeout,
+    Unsupported,
+)
 from amdxdna.packet import State
 from amdxdna.restart import Restartable, RestartableChain
 from amdxdna.xclbin import Xclbin
@@ -116,6 +124,27 @@ def test_control_packets_and_the_scratchpad(bench: Bench) -> None:
         assert pad is not None and pad.kind == "dev" and pad.read() == bytes(256)
         (place,) = elf.code("main:seq").places(".ctrltext", "scratch-pad-ctrl")
         assert struct.unpack_from("<Q", code.part(".ctrltext"), place.at) == (pad.address,)
+
+
+def test_control_packets_of_preemption_are_placed_by_their_symbol(bench: Bench) -> None:
+    """Each ``ctrlpkt-pm-N`` of the code is a buffer with what section ``.ctrlpkt.pm.N`` has."""
+    made = control_code.carrier(stream.copy(BYTES, 5), scratchpad=64)
+    at = next(offset for symbol, _, offset, *_ in made.places if symbol == "scratch-pad-ctrl")
+    made.places = [place for place in made.places if place[0] != "scratch-pad-ctrl"]
+    made.places.append(("ctrlpkt-pm-1", ".ctrltext", at, control_code.ADDRESS, 0, 64))
+    made.more = {".ctrlpkt.pm.0": bytes(64), ".ctrlpkt.pm.1": bytes(range(64))}
+    elf = ControlElf(control_code.partial(made))
+    assert elf.code().packets == {"ctrlpkt-pm-1": bytes(range(64))}
+    with bench.device.context(Xclbin.read(xclbin_bytes("copy"))) as context:
+        code = ControlKernel(context, elf, cu=0).load()
+        (address,) = struct.unpack_from("<Q", code.part(".ctrltext"), at)
+        (packets,) = [buffer for buffer in code.buffers if buffer.address == address]
+        assert packets.read() == bytes(range(64))
+        bench.start(code, Restartable(context, code.packet(3)), first=3).wait()
+        assert bench.words() == [5, 6, 7, 8]
+    made.more.pop(".ctrlpkt.pm.1")
+    with pytest.raises(BadElf, match="no control packets 'ctrlpkt-pm-1'"):
+        ControlElf(control_code.partial(made)).code()
 
 
 def test_several_kernels_in_one_stream_and_chains(bench: Bench) -> None:

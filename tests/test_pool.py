@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -243,16 +245,22 @@ def test_a_kernel_that_cannot_be_made_is_not_counted(device):
             [writer.KernelSpec(n, 0x100 + i) for i, n in enumerate(names)],
         )
     )
-    pool = device.pool
     heap = device.bo_usage().heap
-    with pytest.raises(errors.BadArgument, match="32"):
-        pool.kernel(wide, stream.copy(64, 1), name="COPY32")
-    assert not pool._entries
-    last = pool.kernel(wide, stream.copy(64, 1), name="COPY31")
-    with pytest.raises(errors.BadArgument):
-        pool.kernel(wide, stream.copy(64, 1), name="COPY32")
+
+    def refused(file):
+        with pytest.raises(errors.BadArgument, match="32"):
+            device.pool.kernel(file, stream.copy(64, 1), name="COPY32")
+
+    refused(wide)
+    assert device.bo_usage().heap == heap
+    last = device.pool.kernel(wide, stream.copy(64, 1), name="COPY31")
+    refused(wide)
     last.close()
-    assert not pool._entries
+    assert device.bo_usage().heap == heap
+    kept = weakref.ref(wide)
+    del last, wide
+    gc.collect()
+    assert kept() is None  # the pool has let go of a file that has no kernels
     assert device.bo_usage().heap == heap
 
 

@@ -427,17 +427,18 @@ def test_nothing_is_submitted_within_half_a_second_of_a_timeout(open_emu, monkey
 
 
 def test_command_buffers_are_never_freed_after_a_timeout(open_emu):
-    closed = []
+    closed, commands = [], []
 
     def look(request, address):
         if request == lib.DRM_IOCTL_GEM_CLOSE:
             closed.append(ffi.cast("struct drm_gem_close *", address).handle)
+        elif request == lib.DRM_IOCTL_AMDXDNA_EXEC_CMD:
+            commands.append(int(ffi.cast("struct amdxdna_drm_exec_cmd *", address).cmd_handles))
 
     with Device.open(ProxyNode(open_node("emu:quiet,tdr=0.2"), look)) as opened:
         a, b = numbers(opened, 16), opened.alloc(64)
         run = hanging(opened).start(a, b)
-        (command,) = run._context._pending
-        handle = command.buffer.handle
+        (handle,) = commands
         with pytest.raises(errors.CommandTimeout):
             run.wait()
         adder(opened, 64, 1).run(a, b)

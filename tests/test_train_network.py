@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ pytest.importorskip("transformers")
 from tokenizers import Tokenizer  # noqa: E402
 
 from qwen35.train import vocabulary  # noqa: E402
+from qwen35.train.batches import Seen  # noqa: E402
 from qwen35.train.checkpoint import save_pretrained, stop_ids  # noqa: E402
 from qwen35.train.corpus import Corpus  # noqa: E402
 from qwen35.train.network import (  # noqa: E402
@@ -25,8 +27,15 @@ from qwen35.train.network import (  # noqa: E402
     pixels_of,
     positions,
 )
-from qwen35.train.scenes import CELL  # noqa: E402
-from qwen35.train.trainer import exponent, kind_of, learning_rate, number_of, share_done  # noqa: E402
+from qwen35.train.scenes import CELL, CELL_CLASSES, WHOLE_BITS, WHOLE_CLASSES  # noqa: E402
+from qwen35.train.trainer import (  # noqa: E402
+    exponent,
+    kind_of,
+    learning_rate,
+    number_of,
+    share_done,
+    tower_loss,
+)
 from qwen35.train.wordnet import WordNet  # noqa: E402
 from tests import tiny_wordnet  # noqa: E402
 
@@ -150,3 +159,35 @@ def test_a_saved_checkpoint_is_transformers_own(net: Any, tokenizer: Tokenizer, 
     )
     size = json.loads((tmp_path / "preprocessor_config.json").read_text())["size"]
     assert size == {"shortest_edge": 6144, "longest_edge": 9216}
+
+
+def test_the_towers_loss_is_that_of_guesses_against_labels() -> None:
+    """Nothing for sure, right guesses; a wrong one costs its margin, a picture's number 0.3 of it."""
+    rng = torch.Generator().manual_seed(4)
+    margin, pictures, cells = 30.0, 2, 4
+    labels = torch.stack([torch.randint(n, (pictures, cells), generator=rng) for n in CELL_CLASSES], -1)
+    numbers = [torch.randint(n, (pictures, 1), generator=rng) for n in WHOLE_CLASSES]
+    bits = torch.randint(2, (pictures, WHOLE_BITS), generator=rng)
+
+    def sure(classes: Any, right: Any) -> Any:
+        parts = [torch.nn.functional.one_hot(right[..., i], n) for i, n in enumerate(classes)]
+        return margin * torch.cat(parts, -1).float()
+
+    whole = torch.cat([*numbers, bits], 1)
+    guess = {
+        "cells": sure(CELL_CLASSES, labels),
+        "whole": torch.cat([sure(WHOLE_CLASSES, whole), margin * (2.0 * bits - 1)], 1),
+    }
+    seen = Seen(torch.zeros(pictures, CELL, CELL, 3, dtype=torch.uint8), labels, whole)
+    net: Any = SimpleNamespace(probe=lambda tokens: guess["cells"], whole_probe=lambda tokens: guess["whole"])
+
+    def loss() -> float:
+        return float(tower_loss(net, torch.zeros(pictures, cells, 8), seen))
+
+    assert loss() == pytest.approx(0, abs=1e-6)
+    guess["whole"][0, -1] *= -1  # one bit of all the pictures' bits
+    assert loss() == pytest.approx(margin / (pictures * WHOLE_BITS), rel=1e-4)
+    guess["whole"][0, -1] *= -1
+    first = guess["whole"][0, : WHOLE_CLASSES[0]]
+    first[:] = first.roll(1)
+    assert loss() == pytest.approx(0.3 * margin / pictures, rel=1e-4)
