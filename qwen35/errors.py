@@ -70,6 +70,18 @@ class ModelError(QwenError):
     """A bundle that cannot be found or run."""
 
 
+class NoNumbers(QwenError, ValueError):
+    """What the model gave is no number anywhere: a damaged bundle or a failing device."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model gave no probabilities: none of its results is a number",
+            remedy="python -m qwen35 info BUNDLE --verify finds a damaged bundle, "
+            "python -m qwen35 accept BUNDLE an NPU that computes wrongly",
+        )
+        self.args = ()
+
+
 class Cancelled(QwenError):
     """The user stopped the prompt before the first token of an answer existed."""
 

@@ -31,7 +31,7 @@ def find_bundle(path: str | os.PathLike[str] | None = None) -> Path:
         chosen = Path(path or named)
         where = str(chosen) if path else f"QWEN35_BUNDLE={named}"
         remedy = "give a directory with a manifest.txt"
-        if (chosen / "manifest.txt").is_file():
+        if (chosen / "manifest.txt").exists():  # whoever reads it says what is wrong with one that is no file
             return chosen
         if not chosen.exists():
             from qwen35.bundle.hub import fetch, is_id

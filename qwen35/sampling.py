@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qwen35.arguments import stop_strings
-from qwen35.errors import UsageError
+from qwen35.errors import NoNumbers, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -204,7 +204,7 @@ class Sampler:
     def __call__(self, logits: NDArray[np.float32]) -> int:
         """The chosen token of `logits`, float32 [vocab], which are left as they are.
 
-        Raises ValueError when no logit is a number (a broken bundle or a failing device).
+        Raises NoNumbers when no logit is a number (a broken bundle or a failing device).
         """
         import numpy as np
 
@@ -214,7 +214,9 @@ class Sampler:
         if self.sampling.greedy:
             token = int(np.argmax(scores))
             if math.isnan(scores[token]):
-                token = int(np.nanargmax(scores))  # ValueError when all are NaN
+                if np.isnan(scores).all():
+                    raise NoNumbers
+                token = int(np.nanargmax(scores))
         else:
             token = self._draw(scores)
         self._counts[token] = self._counts.get(token, 0) + 1
@@ -269,7 +271,7 @@ def candidates(
     """Token ids that temperature, top-k, top-p and min-p leave, and their weights (not normalised).
 
     Where top-k or top-p cut, the most probable come first (the lower id first among equals), else ids ascend.
-    Raises ValueError when no score is a number.
+    Raises NoNumbers when no score is a number.
     """
     import numpy as np
 
@@ -277,7 +279,7 @@ def candidates(
         scores = np.where(np.isnan(scores), np.float32(-np.inf), scores)
     top = float(scores.max())
     if top == -math.inf:
-        raise ValueError("no logit is a number")
+        raise NoNumbers
     if top == math.inf:
         ids = np.flatnonzero(scores == np.inf)
         return ids, np.ones(len(ids))

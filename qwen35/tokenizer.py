@@ -62,7 +62,11 @@ class Tokenizer:
             ) from None
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise TokenizerError(f"cannot read the tokenizer: {reason}", str(self.path)) from None
+            raise TokenizerError(
+                f"cannot read the tokenizer: {reason}",
+                str(self.path),
+                "copy the checkpoint's tokenizer.json there",
+            ) from None
         added, bare = _split_added(text, self.path)
         self._tokenizer = _load(bare, self.path)
         #: Every added token, special or not, by its spelling.

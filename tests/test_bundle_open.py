@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from qwen35.bundle import Bundle, BundleError
+from qwen35.find import find_bundle
 from tests.synthetic import SHAPES, weights
 from tests.synthetic_bundle import HABITS, bfp16_stream, write_bundle
 
@@ -79,6 +81,35 @@ def test_a_missing_file_is_named(copy: Path, file: str) -> None:
         Bundle.open(copy)
     assert caught.value.path == str(copy / file)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("file", ["manifest.txt", "tensors.txt", "tensors.bin", "tokenizer.json"])
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
+def test_what_is_no_regular_file_is_named_with_what_to_do(copy: Path, file: str, kind: str) -> None:
+    path = copy / file
+    path.unlink()
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    with pytest.raises(BundleError, match=r"regular file|Is a directory") as caught:
+        Bundle.open(find_bundle(copy))
+    assert caught.value.path == str(path)
+    assert f"{file} here" in str(caught.value)
+
+
+@pytest.mark.parametrize("file", ["manifest.txt", "tensors.txt"])
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_a_file_that_an_editor_saved_otherwise_is_told_as_that(copy: Path, file: str, encoding: str) -> None:
+    (copy / file).write_text((copy / file).read_text(), encoding)
+    with pytest.raises(BundleError) as caught:
+        Bundle.open(copy)
+    name = encoding.removesuffix("-sig").upper()
+    assert (caught.value.path, caught.value.line) == (str(copy / file), 1)
+    assert f"saved it as {name} with a byte order mark" in str(caught.value)
+    assert "save it as UTF-8 without one" in str(caught.value)
 
 
 @pytest.mark.parametrize("file", ["kernels/gemm.xclbin", "kernels/down_3.bin", "kernels/v_head.bin"])

@@ -106,7 +106,7 @@ def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"no such file.*tensors\.bin"):
         Store(tmp_path)
     (tmp_path / "tensors.bin").mkdir()
-    with pytest.raises(BundleError, match="cannot be mapped"):
+    with pytest.raises(BundleError, match="cannot be read"):
         Store(tmp_path)
 
 

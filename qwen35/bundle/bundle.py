@@ -189,9 +189,8 @@ class Bundle:
                     self.manifest.path, line, f"{shown(file, 200)} is no whole number of 32-bit words"
                 )
         if not self.tokenizer_path.is_file():
-            raise BundleError(
-                self.tokenizer_path, 0, "no such file", "copy the checkpoint's tokenizer.json here"
-            )
+            what = "not a regular file" if self.tokenizer_path.exists() else "no such file"
+            raise BundleError(self.tokenizer_path, 0, what, "copy the checkpoint's tokenizer.json here")
 
     def _size(self, file: str, line: int) -> int:
         path = self.file(file)

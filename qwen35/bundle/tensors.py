@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from amdxdna.files import open_regular
 from qwen35.bundle.errors import BundleError
-from qwen35.bundle.text import parse_count, read_lines, shown
+from qwen35.bundle.text import parse_count, read_lines, shown, unreadable
 
 __all__ = ["BLOB", "DTYPES", "INDEX", "Store", "TensorInfo"]
 
@@ -117,9 +117,10 @@ class Store:
                 mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
         except FileNotFoundError:
             raise BundleError(self.path, 0, "no such file", "is the bundle complete?") from None
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise BundleError(self.path, 0, f"cannot be mapped: {reason}") from None
+        except OSError as error:
+            raise unreadable(self.path, error) from None
+        except ValueError as error:
+            raise BundleError(self.path, 0, f"cannot be mapped: {error}") from None
         self.nbytes = size
         for info in self._entries.values():
             if info.offset + info.nbytes > size:

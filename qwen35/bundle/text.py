@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import errno
 import math
 import os
@@ -11,7 +12,22 @@ from pathlib import Path
 from amdxdna.files import read_regular
 from qwen35.bundle.errors import BundleError
 
-__all__ = ["any_path", "parse_count", "parse_real", "read_bytes", "read_lines", "relative_path", "shown"]
+__all__ = [
+    "AGAIN",
+    "any_path",
+    "parse_count",
+    "parse_real",
+    "read_bytes",
+    "read_lines",
+    "relative_path",
+    "shown",
+    "unreadable",
+]
+
+AGAIN = "download or export the bundle again"
+"""What to do about a file that is none of a bundle's."""
+_MARKS = {codecs.BOM_UTF8: "UTF-8", codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+"""Byte order marks, and the encodings whose they are."""
 
 _COUNT = re.compile(r"\+?[0-9]{1,18}\Z")
 _MOST_LINES = 1 << 17
@@ -30,11 +46,15 @@ def read_lines(path: Path, limit: int) -> list[str]:
     Raises BundleError: missing, unreadable, not a regular file, too long, or not UTF-8 (naming the line).
     """
     data = read_bytes(path, limit)
+    for mark, encoding in _MARKS.items():
+        if data.startswith(mark):
+            message = f"an editor has saved it as {encoding} with a byte order mark"
+            raise BundleError(path, 1, message, f"save it as UTF-8 without one, or {AGAIN}")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise BundleError(path, line, f"byte 0x{data[error.start]:02x} is not UTF-8 text") from None
+        raise BundleError(path, line, f"byte 0x{data[error.start]:02x} is not UTF-8 text", AGAIN) from None
     count = text.count("\n")
     if count > _MOST_LINES:
         raise BundleError(path, 0, f"{count:,} lines, and no bundle needs more than {_MOST_LINES:,}")
@@ -55,7 +75,17 @@ def read_bytes(path: Path, limit: int) -> bytes:
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise BundleError(path, 0, f"longer than {limit:,} bytes, which no bundle needs") from None
-        raise BundleError(path, 0, f"cannot be read: {error.strerror}") from None
+        raise unreadable(path, error) from None
+
+
+def unreadable(path: Path, error: OSError) -> BundleError:
+    """The error for a file of a bundle that is there and cannot be opened or read."""
+    remedy = ""
+    if error.errno in (errno.EINVAL, errno.EISDIR):
+        remedy = f"put the bundle's own {path.name} here, or a link to it"
+    elif error.errno == errno.EACCES:
+        remedy = "let this user read it"
+    return BundleError(path, 0, f"cannot be read: {error.strerror}", remedy)
 
 
 def parse_count(text: str) -> int | None:
