@@ -10,7 +10,6 @@ import copy
 import gc
 import inspect
 import os
-import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -30,40 +29,9 @@ from amdxdna.hwctx import HwContext
 from amdxdna.pool import ContextPool
 from amdxdna.restart import Restartable, RestartableChain
 from amdxdna.xclbin import Xclbin
+from tests.support.argument_values import COPIES, INTS, STRS, VALUES, all_but_are_uncopied, refuses
 
-
-class Odd:
-    """Something that is nothing of ours."""
-
-    def __repr__(self) -> str:
-        return "<odd>"
-
-
-VALUES: dict[str, Any] = {
-    "none": None,
-    "str": "zz",
-    "digits": "4096",
-    "nul": "a\0b",
-    "bytes": b"zzzz",
-    "float": 1.5,
-    "nan": float("nan"),
-    "infinity": float("inf"),
-    "negative": -1,
-    "huge": 1 << 70,
-    "most": 1 << 50,
-    "empty": [],
-    "list": [None],
-    "number list": [1.5],
-    "dict": {"a": 1},
-    "object": Odd(),
-    "class": str,
-    "array": np.zeros(3, "f4"),
-    "objects": np.array([None, "x"]),
-    "complex": 1j,
-}
-INTS = {"negative", "huge", "most"}
 TIMES = {*INTS, "float", "nan", "infinity"}
-STRS = {"str", "digits", "nul"}
 
 
 class World:
@@ -312,21 +280,6 @@ HANDS: list[Callable[[World], Any]] = [
     lambda w: RestartableChain([w.restartable]),
     lambda w: w.context.take(),
 ]
-
-
-COPIES = pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda f: f.__name__)
-
-
-def refuses(one: object, copied: Callable[[Any], Any]) -> None:
-    with pytest.raises(TypeError, match=f"a {type(one).__name__} cannot be copied or pickled: "):
-        copied(one)
-
-
-def all_but_are_uncopied(package: Any, values: set[str]) -> None:
-    """Of the public classes all but `values`."""
-    for name in set(package.__all__) - values:
-        kind = getattr(package, name)
-        assert not isinstance(kind, type) or issubclass(kind, Uncopied), name
 
 
 @COPIES

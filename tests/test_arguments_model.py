@@ -17,8 +17,8 @@ import qwen35
 from amdxdna.errors import XdnaError
 from qwen35 import GREEDY, AnswerOptions, Conversation, Qwen35, Sampling
 from qwen35.errors import Closed, QwenError, TemplateError, UsageError
-from tests.mock_model import fake
-from tests.test_arguments import COPIES, INTS, STRS, VALUES, all_but_are_uncopied, refuses
+from tests.support.argument_values import COPIES, INTS, STRS, VALUES, all_but_are_uncopied, refuses
+from tests.support.mock_model import fake
 
 USER = [{"role": "user", "content": "x"}]
 

@@ -33,7 +33,7 @@ from amdxdna.emu.xclbins import xclbin_bytes
 from amdxdna.xclbin import Xclbin
 from qwen35 import Qwen35
 from qwen35.errors import ImageError
-from tests.mock_model import fake
+from tests.support.mock_model import fake
 
 WAIT = 60
 IDS = [3, 50, 7]
@@ -281,7 +281,7 @@ DATA = {
 }
 """Values: they know nothing of a device."""
 ELSEWHERE = {"Node", "KernelNode", "open_node"}
-"""The seam, whose states tests/test_node.py goes through, as OSErrors."""
+"""The seam, whose states tests/binding/test_node.py goes through, as OSErrors."""
 
 
 def looked(model: Any) -> None:

@@ -18,7 +18,7 @@ import pytest
 from qwen35.rootfs import archive, elf, loaded, python
 from qwen35.rootfs.modules import module_dependencies, modules_in_order
 from qwen35.rootfs.tree import Tree
-from tests.emulation import ROOT as CHECKOUT
+from tests.support.emulation import ROOT as CHECKOUT
 
 
 def entries(image: bytes) -> dict[str, tuple[int, bytes, tuple[int, int]]]:

@@ -19,24 +19,29 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 COPY = ROOT / "build" / "sanitized"
 SELECTION = {
-    "the binding": ["tests/test_node.py", "tests/test_buffer.py", "tests/test_wrap.py", "tests/test_heap.py"],
+    "the binding": [
+        "tests/binding/test_node.py",
+        "tests/binding/test_buffer.py",
+        "tests/binding/test_wrap.py",
+        "tests/binding/test_heap.py",
+    ],
     "the emulated device": [
-        "tests/test_emu_node.py",
-        "tests/test_emu_driver.py",
-        "tests/test_emu_memory.py",
-        "tests/test_emu_short.py",
-        "tests/test_emu_kernels_run.py",
+        "tests/emu/test_emu_node.py",
+        "tests/emu/test_emu_driver.py",
+        "tests/emu/test_emu_memory.py",
+        "tests/emu/test_emu_short.py",
+        "tests/emu/test_emu_kernels_run.py",
     ],
     "host math": [
-        "tests/test_formats_bfp16.py",
-        "tests/test_formats_bf16.py",
-        "tests/test_image_resize.py",
-        "tests/test_vision_host.py",
+        "tests/qwen35/formats/test_formats_bfp16.py",
+        "tests/qwen35/formats/test_formats_bf16.py",
+        "tests/qwen35/pictures/test_image_resize.py",
+        "tests/qwen35/pictures/test_vision_host.py",
     ],
     "hostile programs": [
-        "tests/test_emulate_hostile.py",
-        *(f"tests/test_emulate_fuzz.py::test_nonsense_is_answered[{seed}]" for seed in (1, 2)),
-        "tests/test_trace_ptrace.py::test_pages_of_a_driver_are_read_by_the_program_itself",
+        "tests/emu/test_emulate_hostile.py",
+        *(f"tests/emu/test_emulate_fuzz.py::test_nonsense_is_answered[{seed}]" for seed in (1, 2)),
+        "tests/tools/test_trace_ptrace.py::test_pages_of_a_driver_are_read_by_the_program_itself",
     ],
 }
 SKIPPED = "resident or huge or minor_nine"

@@ -4,7 +4,7 @@ The arithmetic (torch 2.x, ATen's uint8 antialias path, which torchvision's resi
 a = -0.5, its support widened by the scale when shrinking; weights normalised to one in double precision, then
 rounded to int16 with the most fraction bits (at most 22) at which the axis's largest weight still fits; the
 horizontal pass first, each pass rounded and clamped to bytes; a pass that changes no size is skipped.
-tests/test_image_resize.py proves the equality.
+tests/qwen35/pictures/test_image_resize.py proves the equality.
 """
 
 from __future__ import annotations

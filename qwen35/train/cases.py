@@ -82,7 +82,7 @@ MARKS = (
     Mark("drawings: two pictures", 0.80, "both described, or the one asked for"),
     Mark("drawings: no shape", 0.90, "photographs of sorts, noise, rows of letters"),
 )
-"""The rows. `tests/test_train_score.py` keeps the drawings' apart from the training's."""
+"""The rows. `tests/qwen35/train/test_train_score.py` keeps the drawings' apart from the training's."""
 HAND_WRITTEN = 40
 """Phrasings wanted in data/unseen.txt, and questions asked in each."""
 

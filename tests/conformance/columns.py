@@ -1,8 +1,8 @@
 """Which cases the emulated driver answers differently when it is another than Linux 7.3's: a column each.
 
-A case in the column must fail there, every other must pass (tests/test_emu_conformance.py). What Linux 6.18's
-own driver does is measured, in differences.py: its columns here are that, without :data:`NOT_MODELLED`. The
-out-of-tree drivers' are from their source.
+A case in the column must fail there, every other must pass (tests/emu/test_emu_conformance.py). What Linux
+6.18's own driver does is measured, in differences.py: its columns here are that, without
+:data:`NOT_MODELLED`. The out-of-tree drivers' are from their source.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def _edited(originals: list[bytes], rng: random.Random) -> bytes:
 
 def xclbin(folder: Path) -> Ready:
     """An xclbin file and the metadata in it."""
-    from tests.test_xclbin import two_pdis
+    from tests.support.xclbins import two_pdis
 
     def parse(data: bytes) -> None:
         try:
@@ -48,8 +48,8 @@ def xclbin(folder: Path) -> Ready:
 
 def pdi(folder: Path) -> Ready:
     """A PDI image: its commands, the array that they make, its routes, texts and drawing."""
-    from tests.pdi_builder import build
-    from tests.test_pdi import design
+    from tests.support.designs import design
+    from tests.support.pdi_builder import build
 
     def parse(data: bytes) -> None:
         found = summary.summarise(images.read(data))
@@ -85,7 +85,7 @@ def _disassembled(data: bytes) -> None:
 
 def insts(folder: Path) -> Ready:
     """Instruction streams as `insts` shows them: transactions of both versions, text, the emulator's."""
-    from tests.test_insts import transaction
+    from tests.support.streams import transaction
 
     long = transaction(
         (0, 0, 0x1D000, 0, 7, 24),
@@ -124,8 +124,8 @@ def insts(folder: Path) -> Ready:
 
 def elf(folder: Path) -> Ready:
     """Control code in ELF files."""
-    from tests.test_insts import elf as build
-    from tests.test_insts import transaction
+    from tests.support.streams import elf as build
+    from tests.support.streams import transaction
 
     originals = [
         build(
@@ -150,7 +150,7 @@ def elf(folder: Path) -> Ready:
 
 def control_code(folder: Path) -> Ready:
     """Control code in ELF files, as it is loaded for a run: kernels, code, places to patch."""
-    from tests import control_code as files
+    from tests.support import control_code as files
 
     program = stream.copy(4096, 1)
     part = files.carrier(program, preempt=True, packets=bytes(64), save=bytes(32), restore=bytes(32))
@@ -202,7 +202,7 @@ def emulator_stream(folder: Path) -> Ready:
 
 def carriers(folder: Path) -> Ready:
     """Transactions that carry streams, as the emulated NPU reads them."""
-    from tests import control_code as files
+    from tests.support import control_code as files
 
     originals = [
         files.carrier(

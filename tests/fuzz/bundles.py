@@ -24,11 +24,11 @@ from qwen35.export.safetensors import SafeTensors
 from qwen35.export.vision import plan_vision, vision_layout
 from qwen35.model.rope import Rope
 from qwen35.tokenizer import Tokenizer
-from tests import synthetic
 from tests.fuzz import mutate
 from tests.fuzz.run import Ready
-from tests.synthetic import SHAPES, smaller, write_checkpoint
-from tests.synthetic_bundle import Habits, write_bundle
+from tests.support import synthetic
+from tests.support.synthetic import SHAPES, smaller, write_checkpoint
+from tests.support.synthetic_bundle import Habits, write_bundle
 
 
 def _bundle(folder: Path) -> Path:

@@ -16,11 +16,11 @@ from qwen35.sampling import Sampling
 from qwen35.structured import JsonGrammars
 from qwen35.template import encode, parse_tool_calls, render, to_text
 from qwen35.thinking import ThinkSplitter
-from tests.chat_cases import TOOLS
-from tests.chat_cases import conversation as chat
 from tests.fuzz import mutate
 from tests.fuzz.run import Ready
-from tests.mock_model import tokenizer as synthetic_tokenizer
+from tests.support.chat_cases import TOOLS
+from tests.support.chat_cases import conversation as chat
+from tests.support.mock_model import tokenizer as synthetic_tokenizer
 
 _ODD: list[Any] = [3, None, "x", b"x", (), {1}, object(), 1.5, float("nan"), "\ud800", iter([]), 10**400]
 

@@ -14,10 +14,10 @@ from amdxdna.doctor.scrub import Scrubber, private_names
 from amdxdna.emu.options import EmuOptions
 from amdxdna.errors import BadArgument
 from amdxdna.selftest import program
-from tests.doctor_states import STATES
-from tests.fake_machine import FakeMachine
 from tests.fuzz import mutate
 from tests.fuzz.run import Ready
+from tests.support.doctor_states import STATES
+from tests.support.fake_machine import FakeMachine
 
 
 def options(folder: Path) -> Ready:

@@ -9,7 +9,7 @@ import pytest
 
 from amdxdna.emu.kernels import runner
 from amdxdna.emu.kernels.stream import Copy
-from tests.binding import adder
+from tests.support.binding import adder
 
 
 class Gate:

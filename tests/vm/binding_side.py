@@ -11,7 +11,7 @@ from amdxdna import errors
 from amdxdna.buffer import Buffer
 from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
-from tests.binding import adder, copy_xclbin, hanging
+from tests.support.binding import adder, copy_xclbin, hanging
 
 ERROR = 5
 # What Linux's driver gives as the limit of this device; the modelled firmware has as many.

@@ -28,7 +28,7 @@ IMAGE_MODULES = (
     "tests.vm.binding_side",
     "tests.vm.failures_side",
     "tests.vm.doctor_side",
-    "tests.recovery_side",
+    "tests.support.recovery_side",
 )
 DRIVER_MODULES = (
     "tests.vm.token_ids",
@@ -125,8 +125,8 @@ def guests(
 def image_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small synthetic bundle."""
     pytest.importorskip("numpy")
-    from tests.synthetic import SHAPES
-    from tests.synthetic_bundle import write_bundle
+    from tests.support.synthetic import SHAPES
+    from tests.support.synthetic_bundle import write_bundle
 
     return write_bundle(tmp_path_factory.mktemp("bundle"), SHAPES["tied"])
 

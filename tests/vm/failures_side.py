@@ -11,7 +11,7 @@ from amdxdna import errors
 from amdxdna.buffer import Buffer
 from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
-from tests.binding import adder, copy_xclbin
+from tests.support.binding import adder, copy_xclbin
 
 WORDS = 16
 # aie2_msg_priv.h, enum aie2_msg_status: those that a command can end with. Their low four bits cover what a

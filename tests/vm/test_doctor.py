@@ -11,7 +11,7 @@ import pytest
 
 from amdxdna.emu.pci import psp, qemu
 from amdxdna.emu.pci.firmware import FirmwareOptions
-from tests.recovery_side import SCENARIOS, SLOTS
+from tests.support.recovery_side import SCENARIOS, SLOTS
 
 from . import debs, guest
 from .test_firmware_faults import psp_fault
@@ -185,10 +185,12 @@ def test_info_contexts_and_snapshot(machine: guest.Machine) -> None:
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_recovery(name: str, machine: guest.Machine) -> None:
-    """The scenarios of tests/test_recovery.py, with Linux's own driver between the processes."""
+    """The scenarios of tests/binding/test_recovery.py, with Linux's own driver between the processes."""
     # The driver takes 16 for the limit, whatever the firmware has.
     rebound(machine, slots=16 if name == "pressure" else SLOTS)
-    answer = machine.request("call", timeout=120, target="tests.recovery_side:run", arguments={"name": name})
+    answer = machine.request(
+        "call", timeout=120, target="tests.support.recovery_side:run", arguments={"name": name}
+    )
     assert "error" not in answer.value, answer.value["error"] + "\n" + "\n".join(answer.log)
     guest.check_log(answer.log)
     assert machine.function.firmware.contexts == 0, "contexts are left behind"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_uapi import c_checks
+from tests.support.uapi_checks import c_checks
 
 from . import debs
 

@@ -1,6 +1,6 @@
 """The C program that knows only the uAPI, on Linux's own driver, and its trace there by ptrace.
 
-The same program runs under `amdxdna emulate` in tests/test_cli_emulate.py.
+The same program runs under `amdxdna emulate` in tests/tools/test_cli_emulate.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from qwen35.rootfs.loaded import loaded_by
 from qwen35.rootfs.python import APP, HOME, PythonRoot
-from tests.emulation import FILE_OPERATIONS, NODE, c_program, device_programs
+from tests.support.emulation import FILE_OPERATIONS, NODE, c_program, device_programs
 
 from . import debs, guest
 from .conftest import CHECKOUT
@@ -72,7 +72,7 @@ def test_program_on_the_drivers_node(machine: guest.Machine) -> None:
 
 
 def test_file_operations(machine: guest.Machine) -> None:
-    """The same lines as on the emulated node (tests/test_cli_emulate.py)."""
+    """The same lines as on the emulated node (tests/tools/test_cli_emulate.py)."""
     assert shell(machine, f"mkdir -p /tmp && /files {NODE}") == FILE_OPERATIONS.read_text()
 
 

@@ -18,7 +18,7 @@ from amdxdna.emu.pci.function import Npu2Function
 from amdxdna.emu.xclbins import xclbin_bytes
 from qwen35.rootfs.loaded import loaded_by
 from qwen35.rootfs.python import APP, PythonRoot
-from tests import pyxrt_files
+from tests.support import pyxrt_files
 
 from . import debs, guest, xrt_side
 from .image import CHECKOUT

@@ -1,0 +1,230 @@
+"""The firmware-level NPU model, through a flat memory of its own: no driver, no node."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+
+import pytest
+
+from amdxdna._native import ffi
+from amdxdna.emu.faults import Fault, Faults
+from amdxdna.emu.kernels import stream
+from amdxdna.emu.npu import DEVICE_HEAP, HEAP_CHUNK, BadAddress, Npu, Reply, Slot, Status
+from amdxdna.emu.npu.context import Context
+from tests.support.npu_rig import BUFFERS, HOST, FlatMemory, Rig, copy_slot
+
+
+def test_copy_moves_words_and_adds() -> None:
+    rig = Rig()
+    words = [1, 2, 0xFFFFFFFF, 7]
+    ffi.memmove(rig.memory.buffers, struct.pack("<4I", *words), 16)
+    assert rig.run(copy_slot(rig, 16, 3)) == Reply(0, 0, 0)
+    got = struct.unpack("<4I", ffi.buffer(rig.memory.buffers + 4096, 16))
+    assert got == (4, 5, 2, 10)
+    assert rig.memory.released == [rig.context]
+
+
+def test_buffers_may_lie_in_the_device_heap() -> None:
+    rig = Rig()
+    ffi.memmove(rig.memory.heap + 0x8000, b"abcd" * 4, 16)
+    assert rig.run(copy_slot(rig, 16, 0, DEVICE_HEAP + 0x8000, BUFFERS)).status == 0
+    assert bytes(ffi.buffer(rig.memory.buffers, 16)) == b"abcd" * 4
+
+
+def test_completion_is_later_and_off_the_callers_thread() -> None:
+    rig = Rig()
+    seen: list[threading.Thread] = []
+    gate = threading.Event()
+
+    def done(reply: Reply) -> None:
+        gate.wait(10)
+        seen.append(threading.current_thread())
+        rig.arrived.release()
+
+    assert rig.npu.submit(rig.context, [copy_slot(rig)], done) == 0
+    assert not seen
+    gate.set()
+    assert rig.arrived.acquire(timeout=10)
+    assert seen[0] is not threading.main_thread()
+
+
+def test_a_chain_stops_at_its_first_failure() -> None:
+    rig = Rig()
+    ffi.memmove(rig.memory.buffers, b"x" * 64, 64)
+    good = rig.slot(stream.copy(64), (BUFFERS, BUFFERS + 4096), at=0x1000)
+    bad = rig.slot(stream.fail(0x3000002), at=0x2000)
+    never = rig.slot(stream.copy(64), (BUFFERS, BUFFERS + 8192), at=0x3000)
+    assert rig.run(good, bad, never) == Reply(0x3000002, 1, 0x3000002)
+    assert bytes(ffi.buffer(rig.memory.buffers + 4096, 64)) == b"x" * 64
+    assert bytes(ffi.buffer(rig.memory.buffers + 8192, 64)) == bytes(64)
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"cu": 1}, Status.INVALID_PARAM),
+        ({"type": 9}, Status.INVALID_COMMAND),
+        ({"args": (3,) * 1011}, Status.INVALID_COMMAND),
+        ({"args": (1, 0, DEVICE_HEAP + 0x1000, 0, 24)}, Status.INVALID_INSTRUCTION),
+        ({"args": (3, 0, DEVICE_HEAP + 0x1000, 0, 0)}, Status.INVALID_INSTRUCTION),
+        ({"args": (3, 0, DEVICE_HEAP + 0x1000, 0, 25)}, Status.INVALID_INSTRUCTION),
+        ({"args": (3, 0, DEVICE_HEAP + HEAP_CHUNK, 0, 24)}, Status.INVALID_BUFFER),
+        ({"args": (3, 0, DEVICE_HEAP - 4096, 0, 24)}, Status.INVALID_BUFFER),
+    ],
+)
+def test_bad_slots(change: dict[str, object], status: int) -> None:
+    rig = Rig()
+    slot = copy_slot(rig)
+    for name, value in change.items():
+        setattr(slot, name, value)
+    assert rig.run(slot) == Reply(status, 0, status)
+    assert rig.run(copy_slot(rig)).status == 0
+
+
+def test_a_buffer_outside_memory_fails_and_nothing_is_written() -> None:
+    rig = Rig()
+    ffi.memmove(rig.memory.buffers, b"y" * 64, 64)
+    assert rig.run(copy_slot(rig, 64, 0, BUFFERS, 0x10)).status == Status.INVALID_BUFFER
+    assert "argument 1: no 64 bytes of this context's memory at 0x10" in rig.lines[-1]
+    assert rig.run(copy_slot(rig, 64, 0, BUFFERS, 0)).status == Status.INVALID_BUFFER
+    assert "argument 1 is missing: address 0x0 where 64 bytes are needed" in rig.lines[-1]
+
+
+def test_compiled_aie_code_is_refused_with_a_line_that_says_so() -> None:
+    rig = Rig()
+    ffi.memmove(rig.memory.heap, b"\x7fELF" + bytes(60), 64)
+    assert rig.run(copy_slot(rig)).status == Status.PDI_LOAD_FAILED
+    assert "compiled AIE code is not interpreted" in rig.lines[-1]
+
+
+def test_slots_and_ids() -> None:
+    npu = Npu(FlatMemory(), slots=2)
+    assert [npu.create_context() for _ in range(3)] == [(0, 0), (0, 1), (Status.NO_CONTEXT_FREE, 0xFFFFFFFF)]
+    assert npu.destroy_context(0) == 0
+    assert npu.contexts == 1
+    assert npu.create_context() == (0, 0)
+    assert npu.destroy_context(5) == Status.INVALID_PARAM
+    assert npu.create_context(columns=9) == (Status.INVALID_PARAM, 0xFFFFFFFF)
+
+
+@pytest.mark.parametrize(
+    ("address", "size", "add"),
+    [
+        (HOST + 4096, HEAP_CHUNK, False),
+        (HOST, 1 << 20, False),
+        (HOST, 0, False),
+        (HOST, HEAP_CHUNK, True),
+        (HOST, 9 * HEAP_CHUNK, False),
+    ],
+)
+def test_heap_rules(address: int, size: int, add: bool) -> None:
+    npu = Npu(FlatMemory())
+    _, context = npu.create_context()
+    assert npu.map_heap(context, address, size, add=add) == Status.INVALID_PARAM
+
+
+def test_heap_grows_and_a_range_crosses_only_adjacent_chunks() -> None:
+    class Log(FlatMemory):
+        def pointer(self, context: int, address: int, size: int) -> int:
+            asked.append((address, size))
+            raise BadAddress(address, size)
+
+    asked: list[tuple[int, int]] = []
+    npu = Npu(Log())
+    _, context = npu.create_context()
+    npu.map_heap(context, HOST, HEAP_CHUNK)
+    npu.map_heap(context, HOST + HEAP_CHUNK, HEAP_CHUNK, add=True)
+    npu.map_heap(context, 0x100 * HEAP_CHUNK, HEAP_CHUNK, add=True)
+    npu.config_cus(context, [(DEVICE_HEAP + HEAP_CHUNK - 32, 0)])
+    arrived = threading.Semaphore(0)
+    npu.submit(context, [Slot(2, 0, (3, 0), DEVICE_HEAP, 24)], lambda reply: arrived.release())
+    assert arrived.acquire(timeout=10)
+    assert asked == [(HOST + HEAP_CHUNK - 32, 64)]
+    with pytest.raises(BadAddress):
+        npu.resolve(npu._contexts[context], DEVICE_HEAP + 2 * HEAP_CHUNK - 32, 64)
+    assert len(asked) == 1
+
+
+def test_destroy_ends_a_hung_command_unanswered_and_others_go_on() -> None:
+    rig = Rig()
+    assert rig.npu.submit(rig.context, [rig.slot(stream.hang(), at=0x4000)], rig.done) == 0
+    assert rig.npu.submit(rig.context, [copy_slot(rig)], rig.done) == 0
+    _, other = rig.npu.create_context()
+    rig.npu.map_heap(other, HOST, HEAP_CHUNK)
+    rig.npu.config_cus(other, [(DEVICE_HEAP, 0)])
+    assert rig.npu.submit(other, [copy_slot(rig)], rig.done) == 0
+    assert rig.arrived.acquire(timeout=10)
+    assert rig.npu.destroy_context(rig.context) == 0
+    rig.npu.close()
+    assert len(rig.replies) == 1
+    assert rig.npu.submit(rig.context, [copy_slot(rig)], rig.done) == Status.INVALID_PARAM
+
+
+def test_close_waits_for_all_workers_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    rig.npu.create_context()
+    left = []
+
+    def join(context: Context, seconds: float) -> None:
+        left.append(seconds)
+        time.sleep(0.05)
+
+    monkeypatch.setattr(Context, "join", join)
+    rig.npu.close(0.04)
+    assert left[0] > 0 == left[1]
+
+
+def test_health_says_where_a_hung_context_is() -> None:
+    rig = Rig()
+    program = stream.program([stream.Copy(16, 0), stream.Hang()])
+    hung = rig.slot(program, (BUFFERS, BUFFERS + 4096), at=0x4000)
+    rig.npu.submit(rig.context, [copy_slot(rig), hung], rig.done)
+    deadline = threading.Event()
+    for _ in range(1000):
+        status, report = rig.npu.health(rig.context)
+        if report.slot == 1 and report.transaction == 1:
+            break
+        deadline.wait(0.005)
+    assert (status, report.slot, report.transaction) == (0, 1, 1)
+    assert report.context_pc == DEVICE_HEAP + 0x4000 + 12 + 12
+    packed = report.pack()
+    assert struct.unpack_from("<HHI", packed) == (1, 0, len(packed))
+    assert struct.unpack_from("<I", packed, len(packed) - 4) == (1,)
+    rig.npu.destroy_context(rig.context)
+
+
+def test_faults_by_count() -> None:
+    faults = Faults((Fault("fail", 2, 2, 0x3000005), Fault("refuse", 2, 2), Fault("refuse_config", 2, 2)))
+    rig = Rig(faults)
+    assert rig.npu.create_context()[0] == Status.NO_CONTEXT_FREE
+    assert rig.npu.create_context() == (0, 1)
+    assert rig.npu.config_cus(1, [(DEVICE_HEAP, 0)]) == Status.INVALID_PARAM
+    assert [rig.run(copy_slot(rig)).status for _ in range(3)] == [0, 0x3000005, 0]
+    faults.next("fail", 0x3000002)
+    assert [rig.run(copy_slot(rig)).status for _ in range(2)] == [0x3000002, 0]
+
+
+def test_a_fault_without_a_value_has_the_status_it_is_said_to_have() -> None:
+    rig = Rig(Faults((Fault("fail", 1, 1),)))
+    assert rig.run(copy_slot(rig)).status == 0x3000002
+    assert rig.lines == [f"injected fault: context {rig.context}: status 0x3000002"]
+
+
+def test_a_skipped_command_ends_well_and_writes_nothing() -> None:
+    rig = Rig(Faults((Fault("skip", 1, 1),)))
+    ffi.memmove(rig.memory.buffers, b"z" * 64, 64)
+    assert rig.run(copy_slot(rig)).status == 0
+    assert bytes(ffi.buffer(rig.memory.buffers + 4096, 64)) == bytes(64)
+    assert rig.run(copy_slot(rig)).status == 0
+    assert bytes(ffi.buffer(rig.memory.buffers + 4096, 64)) != bytes(64)
+
+
+def test_instant_checks_but_computes_nothing() -> None:
+    rig = Rig()
+    rig.npu.instant = True
+    ffi.memmove(rig.memory.buffers, b"z" * 64, 64)
+    assert rig.run(copy_slot(rig)).status == 0
+    assert bytes(ffi.buffer(rig.memory.buffers + 4096, 64)) == bytes(64)
+    assert rig.run(copy_slot(rig, 64, 0, 0, BUFFERS)).status == Status.INVALID_BUFFER

@@ -1,0 +1,320 @@
+"""Short commands that the thread executes which waits for them, and signals that come meanwhile."""
+
+from __future__ import annotations
+
+import signal
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from amdxdna._native import ffi
+from amdxdna.device import Device
+from amdxdna.emu.driver import jobs, memory, objects
+from amdxdna.emu.faults import Fault, Faults
+from amdxdna.emu.kernels import Family, stream, work
+from amdxdna.emu.npu import Reply, Slot, Status
+from amdxdna.emu.npu import context as context_module
+from amdxdna.emu.npu import lend as lend_module
+from amdxdna.run import State
+from tests.support.binding import adder
+from tests.support.npu_rig import BUFFERS, Rig, copy_slot
+
+
+@pytest.mark.parametrize(
+    ("program", "family", "expected"),
+    [
+        (stream.copy(4096), Family.COPY, 1024),
+        (stream.gemv(16, 64), Family.GEMV, 16 * 64),
+        (stream.gemm(4, 64, 16, chunks=3), Family.GEMM, 12 * 64 * 16),
+        (stream.program([stream.Copy(8, 0), stream.Copy(16, 0)]), Family.COPY, 6),
+        (stream.delay(1), Family.COPY, float("inf")),
+        (stream.hang(), Family.COPY, float("inf")),
+        (stream.fail(5), Family.COPY, float("inf")),
+        (stream.gemv(16, 64), Family.COPY, float("inf")),
+        (b"nonsense", Family.COPY, float("inf")),
+    ],
+)
+def test_work_counts_multiply_adds(program: bytes, family: Family, expected: float) -> None:
+    assert work(program, family) == expected
+
+
+@pytest.fixture(autouse=True)
+def patient_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While waiters run the commands, the worker does not look in during a test."""
+    monkeypatch.setattr(context_module, "LOOK_IN", 60)
+
+
+class Lent:
+    """What became of a chain that was submitted, and whose submitter then lent a hand."""
+
+    def __init__(self, rig: Rig, slots: list[Slot], context: int | None = None, seconds: float = 0.0) -> None:
+        self.replies: list[tuple[Reply, int]] = []
+        self._arrived = threading.Event()
+        chosen = rig.context if context is None else context
+        if chosen in rig.npu._contexts:
+            rig.npu._contexts[chosen].lent = True
+        assert rig.npu.submit(chosen, slots, self._done) == 0
+        self.taken = rig.npu.lend(chosen, seconds)
+
+    def _done(self, reply: Reply) -> None:
+        self.replies.append((reply, threading.get_ident()))
+        self._arrived.set()
+
+    def by_caller(self) -> Reply:
+        """The reply, which the calling thread has made."""
+        assert self.taken
+        ((reply, thread),) = self.replies
+        assert thread == threading.get_ident()
+        return reply
+
+    def by_worker(self) -> Reply:
+        """The reply, which comes from the worker."""
+        assert not self.taken
+        assert self._arrived.wait(10)
+        ((reply, thread),) = self.replies
+        assert thread != threading.get_ident()
+        return reply
+
+
+def test_a_short_chain_runs_on_the_thread_that_waits() -> None:
+    rig = Rig()
+    ffi.memmove(rig.memory.buffers, struct.pack("<2I", 5, 6), 8)
+    chain = [copy_slot(rig, 8, 1), rig.slot(stream.copy(8, 2), (BUFFERS + 4096, BUFFERS + 8192), at=0x2000)]
+    assert Lent(rig, chain).by_caller() == Reply(Status.OK)
+    assert struct.unpack("<2I", ffi.buffer(rig.memory.buffers + 8192, 8)) == (8, 9)
+    assert rig.npu.executed == 2
+    assert not rig.npu.computing
+    assert rig.memory.released == [rig.context]
+    assert not rig.npu.lend(rig.context, 0)  # there is nothing left
+
+
+def test_the_worker_takes_what_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context_module, "LOOK_IN", 0.002)
+    rig = Rig()
+    assert Lent(rig, [copy_slot(rig)]).by_caller() == Reply(Status.OK)
+    arrived = threading.Event()
+    assert rig.npu._contexts[rig.context].lent
+    rig.npu.submit(rig.context, [copy_slot(rig)], lambda reply: arrived.set())
+    assert arrived.wait(10)
+
+
+def test_the_worker_sleeps_again_and_wakes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context_module, "LOOK_IN", 0.0005)
+    rig = Rig()
+    assert Lent(rig, [copy_slot(rig)]).by_caller() == Reply(Status.OK)
+    context = rig.npu._contexts[rig.context]
+    end = time.monotonic() + 10
+    while context.lent and time.monotonic() < end:
+        time.sleep(0.001)
+    assert not context.lent
+    assert rig.run(copy_slot(rig)) == Reply(Status.OK)
+
+
+@pytest.mark.parametrize(
+    ("status", "make"),
+    [
+        (Status.OK, lambda rig: [copy_slot(rig), rig.slot(stream.delay(1), at=0x2000)]),
+        (7, lambda rig: [rig.slot(stream.fail(7), at=0x3000)]),
+        (0x4000003, lambda rig: [rig.slot(b"\0" * 12, at=0x3000)]),
+        (Status.INVALID_BUFFER, lambda rig: [Slot(1, 0, (3, 0, 1 << 30, 0, 64))]),
+        (Status.INVALID_PARAM, lambda rig: [Slot(1, 7, copy_slot(rig).args)]),
+    ],
+)
+def test_what_may_wait_or_fail_is_the_workers(status: int, make: Callable[[Rig], list[Slot]]) -> None:
+    rig = Rig()
+    slots = make(rig)
+    assert Lent(rig, slots).by_worker() == Reply(status, *((0, status) if status else ()))
+    assert not rig.npu.lend(99, 0)
+    assert Lent(rig, [copy_slot(rig)]).by_caller() == Reply(Status.OK)  # and waiters go on as before
+
+
+def test_nobody_who_waits_meets_a_hang() -> None:
+    rig = Rig()
+    assert not Lent(rig, [rig.slot(stream.hang(), at=0x4000)]).taken
+    behind = Lent(rig, [copy_slot(rig)])
+    assert not behind.taken
+    assert rig.npu.close()
+    assert not behind.replies
+
+
+def test_a_short_command_fails_as_on_the_worker() -> None:
+    for bad in (copy_slot, {"source": 1 << 50}, Status.INVALID_BUFFER), (None, {}, 0x4000003):
+        make, changes, status = bad
+        rig = Rig()
+        wrong = make(rig, **changes) if make else rig.slot(stream.copy(64), (BUFFERS,), at=0x3000)
+        chain = [rig.slot(stream.copy(8, 1), (BUFFERS, BUFFERS + 8), at=0x2000), wrong]
+        assert Lent(rig, chain).by_caller() == Reply(status, 1, status)
+        assert struct.unpack("<I", ffi.buffer(rig.memory.buffers + 8, 4)) == (1,)  # the first ran
+        assert rig.lines
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds", "short"),
+    [
+        ([64], 0.0, True),
+        ([68], 0.0, False),
+        ([32] * 3, 0.0, False),
+        ([68], 1.9, False),
+        ([640], 2.0, True),
+        ([644], 2.0, False),
+    ],
+)
+def test_a_long_command_is_the_workers(
+    words: list[int], seconds: float, short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than SHORT, or ten times that for one who waits for two seconds or more."""
+    rig = Rig()
+    monkeypatch.setattr(lend_module, "SHORT", 16)
+    lent = Lent(rig, [copy_slot(rig, size) for size in words], seconds=seconds)
+    assert (lent.by_caller if short else lent.by_worker)() == Reply(Status.OK)
+    rig.npu.instant = True
+    assert Lent(rig, [copy_slot(rig, 4096)]).by_caller() == Reply(Status.OK)
+
+
+def test_a_command_that_comes_again_is_known_until_something_changes() -> None:
+    """Program, buffers and memory map: each is looked at again where it is not what it was."""
+    rig = Rig()
+    asked: list[int] = []
+    pointer = rig.memory.pointer
+
+    def counted(context: int, address: int, size: int) -> int:
+        asked.append(address)
+        return pointer(context, address, size)
+
+    rig.memory.pointer = counted  # type: ignore[method-assign]
+    ffi.memmove(rig.memory.buffers, struct.pack("<I", 5), 4)
+
+    def result(slot: Slot) -> int:
+        assert Lent(rig, [slot]).by_caller() == Reply(Status.OK)
+        return int(struct.unpack("<I", ffi.buffer(rig.memory.buffers + 4096, 4))[0])
+
+    def slot(addend: int, target: int = BUFFERS + 4096) -> Slot:
+        return rig.slot(stream.copy(4, addend), (BUFFERS, target), at=0x2000)
+
+    assert result(slot(1)) == 6
+    first = len(asked)
+    assert result(slot(1)) == 6
+    assert len(asked) == first  # nothing was asked again
+    assert result(slot(2)) == 7  # another program at the same place
+    known = len(asked)
+    assert known > first
+    rig.memory.stamp = lambda context: "moved"  # type: ignore[method-assign]
+    assert result(slot(2)) == 7
+    assert len(asked) > known
+    rig.memory.stamp = lambda context: None  # type: ignore[method-assign]
+    known = len(asked)
+    assert result(slot(2)) == result(slot(2)) == 7
+    assert len(asked) == known + 2 * (first - 1)  # all but the PDI, which is loaded once
+
+
+def test_injected_faults_are_the_workers() -> None:
+    rig = Rig(Faults((Fault("fail", first=2),)))
+    assert Lent(rig, [copy_slot(rig)]).by_worker() == Reply(Status.OK)
+
+
+def test_waiting_for_room_helps_too() -> None:
+    with Device.open("emu:quiet,threads=1") as device:
+        a, b = device.alloc(64), device.alloc(64)
+        kernel = adder(device, 64, 4)
+        kernel.run(a, b)
+        only_context(device).lent = True
+        for run in [kernel.start(a, b) for _ in range(6)]:  # two more than a context takes
+            assert run.wait().state is State.COMPLETED
+
+
+def only_context(device: Device) -> Any:
+    """The NPU's context."""
+    (context,) = device.node.driver.npu._contexts.values()
+    return context
+
+
+class Stop(BaseException):
+    """What a signal handler raises."""
+
+
+@pytest.fixture
+def handler() -> Iterator[None]:
+    """SIGUSR1 raises Stop in the main thread."""
+
+    def stop(number: int, frame: object) -> None:
+        raise Stop
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    yield
+    assert signal.signal(signal.SIGUSR1, before) is stop
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        (lend_module, "lend"),
+        (lend_module, "_run"),
+        (lend_module, "_execute"),
+        (jobs, "answered"),
+        (jobs, "finish"),
+        (objects.Job, "settle"),
+        (jobs, "_start"),
+        (memory.DeviceMemory, "begin"),
+        (memory.DeviceMemory, "end"),
+        (context_module.Context, "enqueue"),
+        (context_module.Context, "end"),
+    ],
+    ids=lambda place: place[1],
+)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_signal_in_the_middle_is_handled_at_the_end(
+    place: tuple[Any, str], when: str, handler: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its exception comes out of the call that it interrupts, whose work is whole."""
+    with Device.open("emu:quiet,threads=1") as device:
+        a, b = device.alloc(64), device.alloc(64)
+        a.view("u4")[:] = 1
+        kernel = adder(device, 64, 4)
+        kernel.run(a, b)
+        only_context(device).lent = True
+        owner, name = place
+        original = getattr(owner, name)
+        sent: list[bool] = []
+
+        def signalled(*arguments: Any) -> Any:
+            if when == "after":
+                result = original(*arguments)
+            if not sent:
+                sent.append(True)
+                signal.raise_signal(signal.SIGUSR1)
+            return result if when == "after" else original(*arguments)
+
+        for round in range(3):
+            sent.clear()
+            b.view("u4")[:] = 0
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, signalled)
+                with pytest.raises(Stop):
+                    kernel.run(a, b)
+            assert sent
+            if name in ("lend", "_run", "_execute", "reply", "settle", "end"):
+                assert b.view("u4").tolist() == [5] * 16, round  # the wait was over when Stop came out of it
+            assert kernel.run(a, b).state is State.COMPLETED
+            assert b.view("u4").tolist() == [5] * 16
+        for _ in range(6):  # every place in the queue is free again, and nothing holds the buffers
+            assert kernel.run(a, b).state is State.COMPLETED
+        assert {bo.busy for bo in device.node.client.handles.values()} == {0}
+
+
+def test_a_user_must_really_wait() -> None:
+    """Nothing has happened when EXEC_CMD returns, while waiters run the commands."""
+    with Device.open("emu:quiet,threads=1") as device:
+        a, b = device.alloc(64), device.alloc(64)
+        a.view("u4")[:] = 1
+        kernel = adder(device, 64, 4)
+        kernel.run(a, b)
+        b.view("u4")[:] = 0
+        only_context(device).lent = True
+        run = kernel.start(a, b)
+        assert not b.view("u4").any()
+        run.wait()
+        assert b.view("u4").tolist() == [5] * 16

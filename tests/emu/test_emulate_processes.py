@@ -1,0 +1,220 @@
+"""Descriptors, processes, signals and memory of programs under `emulate`."""
+
+from __future__ import annotations
+
+import os
+
+from tests.support.emulation import emulate_python
+
+
+def test_descriptor_of_a_forked_child() -> None:
+    """A child that inherited the descriptor uses the same open; its memory is its own."""
+    ended = emulate_python("""
+import fcntl, os, struct
+fd = os.open("/dev/accel/accel0", os.O_RDWR)
+os.set_inheritable(fd, True)
+def create():
+    args = bytearray(struct.pack("<QQQII", 0, 0, 4096, 1, 0))
+    fcntl.ioctl(fd, 0xC0206443, args)
+    return struct.unpack_from("<I", args, 28)[0]
+first = create()
+reader, writer = os.pipe()
+if not os.fork():
+    os.write(writer, bytes([create()]))
+    os._exit(0)
+os.wait()
+second = os.read(reader, 1)[0]
+print(first, second, create())
+os.dup2(fd, 50)
+os.close(fd)
+fd = 50
+print(create())
+os.execv(os.sys.executable, ["python", "-c", "import os; print(os.path.exists('/dev/accel/accel0'))"])
+""")
+    assert ended.stdout.splitlines() == ["1 2 3", "4", "True"], ended.stderr
+
+
+def test_signal_in_a_wait_runs_its_handler() -> None:
+    """Ctrl-C in a blocked wait: Python's handler runs at once, and the device is usable afterwards."""
+    ended = emulate_python(
+        """
+import os, signal, threading, time
+from tests.conformance import kit
+from amdxdna.node import KernelNode
+from amdxdna.emu.kernels import stream
+ready = kit.Ready(KernelNode("/dev/accel/accel0"))
+seq = ready.start(stream.delay(3_000_000))
+try:
+    threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    ready.wait(ready.syncobj, seq)
+    print("not interrupted")
+except KeyboardInterrupt:
+    print("interrupted", kit.state(ready.command))
+ready.wait(ready.syncobj, seq)
+print(kit.state(ready.command), ready.copy())
+""",
+        options="tdr=0",
+    )
+    assert ended.stdout.splitlines() == ["interrupted 1", "4 4"], ended.stderr
+
+
+ORPHAN = """
+import os, signal, time
+from amdxdna import Device, errors
+from tests.support.binding import adder
+device = Device.open(0)
+kernel, buffer = adder(device, 64, 1), device.alloc(64)
+kernel.run(buffer, buffer)
+emulator = os.getppid()
+os.kill(emulator, signal.SIGKILL)
+while os.getppid() == emulator:
+    time.sleep(0.01)
+for call in (lambda: kernel.run(buffer, buffer), lambda: device.alloc(64), device.contexts):
+    try:
+        call()
+    except errors.DeviceLost as error:
+        print("lost" if "emulating process" in str(error) else error)
+device.close()
+print("closed")
+"""
+
+
+def test_a_program_whose_emulator_is_killed() -> None:
+    ended = emulate_python(ORPHAN)
+    assert ended.stdout.split() == ["lost"] * 3 + ["closed"], ended.stderr
+
+
+def test_sigkill_in_a_command_frees_everything() -> None:
+    """A program killed in a blocked wait: its contexts go, other programs go on."""
+    ended = emulate_python("""
+import os, signal, time
+from tests.conformance import kit
+from amdxdna.node import KernelNode
+from amdxdna.emu.kernels import stream
+reader, writer = os.pipe()
+child = os.fork()
+if not child:
+    ready = kit.Ready(KernelNode("/dev/accel/accel0"))
+    seq = ready.start(stream.delay(400_000))
+    os.write(writer, b"x")
+    ready.wait(ready.syncobj, seq)
+os.read(reader, 1)
+mine = kit.Ready(KernelNode("/dev/accel/accel0"))
+time.sleep(0.05)
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+print(mine.copy())
+kit.until(lambda: [entry.pid for entry in mine.contexts()] == [os.getpid()], 5, "the child's context going")
+print(mine.copy())
+""")
+    assert ended.stdout.splitlines() == ["4", "4"], ended.stderr
+
+
+def test_forgetful_program() -> None:
+    """Sixty contexts made and dropped, each with an open of its own, on three slots."""
+    ended = emulate_python(
+        """
+from tests.conformance import kit
+from amdxdna.node import KernelNode
+done = 0
+for _ in range(60):
+    ready = kit.Ready(KernelNode("/dev/accel/accel0"))
+    done += ready.copy() == 4
+    ready.close()
+print(done)
+""",
+        options="slots=3",
+    )
+    assert ended.stdout == "60\n", ended.stderr
+
+
+def test_threads_fill_the_queue() -> None:
+    """Eight threads submit to one context at once: submits past the fourth wait, none is lost."""
+    ended = emulate_python("""
+import threading
+from tests.conformance import kit
+from amdxdna._native import lib
+from amdxdna.node import KernelNode
+from amdxdna.emu.kernels import stream
+ready = kit.Ready(KernelNode("/dev/accel/accel0"))
+commands = [ready.bo(4096, lib.AMDXDNA_BO_CMD) for _ in range(8)]
+program = ready.load(stream.delay(3000))
+seqs = []
+def work(command):
+    ready.pack(stream.delay(3000), command=command)
+    for _ in range(4):
+        seq = ready.submit(ready.hwctx, command.handle)
+        seqs.append(seq)
+        ready.wait(ready.syncobj, max(seq, 1))
+        ready.raw(command, *list(command.words()[:12]))
+threads = [threading.Thread(target=work, args=(c,)) for c in commands]
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(sorted(seqs) == list(range(32)))
+""")
+    assert ended.stdout == "True\n", ended.stderr
+
+
+def test_bo_memory_goes_back() -> None:
+    """Mapped, closed and unmapped BOs give their pages back, in whatever order."""
+    ended = emulate_python("""
+import ctypes, os
+from amdxdna.node import KernelNode
+from tests.conformance.kit import Client
+client = Client(KernelNode("/dev/accel/accel0"))
+def held():
+    total = at = 0
+    while True:
+        try:
+            at = os.lseek(client.node._fd, at, os.SEEK_DATA)
+        except OSError:
+            return total
+        end = os.lseek(client.node._fd, at, os.SEEK_HOLE)
+        total, at = total + end - at, end
+size = 8 << 20
+for first in ("close", "unmap"):
+    for _ in range(3):
+        handle = client.create_bo(1, size)
+        address = client.node.mmap(size, client.info(handle).map_offset)
+        ctypes.memset(address, 1, size)
+        if first == "close":
+            client.close_bo(handle)
+        assert held() >= size
+        client.node.munmap(address, size)
+        if first == "unmap":
+            client.close_bo(handle)
+client.close_bo(client.create_bo(1, 4096))
+print(held())
+""")
+    assert ended.stdout == "0\n", ended.stderr
+
+
+def test_a_submit_that_gets_no_thread_leaves_its_place() -> None:
+    """EAGAIN, once: later submits find the queue as if that one had never been."""
+    from amdxdna.emu.driver.device import EmuDriver
+    from amdxdna.emu.options import EmuOptions
+    from amdxdna.emu.seccomp.client import RemoteClient
+
+    class Full:
+        jobs = (1,) * 4
+        id = 7
+
+    class Submit:
+        arguments = (3, 0x46, 0)
+        thread = os.getpid()
+        queued = 0
+
+        def check(self) -> None:
+            """It still waits."""
+
+    client = RemoteClient(EmuDriver(EmuOptions(quiet=True)), os.getpid())
+    client.contexts[0] = Full()  # type: ignore[assignment]
+    try:
+        given_up = Submit()
+        assert client.may_block(given_up)  # type: ignore[arg-type]
+        client.forget(given_up)  # type: ignore[arg-type]
+        Full.jobs = ()
+        assert not client.may_block(Submit())  # type: ignore[arg-type]
+    finally:
+        client.contexts.clear()
+        client.close()

@@ -1,0 +1,1 @@
+"""XRT's Python module, beside the real one."""

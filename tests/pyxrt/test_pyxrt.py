@@ -1,0 +1,653 @@
+"""`pyxrt` on this binding: programs in the shape of public ones, what is better than XRT's, lifetimes."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import itertools
+import mmap
+import os
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import amdxdna.pyxrt as pyxrt
+from amdxdna.emu.kernels import stream
+from amdxdna.emu.kernels.families import Family, pdi
+from amdxdna.pyxrt import devices
+from amdxdna.xclbin import Xclbin, writer
+from tests.support.pyxrt_probes import PROBES, SETUP
+from tests.support.pyxrt_side import outcome
+
+TO = pyxrt.xclBOSyncDirection.XCL_BO_SYNC_BO_TO_DEVICE
+FROM = pyxrt.xclBOSyncDirection.XCL_BO_SYNC_BO_FROM_DEVICE
+ROOT = Path(__file__).parents[2]
+
+
+class Setup:
+    """What most programs begin with."""
+
+    def __init__(self, folder, code="copy.bin"):
+        self.device = pyxrt.device(0)
+        self.xclbin = pyxrt.xclbin(str(folder / "copy.xclbin"))
+        self.device.register_xclbin(self.xclbin)
+        self.context = pyxrt.hw_context(self.device, self.xclbin.get_uuid())
+        name = next(k.get_name() for k in self.xclbin.get_kernels() if "MLIR_AIE" in k.get_name())
+        self.kernel = pyxrt.kernel(self.context, name)
+        self.code = np.frombuffer((folder / code).read_bytes(), np.uint32)
+        self.insts = pyxrt.bo(self.device, self.code.nbytes, pyxrt.bo.cacheable, self.kernel.group_id(1))
+        self.insts.write(self.code, 0)
+        self.insts.sync(TO)
+        self.a, self.b = (
+            pyxrt.bo(self.device, 4096, pyxrt.bo.host_only, self.kernel.group_id(n)) for n in (3, 4)
+        )
+        self.a.write(np.arange(1024, dtype=np.int32), 0)
+        self.a.sync(TO)
+
+    def result(self):
+        self.b.sync(FROM)
+        return self.b.read(4096, 0).view(np.int32)
+
+
+# -- programs
+
+
+@pytest.mark.parametrize("words", [False, True], ids=["bytes", "words"])
+def test_the_common_program(emu, folder, words):
+    s = Setup(folder)
+    run = s.kernel(3, s.insts, len(s.code) if words else s.code.nbytes, s.a, s.b)
+    assert str(run.wait(1000)) == "ert_cmd_state.ERT_CMD_STATE_COMPLETED"
+    assert run.wait() == pyxrt.ert_cmd_state.ERT_CMD_STATE_COMPLETED == 4
+    assert s.result().dtype == np.int32 and s.result().tolist() == list(range(1, 1025))
+    assert np.frombuffer(s.b.map(), np.int32)[0] == 1
+
+
+def test_a_run_with_set_arg(emu, folder):
+    s = Setup(folder)
+    run = pyxrt.run(s.kernel)
+    for index, value in enumerate((np.int64(3), s.insts, np.uint32(s.code.nbytes), s.a, s.b)):
+        run.set_arg(index, value)
+    for turn in range(1, 4):
+        run.start()
+        run.wait2()
+        assert s.result()[0] == 1
+        s.b.sync(TO)
+        run.set_arg(3, s.b)
+        run.start()
+        run.wait2()
+        assert s.result()[0] == 2, turn
+        run.set_arg(3, s.a)
+
+
+def test_sub_buffers_in_a_chain(emu, folder):
+    """One allocation for all, as whisper-style programs have it, executed again and again."""
+    s = Setup(folder)
+    arena = pyxrt.bo(s.device, 5 * 4096, pyxrt.bo.host_only, 0)
+    parts = [pyxrt.bo(arena, 4096, 4096 * n) for n in range(5)]
+    parts[0].write(bytes(4096), 0)
+    arena.sync(TO)
+    steps = pyxrt.runlist(s.context)
+    runs = []
+    for source, target in itertools.pairwise(parts):
+        run = pyxrt.run(s.kernel)
+        for index, value in enumerate((3, s.insts, s.code.nbytes, source, target)):
+            run.set_arg(index, value)
+        steps.add(run)
+        runs.append(run)
+    for _ in range(2):
+        steps.execute()
+        steps.wait()
+    parts[4].sync(FROM)
+    assert np.frombuffer(parts[4].map(), np.int32).tolist() == [4] * 1024
+    assert int(runs[0].state()) == 1
+
+
+def test_several_contexts_at_once(emu, folder):
+    a, b = Setup(folder), Setup(folder)
+    runs = [s.kernel(3, s.insts, s.code.nbytes, s.a, s.b) for s in (a, b) for _ in range(3)]
+    assert [int(run.wait()) for run in runs] == [4] * 6
+    assert a.result()[-1] == b.result()[-1] == 1024
+
+
+def test_a_list_longer_than_one_chain(emu, folder):
+    s = Setup(folder)
+    steps = pyxrt.runlist(s.context)
+    for number in range(60):
+        run = pyxrt.run(s.kernel)
+        source, target = (s.a, s.b) if number == 0 else (s.b, s.b)
+        for index, value in enumerate((3, s.insts, s.code.nbytes, source, target)):
+            run.set_arg(index, value)
+        steps.add(run)
+    steps.execute()
+    steps.wait()
+    assert s.result()[0] == 60
+
+
+def with_metadata(path, name, arguments, last=None):
+    """Writes an xclbin whose kernel has arguments of (name, qualifier, size, offset) in its metadata, the
+    last one with the id `last`."""
+    ids = [*range(len(arguments) - 1), len(arguments) - 1 if last is None else last]
+    xml = "".join(
+        f'<arg name="{arg}" addressQualifier="{kind}" id="{n}" size="{size:#x}" offset="{at:#x}"/>'
+        for n, (arg, kind, size, at) in zip(ids, arguments, strict=True)
+    )
+    text = f'<project><kernel name="{name}" type="dpu">{xml}<instance name="i"/></kernel></project>'.encode()
+    data = writer.build([writer.PdiSpec(pdi(Family.COPY))], [writer.KernelSpec(name, instance="i")])
+    read = Xclbin.read(data)
+    section = read.section(2)
+    assert section is not None
+    # The new text does not fit in the old one's place: it goes to the end.
+    at = len(data)
+    grown = bytearray(data + text)
+    header = next(
+        place
+        for place in range(456, 456 + 40 * 7, 40)
+        if int.from_bytes(data[place : place + 4], "little") == 2
+    )
+    grown[header + 24 : header + 40] = at.to_bytes(8, "little") + len(text).to_bytes(8, "little")
+    grown[304:312] = len(grown).to_bytes(8, "little")
+    path.write_bytes(grown)
+
+
+def test_an_argument_whose_id_no_packet_holds(emu, tmp_path):
+    arguments = [("opcode", 0, 8, 0), ("instr", 1, 8, 8)]
+    path = str(tmp_path / "far.xclbin")
+    for last, refused in ((0x7FE, False), (0x7FF, True), (20_000_000, True)):
+        with_metadata(tmp_path / "far.xclbin", "FAR", arguments, last)
+        if refused:
+            with pytest.raises(RuntimeError, match=rf"^Invalid xclbin\n.*id={last}"):
+                pyxrt.kernel(pyxrt.hw_context(pyxrt.device(0), path), "FAR")
+        else:
+            assert pyxrt.kernel(pyxrt.hw_context(pyxrt.device(0), path), "FAR").group_id(last) & 0xFFFF
+
+
+def test_sixteen_buffers_and_another_layout(emu, tmp_path):
+    """Arguments go where the metadata says: 37 words in mlir-aie's layout of 16 buffers, and a gap."""
+    arguments = [("opcode", 0, 8, 0), ("instr", 1, 8, 8), ("ninstr", 0, 4, 0x10)]
+    arguments += [(f"bo{n}", 1, 8, 0x14 + 8 * n) for n in range(16)]
+    with_metadata(tmp_path / "wide.xclbin", "WIDE", arguments)
+    code = stream.copy(4096, 9)
+    device = pyxrt.device(0)
+    kernel = pyxrt.kernel(pyxrt.hw_context(device, str(tmp_path / "wide.xclbin")), "WIDE")
+    insts = pyxrt.bo(device, len(code), pyxrt.bo.cacheable, 0)
+    insts.write(code, 0)
+    insts.sync(TO)
+    buffers = [pyxrt.bo(device, 4096, pyxrt.bo.host_only, 0) for _ in range(16)]
+    run = kernel(3, insts, len(code), *buffers)
+    assert int(run.wait()) == 4
+    assert run.job.packet[:4] == (1 | 38 << 12 | 3 << 28).to_bytes(4, "little")
+    assert run.job.packet[8 + 0x14 + 120 :] == buffers[15].address().to_bytes(8, "little")
+    buffers[1].sync(FROM)
+    assert buffers[1].map()[0] == 9
+
+
+@pytest.mark.parametrize("words", [False, True], ids=["bytes", "words"])
+def test_amds_own_layout(emu, tmp_path, words):
+    """DPU_PDI kernels: opcode 1, and the instructions at argument 5."""
+    names = ("ifm", "param", "ofm", "inter", "instruct")
+    arguments = [
+        ("opcode", 0, 8, 0),
+        *((name, 1, 8, 8 + 8 * n) for n, name in enumerate(names)),
+        ("nistruct", 0, 4, 0x30),
+        ("mc", 1, 8, 0x34),
+    ]
+    with_metadata(tmp_path / "dpu.xclbin", "DPU_PDI_0", arguments)
+    code = stream.copy(4096, 9)
+    device = pyxrt.device(0)
+    kernel = pyxrt.kernel(pyxrt.hw_context(device, str(tmp_path / "dpu.xclbin")), "DPU_PDI_0")
+    insts = pyxrt.bo(device, len(code), pyxrt.bo.cacheable, kernel.group_id(5))
+    insts.write(code, 0)
+    insts.sync(TO)
+    ifm, param = (pyxrt.bo(device, 4096, pyxrt.bo.host_only, kernel.group_id(n)) for n in (1, 2))
+    run = kernel(1, ifm, param, None, None, insts, len(code) // (4 if words else 1), None)
+    assert run.wait() == pyxrt.ert_cmd_state.ERT_CMD_STATE_COMPLETED
+    param.sync(FROM)
+    assert bytes(param.map()[:8]) == b"\x09\0\0\0" * 2
+
+
+# -- better than XRT's
+
+
+def test_a_time_out_leaves_the_run_waitable(emu, folder):
+    s = Setup(folder, "slow.bin")
+    run = s.kernel(3, s.insts, s.code.nbytes, s.a, s.b)
+    assert str(run.wait(1)) == "ert_cmd_state.ERT_CMD_STATE_TIMEOUT"
+    assert int(run.wait()) == 4
+    assert s.result()[5] == 6
+
+
+def test_a_run_keeps_its_buffers(emu, folder):
+    s = Setup(folder)
+    run = pyxrt.run(s.kernel)
+    for index, value in enumerate((3, s.insts, s.code.nbytes, s.a, s.b)):
+        run.set_arg(index, value)
+    view, device, source = s.b.map(), s.device, weakref.ref(s.a)
+    del s, value
+    gc.collect()
+    # Whatever was dropped is given back now.
+    others = [pyxrt.bo(device, 4096, flags, 0) for flags in (pyxrt.bo.host_only, pyxrt.bo.cacheable)]
+    for other in others:
+        other.write(bytes([255]) * 4096, 0)
+    assert source() is not None
+    run.start()
+    run.wait2()
+    assert np.frombuffer(view, np.int32).tolist() == list(range(1, 1025))
+    run.set_arg(3, 0)
+    assert source() is None
+
+
+def test_a_run_dropped_in_flight(emu, folder):
+    s = Setup(folder, "slow.bin")
+    s.kernel(3, s.insts, s.code.nbytes, s.a, s.b)
+    assert int(s.kernel(3, s.insts, s.code.nbytes, s.a, s.b).wait()) == 4
+
+
+def test_arguments_not_set_are_zero(emu, folder):
+    s = Setup(folder)
+    first = s.kernel(3, s.insts, s.code.nbytes, s.a, s.b, s.a, s.b, s.a)
+    first.wait()
+    del first
+    assert bytes(pyxrt.run(s.kernel).job.packet[8:]) == bytes(60)
+    run = s.kernel(None, s.insts, "no number", 1.5)
+    assert int(run.wait()) == 5
+
+
+def test_parts_of_parts_lie_where_they_are(emu, folder):
+    s = Setup(folder)
+    big = pyxrt.bo(s.device, 3 * 4096, pyxrt.bo.host_only, 0)
+    inner = pyxrt.bo(pyxrt.bo(big, 8192, 4096), 4096, 4096)
+    assert inner.address() == big.address() + 8192
+    s.kernel(3, s.insts, s.code.nbytes, s.a, inner).wait2()
+    big.sync(FROM)
+    assert np.frombuffer(big.map(), np.int32)[2048:2052].tolist() == [1, 2, 3, 4]
+
+
+def test_strided_arrays_are_copied_right(emu):
+    b = pyxrt.bo(pyxrt.device(0), 64, pyxrt.bo.host_only, 0)
+    b.write(np.arange(16, dtype=np.int16)[::2], 0)
+    assert b.read(16, 0).view(np.int16).tolist() == list(range(0, 16, 2))
+    b.write(np.zeros((2, 2), np.int32), 4)
+    assert b.read(16, 0).dtype == np.int8
+    assert b.map()[4:20] == bytes(16)
+
+
+def test_other_threads_run_while_one_waits(emu, folder):
+    s = Setup(folder, "slow.bin")
+    run = s.kernel(3, s.insts, s.code.nbytes, s.a, s.b)
+    counted = []
+    states = []
+    waiter = threading.Thread(target=lambda: states.append(run.wait()))
+    waiter.start()
+    while waiter.is_alive():
+        counted.append(0)
+        waiter.join(0.005)
+    assert len(counted) > 1 and [int(state) for state in states] == [4]
+
+
+def test_four_threads(emu, folder):
+    setups = [Setup(folder) for _ in range(4)]
+    failures = []
+
+    def work(s):
+        try:
+            for _ in range(10):
+                s.kernel(3, s.insts, s.code.nbytes, s.a, s.b).wait2()
+            assert s.result()[7] == 8
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(s,)) for s in setups]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures and not any(thread.is_alive() for thread in threads)
+
+
+def test_threads_that_share_a_run(emu, folder):
+    """Each waits for a start, its own or the other's: to its end, however soon the next one follows."""
+    s = Setup(folder)
+    run = pyxrt.run(s.kernel)
+    for place, value in enumerate((3, s.insts, s.code.nbytes, s.a, s.b)):
+        run.set_arg(place, value)
+    run.start()
+    seen = []
+
+    def work():
+        for _ in range(60):
+            try:
+                run.start()
+            except Exception as error:
+                seen.append((type(error), str(error)))
+            try:
+                seen.append(int(run.wait(60_000)))
+                run.wait2()
+            except Exception as error:
+                seen.append((type(error), str(error)))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(120)
+    finally:
+        sys.setswitchinterval(before)
+    assert not any(thread.is_alive() for thread in threads)
+    assert set(seen) <= {4, (RuntimeError, "bad command state, can't launch")} and seen.count(4) == 240
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: pyxrt.run().start(),
+        lambda: pyxrt.run().set_arg(0, 1),
+        lambda: pyxrt.run().wait(),
+        lambda: pyxrt.device().get_info(pyxrt.xrt_info_device.m2m),
+        lambda: pyxrt.xclbin().get_uuid(),
+        lambda: pyxrt.hw_context().get_device(),
+        lambda: pyxrt.runlist().execute(),
+        lambda: pyxrt.bo(pyxrt.device(), 4096, pyxrt.bo.host_only, 0),
+    ],
+)
+def test_empty_objects_say_so(use):
+    with pytest.raises(RuntimeError):
+        use()
+
+
+def test_a_run_that_is_not_started_is_not_waited_for(emu, folder):
+    s = Setup(folder)
+    for wait in (pyxrt.run(s.kernel).wait, pyxrt.run(s.kernel).wait2):
+        with pytest.raises(RuntimeError, match="not started"):
+            wait()
+
+
+# -- failures
+
+
+def test_no_device_is_never_an_emulated_one(monkeypatch):
+    monkeypatch.delenv(devices.DEVICE, raising=False)
+    monkeypatch.setattr(devices.sysfs, "find_nodes", list)
+    assert pyxrt.enumerate_devices() == 0
+    with pytest.raises(RuntimeError, match=r"^ No such device with index '0'"):
+        pyxrt.device(0)
+
+
+def test_one_context_too_many(emu, folder):
+    """mlir-aie's cache evicts on this text and tries again."""
+    s = Setup(folder)
+    others = [pyxrt.hw_context(s.device, s.xclbin.get_uuid()) for _ in range(5)]
+    with pytest.raises(RuntimeError) as caught:
+        pyxrt.hw_context(s.device, s.xclbin.get_uuid())
+    first, rest = str(caught.value).split("\n", 1)
+    assert first == "DRM_IOCTL_AMDXDNA_CREATE_HWCTX IOCTL failed (err=-22): Invalid argument"
+    assert "this process holds 6" in rest
+    del caught
+    others.pop()
+    pyxrt.hw_context(s.device, s.xclbin.get_uuid())
+
+
+def test_contexts_end_by_reference_count(emu, folder):
+    gc.disable()
+    try:
+        s = Setup(folder)
+        s.kernel(3, s.insts, s.code.nbytes, s.a, s.b).wait()
+        context = weakref.ref(s.context)
+        opened = s.device.opened
+        s.context = None
+        assert context() is not None
+        s.kernel = None
+        assert context() is None
+        pyxrt.bo(s.device, 64, pyxrt.bo.host_only, 0)
+        assert opened.contexts() == ()
+    finally:
+        gc.enable()
+
+
+def test_a_hang(monkeypatch, folder):
+    monkeypatch.setenv(devices.DEVICE, "emu:quiet,threads=1,tdr=0.3")
+    s = Setup(folder, "hang.bin")
+    run = s.kernel(3, s.insts, s.code.nbytes, s.a, s.b)
+    assert str(run.wait()) == "ert_cmd_state.ERT_CMD_STATE_TIMEOUT"
+    with pytest.raises(RuntimeError) as caught:
+        run.wait2()
+    lines = str(caught.value).splitlines()
+    assert lines[0] == "Command failed to complete successfully (ERT_CMD_STATE_TIMEOUT)"
+    assert lines[1] == "txn_op_idx = 0x0"
+
+
+def test_a_list_that_fails(emu, folder):
+    good, bad = Setup(folder), Setup(folder, "fail.bin")
+    runs = []
+    steps = pyxrt.runlist(good.context)
+    for code in (good, bad, good):
+        run = pyxrt.run(good.kernel)
+        for index, value in enumerate((3, code.insts, code.code.nbytes, good.a, good.b)):
+            run.set_arg(index, value)
+        steps.add(run)
+        runs.append(run)
+    steps.execute()
+    with pytest.raises(RuntimeError, match=r"^runlist failed execution \(ERT_CMD_STATE_ERROR\)"):
+        steps.wait()
+    assert [int(run.state()) for run in runs] == [1, 5, 6]
+
+
+def test_user_pointers(monkeypatch):
+    monkeypatch.setenv(devices.DEVICE, "emu:quiet,threads=1")
+    capsule = ctypes.pythonapi.PyCapsule_New
+    capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    memory = mmap.mmap(-1, 8192)
+    memory[:3] = b"abc"
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    made = pyxrt.ext.bo(pyxrt.device(0), capsule(address, None, None), 5000)
+    assert made.size() == 5000 and made.map()[:3] == b"abc" and isinstance(made, pyxrt.bo)
+    made.write(b"xy", 4998)
+    assert memory[4998:5000] == b"xy"
+    with pytest.raises(RuntimeError):
+        pyxrt.ext.bo(pyxrt.device(0), capsule(address + 8, None, None), 4096)
+
+
+# -- every probe
+
+
+@pytest.mark.parametrize("name", PROBES)
+def test_every_probe_is_answered(monkeypatch, folder, name):
+    """No probe crashes or ends in an error of another kind than pyxrt has; what each answers is held to XRT's
+    own in test_pyxrt_oracle.py, where that can be had."""
+    monkeypatch.setenv(devices.DEVICE, "emu:quiet,threads=1")
+    with pyxrt.installed():
+        answer = outcome(PROBES[name], str(folder), SETUP)
+    gc.collect()  # a probe's names are a circle, and its contexts would be seen by other tests
+    assert isinstance(answer, list) and "AttributeError" not in str(answer) and "XdnaError" not in str(answer)
+    if answer[0] == "raised":
+        assert answer[1] in ("RuntimeError", "TypeError", "IndexError"), answer
+
+
+# -- finding the module
+
+
+def test_installed_for_a_while():
+    before = sys.modules.get("pyxrt")
+    with pyxrt.installed():
+        import pyxrt as found
+        import pyxrt.ext as ext
+
+        assert found is pyxrt and ext is pyxrt.ext and found.implementation == "amdxdna"
+    assert sys.modules.get("pyxrt") is before and str(pyxrt.FOLDER) not in sys.path
+
+
+def test_the_device_is_given_to_installed(monkeypatch):
+    monkeypatch.setenv(devices.DEVICE, "7")
+    with pyxrt.installed("emu:quiet,threads=1"):
+        assert pyxrt.device(0).get_info(pyxrt.xrt_info_device.name) == "NPU Strix"
+    assert os.environ[devices.DEVICE] == "7"
+    with pytest.raises(TypeError, match="device is 7"):
+        pyxrt.install(7)
+
+
+def test_a_path_that_is_none(emu):
+    for use in (pyxrt.xclbin, lambda path: pyxrt.hw_context(pyxrt.device(0), path)):
+        with pytest.raises(RuntimeError, match=r"^No such file"):
+            use("a\0b")
+
+
+def test_the_state_of_a_run_in_the_child_of_a_fork(emu, folder):
+    s = Setup(folder, "slow.bin")
+    run = s.kernel(3, s.insts, s.code.nbytes, s.a, s.b)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            run.state()
+        except RuntimeError:
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert int(run.wait(60_000)) == 4
+
+
+def test_a_real_one_is_not_shadowed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyxrt", type(sys)("pyxrt"))
+    with pytest.raises(ImportError, match="another pyxrt"):
+        pyxrt.install()
+
+
+def command(*words, **environ):
+    return subprocess.run(
+        [sys.executable, "-m", "amdxdna", "pyxrt", *map(str, words)],
+        cwd=ROOT,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **environ},
+    )
+
+
+SCRIPT = """
+import subprocess, sys
+sys.path.insert(0, "/opt/xilinx/xrt/python")
+import pyxrt as xrt, helper
+assert "pyxrt" in sys.modules and xrt.implementation == "amdxdna"
+print(sys.argv[1:], __name__, xrt.device(0).get_info(xrt.xrt_info_device.name), flush=True)
+subprocess.run([sys.executable, "-c", "import pyxrt, pyxrt.ext; print(pyxrt.implementation, "
+                "pyxrt.enumerate_devices(), pyxrt.ext.bo(pyxrt.device(0), 64).size())"], check=True)
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "helper.py").write_text("")
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_a_script_and_its_children(script):
+    ended = command("--device", "emu:quiet,threads=1", "--", script, "3", "--flag")
+    assert ended.returncode == 3, ended.stderr
+    assert ended.stdout.splitlines() == ["['3', '--flag'] __main__ NPU Strix", "amdxdna 1 64"]
+
+
+def test_a_module(script):
+    ended = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "amdxdna",
+            "pyxrt",
+            "--device",
+            "emu:quiet,threads=1",
+            "--",
+            "-m",
+            "script",
+            "0",
+        ],
+        cwd=script.parent,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert ended.returncode == 0 and "__main__" in ended.stdout, ended.stderr
+
+
+SPAWNED = """
+import multiprocessing, sys
+if "install" in sys.argv:
+    import amdxdna.pyxrt
+    if __name__ == "__main__":
+        amdxdna.pyxrt.install()
+import pyxrt
+
+def child():
+    import pyxrt.ext
+    sys.exit(5 if pyxrt.implementation == "amdxdna" and pyxrt.enumerate_devices() == 1 else 6)
+
+if __name__ == "__main__":
+    for method in sys.argv[1].split(","):
+        process = multiprocessing.get_context(method).Process(target=child)
+        process.start()
+        process.join(60)
+        print(method, process.exitcode)
+"""
+
+
+def test_children_of_multiprocessing(tmp_path):
+    """Their path for modules is a copy of the parent's, not PYTHONPATH's."""
+    path = tmp_path / "spawned.py"
+    path.write_text(SPAWNED)
+    ended = command("--device", "emu:quiet,threads=1", "--", path, "spawn,forkserver")
+    assert ended.stdout == "spawn 5\nforkserver 5\n" and ended.returncode == 0, ended.stderr
+    ended = subprocess.run(
+        [sys.executable, path, "spawn", "install"],
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT), devices.DEVICE: "emu:quiet,threads=1"},
+    )
+    assert ended.stdout == "spawn 5\n" and ended.returncode == 0, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "said"),
+    [
+        ("raise ValueError('mine')", 1, "ValueError: mine"),
+        ("import sys; sys.exit('gone')", 1, "gone"),
+        ("import sys; sys.exit()", 0, ""),
+    ],
+)
+def test_how_a_script_ends(tmp_path, text, status, said):
+    path = tmp_path / "s.py"
+    path.write_text(text)
+    ended = command("--", path)
+    assert ended.returncode == status and ended.stderr.strip().endswith(said)
+
+
+def test_a_device_that_is_not_there(monkeypatch, tmp_path):
+    path = tmp_path / "s.py"
+    path.write_text("print('ran')")
+    for device in ("nope", "emu:nope=1"):
+        ended = command("--device", device, "--", path)
+        assert ended.returncode == 2 and not ended.stdout and ended.stderr.count("\n") == 1
+        assert f"--device {device}" in ended.stderr
+    monkeypatch.setenv(devices.DEVICE, "nope")
+    with pytest.raises(RuntimeError, match=r"^ No such device with index '0'\n"):
+        pyxrt.device(0)
+
+
+def test_wrong_usage(tmp_path):
+    for words in ((), ("--", tmp_path / "none.py"), ("--", "-m")):
+        ended = command(*words)
+        assert ended.returncode == 2 and "Traceback" not in ended.stderr and ended.stderr
+    assert (Path(command("--path").stdout.strip()) / "pyxrt.py").is_file()

@@ -1,0 +1,1 @@
+"""The model's package, a folder for each of its own."""

@@ -1,0 +1,1 @@
+"""Questions and answers: the Python API and what it is made of."""

@@ -1,0 +1,1 @@
+"""Bundles, read and validated."""

@@ -1,0 +1,316 @@
+"""Plain words, pipes and the shell's limits: of each command line the exit status and stderr's first line."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+DRIVER, QWEN, AMD = "tests.support.cli_driver", "qwen35", "amdxdna"
+NO_NPU = {name: value for name, value in os.environ.items() if not name.startswith(("QWEN35_", "AMDXDNA_"))}
+
+
+def run(
+    module: str, *words: str, stdin: bytes | None = None, cwd: Path = ROOT, shell: str = "", **env: str
+) -> tuple[int, str, str]:
+    """Exit status, stdout and stderr; `stdin` None is /dev/null; `shell` goes before exec, or behind it."""
+    command = [sys.executable, "-m", module, *words]
+    if shell:
+        before, _, behind = shell.partition("@")
+        command = ["sh", "-c", f'{before} exec "$@" {behind}', "sh", *command]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        cwd=cwd,
+        timeout=120,
+        env={**NO_NPU, "PYTHONPATH": str(ROOT), **env},
+        **({"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}),
+    )
+    return done.returncode, done.stdout.decode(), done.stderr.decode()
+
+
+E, A = "qwen35: error: ", "amdxdna: error: "
+TABLE = [
+    # Questions as they are typed.
+    (DRIVER, ["What is a whale?", "-q"], 0, ""),
+    (DRIVER, ["What", "is", "a", "whale", "-q"], 0, ""),
+    (DRIVER, ["whale?", "-q"], 0, ""),
+    (DRIVER, ["tests", "What is it?", "-q"], 0, ""),
+    (DRIVER, ["-q", "--max-new", "9", "What is it?"], 0, ""),
+    (DRIVER, ["chat", "-q"], 0, ""),
+    (DRIVER, [], 2, E + "nothing was asked: give a question in quotes, --prompt TEXT, "),
+    (
+        DRIVER,
+        ["whale"],
+        2,
+        E + "whale is no command, and no bundle of that name is here: to ask it, qwen35 --prompt whale",
+    ),
+    (
+        DRIVER,
+        ["quen35"],
+        2,
+        E + "quen35 is no command, and no bundle of that name is here: did you mean qwen35?",
+    ),
+    (DRIVER, ["Who?", "--prompt", "x"], 2, E + "'Who?' is taken for a question, and --prompt asks already"),
+    (
+        DRIVER,
+        ["Who is it?", "--chat"],
+        2,
+        E + "'Who is it?' is taken for a question, and --chat asks already",
+    ),
+    # Commands of other programs, and misspelt ones.
+    (DRIVER, ["pull", "2b"], 2, E + "there is no command pull: qwen35 info 2b"),
+    (DRIVER, ["run", "2b"], 2, E + "there is no command run: "),
+    (DRIVER, ["exprot"], 2, E + "there is no command exprot: did you mean export?"),
+    (DRIVER, ["exprot", "folder", "--out", "x"], 2, E + "there is no command exprot: did you mean export?"),
+    (DRIVER, ["benhc", "tests"], 2, E + "there is no command benhc: did you mean bench?"),
+    (QWEN, ["help"], 0, ""),
+    (QWEN, ["version"], 0, ""),
+    (AMD, [], 2, "usage: amdxdna COMMAND"),
+    (AMD, ["help"], 0, ""),
+    (AMD, ["infoo"], 2, A + "infoo: no such command. Did you mean info?"),
+    (AMD, ["xyzzy"], 2, A + "xyzzy: no such command. There are: doctor"),
+    # Paths that are not there.
+    (QWEN, ["./nope", "Who?"], 1, E + "there is no such bundle (nope): give a directory with a manifest.txt"),
+    (
+        QWEN,
+        ["quen35", "-p", "x"],
+        1,
+        E + "there is no such bundle (quen35): give a directory with a manifest.txt (did you mean qwen35?)",
+    ),
+    (
+        DRIVER,
+        ["-p", "x", "--image", "a.png"],
+        1,
+        E + "the picture cannot be read: No such file or directory (a.png)",
+    ),
+    (DRIVER, ["-p", "x", "--image", "README.md"], 1, E + "not a picture of a known format (README.md)"),
+    (DRIVER, ["-p", "x", "--json-schema", "none.json"], 2, E + "cannot read the schema: No such file"),
+    # Which device.
+    (QWEN, ["-p", "x", "--device", "npu"], 1, E + "open failed (ENOENT, No such file or directory): "),
+    (AMD, ["info", "--device", "npu"], 1, A + "open failed (ENOENT, No such file or directory): "),
+]
+
+
+@pytest.mark.parametrize(("module", "words", "status", "line"), TABLE, ids=lambda value: str(value)[:40])
+def test_status_and_first_line(module: str, words: list[str], status: int, line: str) -> None:
+    if "npu" in words and any(Path("/dev/accel").glob("accel*")):
+        pytest.skip("an accelerator is here")
+    found, out, err = run(module, *words)
+    first = err.partition("\n")[0]
+    assert (found, first[: len(line)]) == (status, line), err
+    assert bool(out) == (status == 0 and "chat" not in words)
+    assert status == 0 or module == AMD or err.count("\n") == 1, err
+
+
+def test_what_the_words_ask() -> None:
+    assert run(DRIVER, "What is", "a whale", "-q")[1] == "You said: What is a whale\n"
+    assert run(DRIVER, "tests", "two", "words", "-q")[1] == "You said: two words\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "stdin", "asked"),
+    [
+        ([], b"What is a whale?\n", "What is a whale?\n"),
+        (["tests"], b"Q", "Q"),
+        (["-p", "Summarise"], b"a\nb\n", "Summarise\n\na\nb"),
+        (["Sum it up"], b"a", "Sum it up\n\na"),
+        (["-p", "Summarise"], b"", "Summarise"),
+        (["-p", "Summarise"], b" \n", "Summarise"),
+        (["-p", "X", "--prompt-file", "-"], b"file\n", "X\n\nfile"),
+        (["-p", "X", "--prompt-file", "{file}"], b"more", "X\n\nof a file\n\nmore"),
+        (["--prompt-file", "{file}"], None, "of a file\n"),
+    ],
+)
+def test_pipes_are_asked(tmp_path: Path, words: list[str], stdin: bytes | None, asked: str) -> None:
+    file = tmp_path / "prompt"
+    file.write_text("of a file\n")
+    words = [word.format(file=file) for word in words]
+    status, out, err = run(DRIVER, *words, "-q", stdin=stdin)
+    assert (status, out.rstrip("\n"), err) == (0, f"You said: {asked}".rstrip("\n"), "")
+
+
+def test_a_file_on_stdin_is_asked_and_a_terminal_is_not_waited_for(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    file.write_text("line")
+    with file.open() as log:
+        command = [sys.executable, "-m", DRIVER, "-q", "-p", "Sum"]
+        done = subprocess.run(
+            command, stdin=log, capture_output=True, text=True, cwd=ROOT, timeout=60, env=NO_NPU
+        )
+    assert done.stdout == "You said: Sum\n\nline\n"
+    master, slave = os.openpty()
+    try:
+        done = subprocess.run(
+            command, stdin=slave, capture_output=True, text=True, cwd=ROOT, timeout=60, env=NO_NPU
+        )
+    finally:
+        os.close(master)
+        os.close(slave)
+    assert done.stdout == "You said: Sum\n"
+
+
+def test_a_pipe_that_says_nothing_is_told() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", DRIVER, "-p", "x"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env=NO_NPU,
+    ) as program:
+        assert program.stderr is not None
+        assert (
+            b"reading stdin to its end, for the prompt; < /dev/null leaves it out"
+            in program.stderr.readline()
+        )
+        assert program.communicate(b"late", timeout=60)[0] == b"You said: x\n\nlate\n"
+
+
+def test_bytes_that_are_no_text_are_refused() -> None:
+    status, _, err = run(DRIVER, "-p", "x", stdin=b"ab\xff")
+    assert status == 2 and err == E + "not UTF-8 at byte 2 (stdin): convert the prompt first\n"
+
+
+def test_statistics_say_what_answered_and_where() -> None:
+    err = run(DRIVER, "-p", "x", "--stats", "json")[2]
+    values = json.loads(err.splitlines()[-1])
+    assert (values["model"], values["device"], values["emulated"]) == ("mock", "mock", True)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (QWEN, ["--help"]),
+        (DRIVER, ["-p", "x", "-q"]),
+        (QWEN, ["info"]),
+        (AMD, ["--help"]),
+        (AMD, ["info"]),
+        (AMD, ["example", "--help"]),
+        (AMD, ["info", "--json", "--device", "emu"]),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else value,
+)
+def test_a_full_stdout_is_an_error_and_a_full_stderr_is_none(module: str, words: list[str]) -> None:
+    status, _, err = run(module, *words, shell="@ >/dev/full")
+    last = err.splitlines()[-1]
+    assert status == 1 and last.lower().endswith("error: no space left on device") and "Traceback" not in err
+    assert run(module, *words, shell="@ 2>/dev/full")[0] == 0
+
+
+@pytest.mark.parametrize("mebibytes", [150, 290, 400, 470])
+def test_an_address_space_that_is_too_small_is_one_line(mebibytes: int) -> None:
+    status, _, err = run(QWEN, "-p", "x", "-q", shell=f"ulimit -v {mebibytes << 10};")
+    assert status == 1 and err.startswith(
+        f"{E}out of memory: the address space is limited to {mebibytes} MiB (ulimit -v) and at least "
+    )
+    assert err.count("\n") == 1
+
+
+def test_a_limit_on_processes_is_no_ctrl_c() -> None:
+    """OpenBLAS raises SIGINT where it cannot start a thread."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("needs root and setpriv, to be a user whom the limit binds")
+    keep = "+dac_override,+dac_read_search"
+    user = [
+        "setpriv",
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        f"--inh-caps={keep}",
+        f"--ambient-caps={keep}",
+    ]
+    done = subprocess.run(
+        [*user, sys.executable, "-B", "-m", QWEN, "-p", "x", "-q"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        env=NO_NPU,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (1, 1)),
+    )
+    if "setpriv" in done.stderr:
+        pytest.skip(f"no such user can be made here: {done.stderr}")
+    last = done.stderr.splitlines()[-1]
+    assert done.returncode == 1 and last.startswith(f"{E}no thread can be started: the limit on processes"), (
+        done
+    )
+
+
+def hidden(module: str, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command line in an environment without the package `name`."""
+    code = (
+        f"import sys\nsys.modules[{name!r}] = None\nimport importlib.util as u\nfind = u.find_spec\n"
+        f"u.find_spec = lambda n, *a: None if n == {name!r} else find(n, *a)\n"
+        f"from {module}.cli import main\nsys.exit(main({list(words)!r}))"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        env=NO_NPU,
+    )
+
+
+def test_a_missing_extra_is_told_with_its_command_before_anything_is_loaded(tmp_path: Path) -> None:
+    schema = tmp_path / "schema.json"
+    schema.write_text("{}")
+    done = hidden(QWEN, "llguidance", "-p", "x", "--json-schema", str(schema), "no-such-bundle")
+    assert done.returncode == 2 and done.stderr.startswith(
+        f"{E}llguidance is not installed (--json-schema): "
+    )
+    assert "-m pip install 'llguidance" in done.stderr
+    done = hidden(QWEN, "torch", "export", str(tmp_path), "--out", str(tmp_path / "b"), "--refs")
+    assert done.returncode == 2 and "torch is not installed (--refs): " in done.stderr
+    assert "-m pip install torch" in done.stderr
+
+
+def test_a_library_that_cannot_load_is_one_line() -> None:
+    from qwen35.errors import explain
+
+    essay = ImportError("\n\nIMPORTANT: PLEASE READ THIS FOR ADVICE\n")
+    essay.__cause__ = ImportError("libx.so.1: failed to map segment from shared object")
+    assert explain(essay) == (
+        "a library cannot be loaded: libx.so.1: failed to map segment from shared object: memory or "
+        "address space ran out (ulimit -v)"
+    )
+
+
+def test_emulate_says_how_to_name_a_temporary_folder() -> None:
+    code = (
+        "import sys, tempfile\ntempfile._candidate_tempdir_list = lambda: ['/nonexistent']\n"
+        "from amdxdna.cli import main\nsys.exit(main(['emulate', '--', 'true']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        env=NO_NPU,
+    )
+    if "seccomp" in done.stderr:
+        pytest.skip(done.stderr)
+    assert done.returncode == 1 and done.stderr == (
+        A + "no temporary folder can be written. Set TMPDIR to one that can\n"
+    )
+
+
+def test_saving_where_nothing_can_be_written_names_the_file() -> None:
+    status, _, err = run(DRIVER, "--chat", "-q", stdin=b"one\n/save /proc/talk.json\n/save /none/talk.json\n")
+    assert status == 1 and err.splitlines() == [
+        f"{E}no such file or directory (/proc/talk.json)",
+        f"{E}no such file or directory (/none/talk.json)",
+    ]

@@ -1,0 +1,248 @@
+"""The C host math against numpy in float64, on every instruction set this processor offers."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from qwen35 import host
+from qwen35.formats import from_bf16, to_bf16
+from tests.support.synthetic import bf16_round
+
+
+@pytest.fixture(params=("portable", "avx2", "avx512"))
+def isa(request):
+    before = host.isa()
+    try:
+        host.set_isa(request.param)
+    except ValueError:
+        pytest.skip(f"no {request.param} on this processor")
+    assert host.isa() == request.param
+    yield request.param
+    host.set_isa(before)
+
+
+SPECIAL = np.array(
+    [
+        0.0,
+        -0.0,
+        1.0,
+        1.00390625,
+        1.01171875,
+        -1.00390625,
+        3.3895314e38,
+        3.4e38,
+        np.inf,
+        -np.inf,
+        1e-40,
+        -1e-40,
+        9.2e-41,
+        65536.0,
+        1.5e-45,
+        2.0**-133,
+        2.0**-134,
+        3 * 2.0**-134,
+    ],
+    np.float32,
+)
+
+
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 31, 100, 4097])
+def test_bf16_conversions(isa, count):
+    values = np.random.default_rng(count).standard_normal(count).astype(np.float32) * 100
+    values[: min(count, SPECIAL.size)] = SPECIAL[: min(count, SPECIAL.size)]
+    bits = np.empty(count, np.uint16)
+    host.f32_to_bf16(values, bits)
+    assert np.array_equal(bits, to_bf16(values))
+    back = np.empty(count, np.float32)
+    host.bf16_to_f32(bits, back)
+    assert np.array_equal(back, from_bf16(bits))
+
+
+def test_bf16_keeps_nan(isa):
+    values = np.full(33, np.nan, np.float32)
+    values.view(np.uint32)[1::2] = 0x7F800001  # signalling, payload in the low half alone
+    bits = np.empty(33, np.uint16)
+    host.f32_to_bf16(values, bits)
+    assert np.isnan(from_bf16(bits)).all()
+
+
+def test_silu_over_the_whole_range(isa):
+    x = np.concatenate([np.linspace(-120, 120, 4001), [-1e30, 1e30, -np.inf + 0, 0.0]]).astype(np.float32)
+    x = x[np.isfinite(x)]
+    got = x.copy()
+    host.silu(got)
+    with np.errstate(over="ignore"):
+        want = x.astype(np.float64) / (1 + np.exp(-x.astype(np.float64)))
+    assert np.isfinite(got).all()
+    # below -88 the float32 exponential is infinite and the result 0, which is right to 1e-36
+    assert np.allclose(got, want, rtol=5e-7, atol=1e-36)
+    nan = np.full(21, np.nan, np.float32)
+    host.silu(nan)
+    assert np.isnan(nan).all()
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 16, 1), (3, 48, 7), (8, 32, 64), (21, 80, 33), (64, 128, 128)])
+def test_matmul_with_strides(isa, m, n, k):
+    rng = np.random.default_rng(m)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k + 5), (k, n + 9)))
+    out = np.full((m, n + 3), 7, np.float32)
+    host.matmul(a[:, :k], b[:, :n], out[:, :n])
+    want = a[:, :k].astype(np.float64) @ b[:, :n].astype(np.float64)
+    assert np.abs(out[:, :n] - want).max() < 2e-6 * k
+    assert (out[:, n:] == 7).all()
+
+
+def test_matmul_refuses_widths_it_cannot_do():
+    with pytest.raises(ValueError, match="multiple of 16"):
+        host.matmul(np.zeros((2, 4), np.float32), np.zeros((4, 8), np.float32), np.zeros((2, 8), np.float32))
+
+
+def reference_norm(x, adds, weight, eps):
+    x = x.copy()
+    for add in adds:
+        x += from_bf16(np.ascontiguousarray(add[:, : x.shape[1]]))
+    wide = x.astype(np.float64)
+    normed = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + eps) * (1 + weight.astype(np.float64))
+    return x, normed
+
+
+@pytest.mark.parametrize(("rows", "dim"), [(1, 64), (1, 2048), (5, 72), (16, 96), (17, 128), (100, 40)])
+def test_norm_adds_normalises_and_projects(isa, rows, dim):
+    rng = np.random.default_rng(dim)
+    x = rng.standard_normal((rows, dim)).astype(np.float32)
+    weight = (rng.standard_normal(dim) * 0.1).astype(np.float32)
+    proj = rng.standard_normal((6, dim)).astype(np.float32)
+    adds = [to_bf16(rng.standard_normal((rows + 2, dim + 8 * s)).astype(np.float32)) for s in range(3)]
+    norm = host.Norm(weight, 1e-6, adds=3, proj=proj)
+    out = np.full((rows, dim + 24), 9, np.uint16)
+    gates = np.empty((rows, norm.proj_cols), np.float32)
+    want_x, want = reference_norm(x, [add[:rows] for add in adds], weight, 1e-6)
+    norm.rows(x, adds, out, gates)
+    assert np.array_equal(x, want_x)  # float32 sums in order, exactly
+    got = from_bf16(out[:, :dim].copy())
+    assert np.abs(got - want).max() <= np.abs(want).max() * 2**-8
+    assert (got == bf16_round(want.astype(np.float32))).mean() > 0.99
+    assert (out[:, dim:] == 9).all()
+    assert np.abs(gates[:, :6] - want @ proj.T.astype(np.float64)).max() < 1e-5 * dim**0.5
+    assert norm.proj_cols == 16 and not gates[:, 6:].any()
+
+
+def test_norm_without_adds_and_projection(isa):
+    x = np.random.default_rng(0).standard_normal((3, 64)).astype(np.float32)
+    before = x.copy()
+    out = np.empty((3, 64), np.uint16)
+    host.Norm(np.zeros(64, np.float32), 1e-6).rows(x, [], out)
+    assert np.array_equal(x, before)
+    want = before / np.sqrt((before**2).mean(-1, keepdims=True) + 1e-6)
+    assert np.abs(from_bf16(out) - want).max() < 0.02
+
+
+def test_add_rows(isa):
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((37, 72)).astype(np.float32)
+    add = to_bf16(rng.standard_normal((40, 100)).astype(np.float32))
+    want = x + from_bf16(add[:37, :72].copy())
+    host.add_rows(x, add)
+    assert np.array_equal(x, want)
+
+
+@pytest.mark.parametrize("blocks", [1, 5, 192])
+def test_swiglu_of_interleaved_pairs(isa, blocks):
+    rng = np.random.default_rng(blocks)
+    gate, up = (bf16_round(rng.standard_normal(blocks * 32).astype(np.float32) * 4) for _ in range(2))
+    pairs = np.stack([gate.reshape(-1, 32), up.reshape(-1, 32)], 1).reshape(-1)
+    out = np.empty(blocks * 32, np.uint16)
+    host.swiglu_pairs(to_bf16(pairs), out)
+    want = gate.astype(np.float64) / (1 + np.exp(-gate.astype(np.float64))) * up
+    assert np.abs(from_bf16(out) - want).max() <= np.abs(want).max() * 2**-8
+    assert (from_bf16(out) == bf16_round(want.astype(np.float32))).mean() > 0.99
+
+
+@pytest.mark.parametrize("count", [1, 7, 16, 33, 1000])
+def test_argmax_takes_the_first_of_equals_and_skips_nan(isa, count):
+    values = np.random.default_rng(count).standard_normal(count).astype(np.float32)
+    assert host.argmax(values) == int(np.argmax(values))
+    values[:] = -3.5
+    values[count // 2 :] = 2.25
+    assert host.argmax(values) == count // 2
+    values[count // 2] = np.nan
+    assert host.argmax(values) == (count // 2 + 1 if count // 2 + 1 < count else 0 if count > 1 else -1)
+
+
+def test_results_do_not_depend_on_threads():
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((300, 128)).astype(np.float32)
+    proj = rng.standard_normal((16, 128)).astype(np.float32)
+    norm = host.Norm(np.zeros(128, np.float32), 1e-6, proj=proj)
+    results = []
+    before = host.threads()
+    try:
+        for count in (1, 2, 5, 2, 1):
+            host.set_threads(count)
+            assert host.threads() == count
+            out, gates = np.empty((300, 128), np.uint16), np.empty((300, 16), np.float32)
+            norm.rows(x.copy(), [], out, gates)
+            results.append((out.tobytes(), gates.tobytes()))
+    finally:
+        host.set_threads(before)
+    assert len(set(results)) == 1
+
+
+def test_thread_count_is_checked():
+    with pytest.raises(ValueError, match="65 threads"):
+        host.set_threads(65)
+    with pytest.raises(ValueError, match="unknown"):
+        host.set_isa("quantum")
+
+
+def _norm_sum() -> bytes:
+    x = np.arange(128 * 64, dtype=np.float32).reshape(128, 64)
+    out = np.empty((128, 64), np.uint16)
+    host.Norm(np.zeros(64, np.float32), 1e-6).rows(x, [], out)
+    return out.tobytes()
+
+
+def test_the_pool_works_in_a_forked_child():
+    before = host.set_threads(3)
+    try:
+        want = _norm_sum()
+        read, write = os.pipe()
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                same = all(_norm_sum() == want for _ in range(50))
+                code = 0 if same and len(os.listdir("/proc/self/task")) == 3 else 2
+            finally:
+                os.write(write, bytes([code]))
+                os._exit(code)
+        os.close(write)
+        assert os.read(read, 1) == b"\0"
+        os.close(read)
+        assert os.waitpid(child, 0)[1] == 0
+        assert _norm_sum() == want
+    finally:
+        host.set_threads(before)
+
+
+def test_concurrent_callers_get_their_own_results():
+    from concurrent.futures import ThreadPoolExecutor
+
+    norm = host.Norm(np.zeros(64, np.float32), 1e-6)
+
+    def one(seed: int) -> bool:
+        x = np.random.default_rng(seed).standard_normal((200, 64)).astype(np.float32)
+        out = np.empty((200, 64), np.uint16)
+        norm.rows(x.copy(), [], out)
+        want = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+        return bool(np.abs(from_bf16(out) - want).max() < 0.05)
+
+    before = host.set_threads(3)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(one, range(200)))
+    finally:
+        host.set_threads(before)

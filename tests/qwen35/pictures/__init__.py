@@ -1,0 +1,1 @@
+"""Pictures: reading, resizing, patches, the vision tower."""

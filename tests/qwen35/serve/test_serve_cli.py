@@ -1,0 +1,193 @@
+"""`python -m qwen35 serve` as a process: the start line, signals, what is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+for _name in ("starlette", "uvicorn", "prometheus_client", "httpx"):
+    pytest.importorskip(_name)
+
+ROOT = Path(__file__).parents[3]
+WAIT = 120
+
+
+@contextmanager
+def started(*options: str) -> Iterator[tuple[subprocess.Popen[str], str, list[str]]]:
+    """The process, its base URL and the lines of its stderr so far."""
+    words = [sys.executable, "-m", "qwen35", "serve", "--device", "emu:threads=1,quiet", "--port", "0"]
+    words += options
+    process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    timer = threading.Timer(WAIT, process.kill)
+    timer.start()
+    lines: list[str] = []
+    try:
+        assert process.stderr is not None
+        for line in process.stderr:
+            lines.append(line)
+            if found := re.search(r"serving .* at (http://\S+)", line):
+                yield process, found[1], lines
+                break
+        else:
+            pytest.fail("".join(lines))
+    finally:
+        process.kill()
+        process.communicate()
+        timer.cancel()
+
+
+def post(url: str, body: dict[str, Any]) -> Any:
+    request = urllib.request.Request(
+        f"{url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    return urllib.request.urlopen(request, timeout=WAIT)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_says_what_runs_where_and_ends_on_a_signal(number: signal.Signals) -> None:
+    with started() as (process, url, lines):
+        assert "emulated NPU" in lines[-1] and "127.0.0.1" in url
+        body = {"messages": [{"role": "user", "content": "What is a penguin?"}], "temperature": 0}
+        answer = json.load(post(url, body))["choices"][0]["message"]["content"]
+        assert "bird" in answer
+        process.send_signal(number)
+        out, err = process.communicate(timeout=WAIT)
+        assert process.returncode == 0, err
+        assert out == "" and "penguin" not in err and "Traceback" not in err
+        assert "/v1/chat/completions 200" in err
+
+
+@pytest.mark.parametrize("grace", ["0", "60"])
+def test_the_running_answer_ends_within_the_grace_or_is_told(grace: str) -> None:
+    body = {
+        "messages": [{"role": "user", "content": "What is a penguin?"}],
+        "stream": True,
+        "temperature": 100,
+        "max_tokens": 300,
+        "logit_bias": {},
+    }
+    with started("--grace", grace) as (process, url, _):
+        with post(url, body) as stream:
+            first = stream.readline()
+            process.send_signal(signal.SIGTERM)
+            rest = (first + stream.read()).decode()
+        assert process.wait(WAIT) == 0
+        last = rest.strip().rpartition("data: ")[2]
+        if grace == "60":
+            assert last == "[DONE]"
+        else:  # or it was over before the signal came
+            assert last == "[DONE]" or json.loads(last)["error"]["code"] == "shutdown"
+
+
+def test_names_that_are_allowed() -> None:
+    with started("--allow-host", "One.Example", "--allow-host", "two.example", "--host", "localhost") as (
+        _,
+        url,
+        _,
+    ):
+        for name, status in (("one.example", 200), ("two.example:80", 200), ("three.example", 403)):
+            request = urllib.request.Request(f"{url}/models", headers={"Host": name})
+            try:
+                got = urllib.request.urlopen(request, timeout=WAIT).status
+            except urllib.error.HTTPError as error:
+                got = error.code
+            assert got == status
+
+
+def test_killed_and_started_again() -> None:
+    with started() as (process, url, _):
+        port = url.rpartition(":")[2].partition("/")[0]
+        process.kill()
+        process.wait(WAIT)
+    with started("--port", port) as (_, again, _):
+        assert again == url
+        body = {"messages": [{"role": "user", "content": "What is a penguin?"}]}
+        assert json.load(post(again, body))["object"] == "chat.completion"
+
+
+def run(*words: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    script = f"{code}\nimport sys\nfrom qwen35.cli import main\nsys.exit(main({['serve', *words]!r}))"
+    return python(script)
+
+
+def python(script: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-c", script]
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=WAIT)
+
+
+def test_without_the_extra_one_line_says_what_to_install() -> None:
+    hide = (
+        "import sys, importlib.util as u\nfind = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'starlette' else find(name, *a)"
+    )
+    done = run(code=hide)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "extra [serve]" in done.stderr and "starlette" in done.stderr
+    assert run("--help", code=hide).returncode == 0
+
+
+def test_mistakes_are_one_line() -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        for words in (
+            ["--port", str(taken.getsockname()[1])],
+            ["--host", "no.such.host.invalid"],
+            ["--port", "70000"],
+            ["--nothing"],
+            ["--allow-host", "http://name"],
+            ["--allow-host", "name:8000"],
+            ["no-such-bundle"],
+        ):
+            done = run(*words)
+            assert done.returncode in (1, 2) and done.stderr.count("\n") == 1, done.stderr
+            assert "Traceback" not in done.stderr
+
+
+def test_the_main_job_imports_nothing_of_it() -> None:
+    code = (
+        "import sys; from qwen35.cli import main; main(['--prompt', 'What is a penguin?', '-q'])\n"
+        "assert not {'starlette', 'uvicorn', 'prometheus_client', 'asyncio'} & set(sys.modules)"
+    )
+    done = python(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_pieces_are_sent_at_once() -> None:
+    """Without TCP_NODELAY each answer waits 40 ms for the client's acknowledgement."""
+    import asyncio
+    import socket
+
+    from qwen35.serve.cli import _bind
+
+    async def run() -> int:
+        seen: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            name = writer.get_extra_info("socket")
+            seen.set_result(name.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        with _bind("127.0.0.1", 0) as bound:
+            server = await asyncio.start_server(connected, sock=bound)
+            _, writer = await asyncio.open_connection(*bound.getsockname())
+            found = await asyncio.wait_for(seen, WAIT)
+            writer.close()
+            server.close()
+            return found
+
+    assert asyncio.run(run())

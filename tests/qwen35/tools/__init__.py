@@ -1,0 +1,1 @@
+"""Acceptance run, benchmark and check."""

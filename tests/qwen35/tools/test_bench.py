@@ -1,0 +1,344 @@
+"""The benchmark: the shape of its lines, the null node, and what it counts; never how long anything takes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from amdxdna.device import Device
+from amdxdna.opening import open_node
+from amdxdna.run import State
+from qwen35.bench import bench_main, machine
+from qwen35.bench.figures import SHAPE, Figure, Printer, median, ratios
+from qwen35.bench.null import NullNode, bare_seconds
+from qwen35.bench.pairs import speed_figures
+from qwen35.bench.peers import Peer, missing
+from qwen35.bench.text import Subject, chain_figures, cold_figures, drop, host_figures, profile_lines, warm
+from qwen35.bundle import Bundle
+from qwen35.errors import ModelError, UsageError
+from qwen35.find import DEFAULT_BUNDLE
+from tests.support import model_bundle
+from tests.support.binding import adder
+
+DEVICE = "emu:threads=1,quiet"
+
+
+@pytest.fixture(scope="module")
+def bundle():
+    return Bundle.open(model_bundle.bundle_path("tied"))
+
+
+@pytest.fixture
+def subject(bundle):
+    with closing(Subject(bundle, DEVICE, 256)) as made:
+        yield made
+
+
+def test_a_line_holds_shape_value_unit_conditions_and_limit():
+    line = Figure("decode", 12.3456789, "tokens/s", {"context": 512}, "at least 9").line()
+    assert json.loads(line) == {
+        "bench": SHAPE,
+        "figure": "decode",
+        "value": 12.3457,
+        "unit": "tokens/s",
+        "context": 512,
+        "limit": "at least 9",
+    }
+
+
+def test_whole_numbers_stay_exact_in_a_line():
+    assert json.loads(Figure("n", 123456789, "ioctls").line())["value"] == 123456789
+
+
+def test_a_row_names_figure_value_unit_and_conditions():
+    row = Figure("prompt", 1.5, "s", {"tokens": 23}, "at most x 1").row()
+    assert row.split() == ["prompt", "1.5", "s", "tokens", "23", "[at", "most", "x", "1]"]
+
+
+@pytest.mark.parametrize("lines", [True, False])
+def test_titles_and_prose_are_for_people_only(lines):
+    stream = io.StringIO()
+    out = Printer(lines, stream)
+    out.title("Heading")
+    out.text(["prose"])
+    out.add("figure", 2, "s")
+    text = stream.getvalue()
+    assert ("Heading" in text) is not lines
+    assert ("prose" in text) is not lines
+    assert [f.value for f in out.figures] == [2]
+    if lines:
+        assert json.loads(text)["figure"] == "figure"
+
+
+@pytest.mark.parametrize(("values", "middle"), [([3.0], 3), ([9, 1, 5], 5), ([4, 1, 3, 2], 2.5)])
+def test_median(values, middle):
+    assert median(values) == middle
+
+
+def test_ratios_are_of_pairs_and_not_of_medians():
+    # The machine was three times as slow in the second pair: that cancels out.
+    assert ratios([1, 3, 1], [2, 6, 4]) == 0.5
+    with pytest.raises(ValueError):
+        ratios([1, 2], [1])
+
+
+def test_nothing_has_no_median():
+    with pytest.raises(ValueError, match="nothing"):
+        median([])
+
+
+def test_memory_follows_an_allocation():
+    before = machine.memory()
+    block = np.ones(32 << 20, np.uint8)
+    after = machine.memory()
+    assert after.anonymous - before.anonymous >= 30 << 20
+    assert after.peak >= after.resident >= after.anonymous
+    del block
+
+
+def test_free_memory_and_cores_are_plausible():
+    assert 0 < machine.free_bytes() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert machine.cores() == len(os.sched_getaffinity(0))
+
+
+def null_device(mode: bool) -> tuple[NullNode, Device]:
+    node = NullNode(open_node(DEVICE))
+    device = Device.open(node)
+    node.null = mode
+    return node, device
+
+
+def test_a_null_node_passes_everything_on_until_it_is_switched():
+    node, device = null_device(False)
+    with device:
+        source, target = device.alloc(64), device.alloc(64)
+        source.view("u4")[:] = range(16)
+        adder(device, 64, 5).run(source, target)
+        assert target.view("u4").tolist() == list(range(5, 21))
+        node.null = True
+        source.view("u4")[:] = 100
+        assert adder(device, 64, 7).run(source, target).state is State.COMPLETED
+        assert target.view("u4").tolist() == list(range(5, 21))  # nothing ran
+        node.null = False
+        adder(device, 64, 7).run(source, target)
+        assert target.view("u4").tolist() == [107] * 16
+
+
+def test_a_null_node_completes_what_would_hang():
+    from tests.support.binding import hanging
+
+    _, device = null_device(True)
+    with device:
+        assert hanging(device).run(timeout=5).state is State.COMPLETED
+
+
+def test_a_null_node_completes_chains_and_several_in_flight():
+    _, device = null_device(True)
+    with device:
+        a, b = device.alloc(64), device.alloc(64)
+        kernel = adder(device, 64, 1)
+        assert device.pool.chain([(kernel, (a, b))] * 3).wait().state is State.COMPLETED
+        assert [run.wait().state for run in [kernel.start(a, b) for _ in range(6)]] == [State.COMPLETED] * 6
+
+
+def test_a_dispatch_is_two_ioctls():
+    node, device = null_device(True)
+    with device:
+        a, b = device.alloc(64), device.alloc(64)
+        kernel = adder(device, 64, 1)
+        kernel.run(a, b)
+        before = node.calls
+        kernel.run(a, b)
+        assert node.calls - before == 2
+
+
+def test_the_bare_loop_runs():
+    assert 0 < bare_seconds(count=10, repeats=2) < 1
+
+
+def test_modes_leave_the_device_as_it_was(subject):
+    npu = subject.node.node.driver.npu
+    for mode in ("null", "instant", "real"):
+        with subject.mode(mode):
+            assert (subject.node.null, npu.instant) == (mode == "null", mode == "instant")
+        assert (subject.node.null, npu.instant) == (False, False)
+
+
+def test_a_filled_state_has_its_length_and_decodes(subject):
+    subject.fill(100)
+    assert subject.model.length == 100
+    assert subject.model.position == 100
+    assert np.isfinite(subject.model.decode(1)).all()
+    assert len(subject.tokens(64, 2)) == 2
+    assert subject.model.length == 64 + 5
+
+
+def test_prompts_start_from_an_empty_state(subject):
+    subject.prompt(20)
+    subject.prompt(7)
+    assert subject.model.length == 7
+
+
+def test_a_token_costs_two_ioctls_a_dispatch(subject):
+    calls, dispatches = subject.ioctls()
+    assert dispatches == 4 * subject.model.config.layers + 1
+    assert calls == 2 * dispatches
+
+
+def test_host_figures_have_both_devices(subject):
+    out = Printer(True, io.StringIO())
+    host_figures(subject, out, 64, 20, 1, 1)
+    names = [(f.name, f.where.get("device")) for f in out.figures]
+    assert names == [
+        ("host_token", "null"),
+        ("host_prompt", "null"),
+        ("host_token", "instant"),
+        ("host_prompt", "instant"),
+        ("dispatch", None),
+        ("emulated_dispatch", None),
+        ("ioctls_token", None),
+    ]
+
+
+def test_chains_are_held_against_single_commands(subject):
+    out = Printer(True, io.StringIO())
+    chain_figures(subject, out, 64, 1, 2)
+    assert [(f.name, f.where["device"]) for f in out.figures] == [("chains", "null"), ("chains", "real")]
+    assert all(f.value > 0 and f.where["singly_ms"] > 0 for f in out.figures)
+    assert subject.model.npu.chains  # as before
+
+
+def test_a_profile_names_every_stage_of_a_token_and_a_prompt(subject):
+    text = "\n".join(profile_lines(subject, 20, 64, 2))
+    for stage in ("gemv.lin", "gemv.att", "gemv.head", "gemm.gu", "host.deltanet", "host.attention"):
+        assert stage in text
+
+
+def test_cold_rows_are_measured_both_ways(bundle):
+    warm(bundle)
+    drop(bundle)
+    out = Printer(True, io.StringIO())
+    cold_figures(bundle, out, 10, 1)
+    assert [f.where["hinted"] for f in out.figures] == ["no", "yes"]
+
+
+class Echo:
+    """A peer that takes twice our rate."""
+
+    kind, name = "llama", "echo"
+
+    def __init__(self):
+        self.asked = []
+
+    def ask(self, **request):
+        self.asked.append(request)
+        return {"prompt": 1e-9, "token": 1e9}
+
+
+def test_the_server_is_measured_beside_the_same_in_process():
+    pytest.importorskip("uvicorn")
+    from qwen35.bench.serve import CONVERSATIONS, serve_figures
+
+    out = Printer(True, io.StringIO())
+    serve_figures(DEFAULT_BUNDLE, DEVICE, out, [], 6, 1)
+    found = {f.name: f for f in out.figures}
+    for name in ("serve_first_token", "serve_token"):
+        assert found[name].value > 0 and found[f"{name}_ratio"].value > 0 and f"{name}_overhead" in found
+    assert 0.3 < found["serve_cached"].value < 1
+    assert found["serve_cached"].where["conversations"] == CONVERSATIONS
+
+
+def test_peers_are_asked_in_turns_and_compared(subject):
+    out, peer = Printer(True, io.StringIO()), Echo()
+    speed_figures(subject, out, [peer], [9], [16, 32], 16, 2, 3)
+    assert peer.asked == [{"prompt": 9, "new": 0}] * 6 + [{"prompt": 16, "new": 2}] * 3
+    found = {(f.name, f.where.get("context")): f for f in out.figures}
+    assert found["prompt_ratio", None].value > 1
+    assert found["prompt_ratio", None].where["pairs"] == 3
+    assert found["prompt_filled_ratio", None].value > 1
+    assert found["decode_ratio", 16].value > 1  # tokens a second: ours over theirs
+    assert found["decode_peer", 16].value == pytest.approx(1e-9)
+    assert ("decode_ratio", 32) not in found
+    share = found["decode_bandwidth", 16].value
+    limit = found["decode_ratio_limit", 16].value
+    assert limit == pytest.approx(found["decode_ratio", 16].value / share, rel=2)
+    assert limit > found["decode_ratio", 16].value
+    assert found["context_growth", "32 over 16"].value > 0
+
+
+def test_without_a_peer_there_are_only_our_own_figures(subject):
+    out = Printer(True, io.StringIO())
+    speed_figures(subject, out, [], [9], [16], 16, 1, 1)
+    assert [f.name for f in out.figures] == ["prompt", "prompt_filled", "decode", "decode_bandwidth"]
+    assert 0 < out.figures[-1].value < 2
+
+
+def test_a_peer_that_fails_says_why(bundle, tmp_path):
+    with pytest.raises(ModelError, match="llama"):
+        Peer("llama", bundle.path, 1, 64, tmp_path / "missing.gguf")
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("kind", ["llama", "transformers"])
+def test_peers_run_the_bundles_shape(bundle, tmp_path, kind):
+    if missing(kind):
+        pytest.skip(f"{missing(kind)} not installed")
+    from qwen35.bench.gguf_file import write_gguf
+
+    file = tmp_path / "model.gguf"
+    if kind == "llama":
+        assert write_gguf(bundle.config, file) == file.stat().st_size
+    with Peer(kind, bundle.path, 1, 128, file) as peer:
+        found = peer.ask(prompt=5, new=2)
+    assert found["prompt"] > 0
+    assert found["token"] > 0
+    assert peer.resident > 1 << 20
+
+
+def test_the_command_prints_one_json_line_a_figure():
+    path = str(model_bundle.bundle_path("tied"))
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "qwen35",
+            "bench",
+            path,
+            "--json",
+            "--only",
+            "load",
+            "--only",
+            "memory",
+            "--only",
+            "start",
+            "--quick",
+            "--threads",
+            "1",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    assert all(record["bench"] == SHAPE and record["unit"] for record in records)
+    names = {record["figure"] for record in records}
+    assert {"bandwidth", "import_amdxdna", "load", "memory_anonymous", "memory_peak"} <= names
+    assert next(r for r in records if r["figure"] == "load")["way"] in ("copy", "map")
+    whole = next(r["value"] for r in records if r["figure"] == "first_token")
+    parts = [r["value"] for r in records if r["figure"].startswith("first_token_")]
+    assert len(parts) == 3
+    assert all(part > 0 for part in parts)
+    assert sum(parts) < 20 * whole  # the parts are of the same command, only later
+
+
+@pytest.mark.parametrize("words", [["x", "--random", "tiny"], ["--threads", "-1"], ["--only", "nothing"]])
+def test_wrong_options_are_usage_errors(words):
+    with pytest.raises(UsageError):
+        bench_main(words)

@@ -1,0 +1,193 @@
+"""The training's own way through the model against transformers', and what a checkpoint holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from tokenizers import Tokenizer  # noqa: E402
+
+from qwen35.train import vocabulary  # noqa: E402
+from qwen35.train.batches import Seen  # noqa: E402
+from qwen35.train.checkpoint import save_pretrained, stop_ids  # noqa: E402
+from qwen35.train.corpus import Corpus  # noqa: E402
+from qwen35.train.network import (  # noqa: E402
+    Network,
+    config,
+    delta_rule,
+    initialise,
+    patches_of,
+    pixels_of,
+    positions,
+)
+from qwen35.train.scenes import CELL, CELL_CLASSES, WHOLE_BITS, WHOLE_CLASSES  # noqa: E402
+from qwen35.train.trainer import (  # noqa: E402
+    exponent,
+    kind_of,
+    learning_rate,
+    number_of,
+    share_done,
+    tower_loss,
+)
+from qwen35.train.wordnet import WordNet  # noqa: E402
+from tests.support import tiny_wordnet  # noqa: E402
+
+pytestmark = pytest.mark.peer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    corpus = Corpus(WordNet(tiny_wordnet.make(tmp_path_factory.mktemp("dict"))))
+    return vocabulary.build(corpus, 2048, merges=50, samples=50)
+
+
+@pytest.fixture(scope="module")
+def net(tokenizer: Tokenizer) -> Any:
+    from transformers import Qwen3_5ForConditionalGeneration
+
+    torch.set_num_threads(1)
+    model = Qwen3_5ForConditionalGeneration(config(tokenizer.get_vocab_size(), tokenizer.token_to_id))
+    initialise(model, 3)
+    return Network(model, *vocabulary.families(tokenizer), 3)
+
+
+def test_delta_rule_is_the_recurrence() -> None:
+    rng = torch.Generator().manual_seed(1)
+    q, k, v = (torch.randn(2, 9, 3, 8, generator=rng) for _ in range(3))
+    g = -torch.rand(2, 9, 3, generator=rng) * 2
+    beta = torch.rand(2, 9, 3, generator=rng)
+    state = torch.zeros(2, 3, 8, 8)
+    outs = []
+    for t in range(9):
+        kt = k[:, t] / (k[:, t].pow(2).sum(-1, keepdim=True) + 1e-6).sqrt()
+        qt = q[:, t] / (q[:, t].pow(2).sum(-1, keepdim=True) + 1e-6).sqrt() * 8**-0.5
+        state = state * g[:, t].exp()[..., None, None]
+        delta = (v[:, t] - torch.einsum("bhkv,bhk->bhv", state, kt)) * beta[:, t, :, None]
+        state = state + kt[..., None] * delta[..., None, :]
+        outs.append(torch.einsum("bhkv,bhk->bhv", state, qt))
+    torch.testing.assert_close(delta_rule(q, k, v, g, beta), torch.stack(outs, 1), atol=1e-5, rtol=1e-5)
+
+
+@torch.no_grad()
+def test_text_equals_transformers(net: Any) -> None:
+    rng = torch.Generator().manual_seed(2)
+    ids = torch.randint(0, 1000, (2, 21), generator=rng)
+    wanted = net.fold()(input_ids=ids).logits
+    table = net.table()
+    torch.testing.assert_close(net.hidden(table[ids], positions(21)) @ table.T, wanted, atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_a_picture_in_a_prompt_equals_transformers(net: Any, tokenizer: Tokenizer) -> None:
+    rng = torch.Generator().manual_seed(3)
+    pixels = torch.randint(0, 256, (48, 64, 3), generator=rng, dtype=torch.uint8)
+    values, grid = pixels_of([pixels.numpy()])
+    assert grid.tolist() == [[1, 6, 8]]
+    model = net.fold()
+    wanted = model.model.visual(values, grid_thw=grid).pooler_output
+    seen = net.see(patches_of(pixels[None]), 6, 8)
+    torch.testing.assert_close(seen[0], wanted, atol=1e-4, rtol=1e-4)
+    pad = tokenizer.token_to_id("<|image_pad|>")
+    ids = torch.tensor([[5, 6, 7, *[pad] * 12, 8, 9, 10, 11]])
+    logits = model(
+        input_ids=ids, pixel_values=values, image_grid_thw=grid, mm_token_type_ids=(ids == pad).int()
+    ).logits
+    x = net.table()[ids]
+    x[0, 3:15] = seen[0]
+    mine = net.hidden(x, positions(19, [(3, 3, 4)])) @ net.table().T
+    torch.testing.assert_close(mine, logits, atol=2e-4, rtol=1e-3)
+
+
+@torch.no_grad()
+def test_two_pictures_in_a_prompt_equal_transformers(net: Any, tokenizer: Tokenizer) -> None:
+    rng = torch.Generator().manual_seed(4)
+    sizes = ((32, 64), (64, 32))
+    pixels = [torch.randint(0, 256, (*size, 3), generator=rng, dtype=torch.uint8) for size in sizes]
+    values, grid = pixels_of([p.numpy() for p in pixels])
+    pad = tokenizer.token_to_id("<|image_pad|>")
+    ids = torch.tensor([[5, 6, *[pad] * 8, 7, 6, *[pad] * 8, 7, 9, 10]])
+    kinds = (ids == pad).int()
+    given = {"pixel_values": values, "image_grid_thw": grid, "mm_token_type_ids": kinds}
+    logits = net.fold()(input_ids=ids, **given).logits
+    x = net.table()[ids]
+    places = []
+    for at, picture in zip((2, 12), pixels, strict=True):
+        rows, columns = picture.shape[0] // CELL, picture.shape[1] // CELL
+        x[0, at : at + 8] = net.see(patches_of(picture[None]), 2 * rows, 2 * columns)[0]
+        places.append((at, rows, columns))
+    mine = net.hidden(x, positions(ids.shape[1], places)) @ net.table().T
+    torch.testing.assert_close(mine, logits, atol=2e-4, rtol=1e-3)
+
+
+def test_kinds_of_batches_are_counted_both_ways() -> None:
+    seen: dict[str, int] = {}
+    for number in range(60):
+        kind, nth = kind_of(number)
+        assert nth == seen.get(kind, 0)
+        assert number_of(kind, nth) == number
+        seen[kind] = nth + 1
+    assert set(seen) == {"text", "picture", "several", "tower"}
+
+
+def test_schedule_starts_after_the_tower_and_ends_at_zero() -> None:
+    assert share_done(50, 300, 100) == 0.0
+    assert share_done(200, 300, 100) == 0.5
+    assert learning_rate(0.0, 1.0, 29) == 0.5
+    assert learning_rate(0.2, 1.0, 500) == 1.0
+    assert learning_rate(1.0, 1.0, 500) == 0.0
+    assert exponent(0.0) == 1.2
+    assert exponent(0.3) == pytest.approx(0.6)
+    assert exponent(0.7) == 0.0
+
+
+def test_a_saved_checkpoint_is_transformers_own(net: Any, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    from transformers import Qwen3_5ForConditionalGeneration
+
+    save_pretrained(net, tokenizer, tmp_path)
+    loaded = Qwen3_5ForConditionalGeneration.from_pretrained(tmp_path, dtype=torch.float32)
+    with torch.no_grad():
+        torch.testing.assert_close(loaded.model.language_model.embed_tokens.weight, net.table())
+    assert json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"] == stop_ids(
+        tokenizer
+    )
+    size = json.loads((tmp_path / "preprocessor_config.json").read_text())["size"]
+    assert size == {"shortest_edge": 6144, "longest_edge": 9216}
+
+
+def test_the_towers_loss_is_that_of_guesses_against_labels() -> None:
+    """Nothing for sure, right guesses; a wrong one costs its margin, a picture's number 0.3 of it."""
+    rng = torch.Generator().manual_seed(4)
+    margin, pictures, cells = 30.0, 2, 4
+    labels = torch.stack([torch.randint(n, (pictures, cells), generator=rng) for n in CELL_CLASSES], -1)
+    numbers = [torch.randint(n, (pictures, 1), generator=rng) for n in WHOLE_CLASSES]
+    bits = torch.randint(2, (pictures, WHOLE_BITS), generator=rng)
+
+    def sure(classes: Any, right: Any) -> Any:
+        parts = [torch.nn.functional.one_hot(right[..., i], n) for i, n in enumerate(classes)]
+        return margin * torch.cat(parts, -1).float()
+
+    whole = torch.cat([*numbers, bits], 1)
+    guess = {
+        "cells": sure(CELL_CLASSES, labels),
+        "whole": torch.cat([sure(WHOLE_CLASSES, whole), margin * (2.0 * bits - 1)], 1),
+    }
+    seen = Seen(torch.zeros(pictures, CELL, CELL, 3, dtype=torch.uint8), labels, whole)
+    net: Any = SimpleNamespace(probe=lambda tokens: guess["cells"], whole_probe=lambda tokens: guess["whole"])
+
+    def loss() -> float:
+        return float(tower_loss(net, torch.zeros(pictures, cells, 8), seen))
+
+    assert loss() == pytest.approx(0, abs=1e-6)
+    guess["whole"][0, -1] *= -1  # one bit of all the pictures' bits
+    assert loss() == pytest.approx(margin / (pictures * WHOLE_BITS), rel=1e-4)
+    guess["whole"][0, -1] *= -1
+    first = guess["whole"][0, : WHOLE_CLASSES[0]]
+    first[:] = first.roll(1)
+    assert loss() == pytest.approx(0.3 * margin / pictures, rel=1e-4)

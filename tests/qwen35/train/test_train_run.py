@@ -1,0 +1,148 @@
+"""A training run: killed and started again it ends with the same weights, bit for bit."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from qwen35.train import run, trainer, vocabulary  # noqa: E402
+from qwen35.train.trainer import Trainer, TrainError, check_settings  # noqa: E402
+from tests.support import tiny_wordnet  # noqa: E402
+
+pytestmark = [pytest.mark.peer, pytest.mark.slow]
+STEPS = 12
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A small vocabulary, one thread, and a dict folder."""
+    build = vocabulary.build
+    patch = pytest.MonkeyPatch()
+    patch.setattr(vocabulary, "build", lambda corpus: build(corpus, 2048, merges=50, samples=50))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield tiny_wordnet.make(tmp_path_factory.mktemp("dict"))
+    torch.set_num_threads(threads)
+    patch.undo()
+
+
+def _args(small: Path, out: Path, *more: str) -> argparse.Namespace:
+    words = ("--wordnet", str(small), "--out", str(out), "--workers", "1", "--batch", "2")
+    args = run.parser().parse_args([*words, "--steps", str(STEPS), "--tower-steps", "2", *more])
+    args.worker = 0
+    return args
+
+
+def _weights(folder: Path) -> Any:
+    return torch.load(folder / "state.pt", weights_only=True)
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@pytest.fixture(scope="module")
+def straight(small: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("straight")
+    Trainer(_args(small, out)).run()
+    return out
+
+
+def test_a_run_writes_its_checkpoint(straight: Path) -> None:
+    assert _weights(straight)["step"] == STEPS
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
+        p.name for p in (straight / "hf").iterdir()
+    }
+    assert f"{STEPS} steps" in (straight / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("killed", [1, 5, 9])
+def test_killed_and_started_again_it_ends_alike(
+    straight: Path, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: int
+) -> None:
+    """Killed after step `killed`, while a checkpoint is written; the last whole one is a step older."""
+    step = Trainer.train_step
+
+    def dying(self: Trainer) -> dict[str, float]:
+        if self.step == killed:
+            (self.out / "state.part").write_bytes(b"cut off")
+            raise Killed
+        return step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "train_step", dying)
+        with pytest.raises(Killed):
+            Trainer(_args(small, tmp_path, "--save-every", "0")).run()
+    assert _weights(tmp_path)["step"] == killed
+    Trainer(_args(small, tmp_path)).run()
+    mine, other = _weights(tmp_path), _weights(straight)
+    assert f"resumed at step {killed}" in (tmp_path / "log.txt").read_text()
+    assert mine["net"].keys() == other["net"].keys()
+    for name, value in other["net"].items():
+        assert torch.equal(mine["net"][name], value), name
+    for number, state in other["optimizer"]["state"].items():
+        for name, value in state.items():
+            assert torch.equal(mine["optimizer"]["state"][number][name], value), (number, name)
+
+
+def test_a_run_goes_on_only_with_its_own_settings(
+    straight: Path, small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check_settings(_args(small, straight))
+    with pytest.raises(TrainError, match=r"--seed 1 .*give another --out"):
+        check_settings(_args(small, straight, "--seed", "2"))
+    words = ["--wordnet", str(small), "--out", str(straight), "--workers", "1", "--no-score"]
+    assert run.main(words) == 1
+    assert f"a run with --steps {STEPS} --tower-steps 2 --batch 2 began here" in capsys.readouterr().err
+
+
+def test_wrong_folders_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run.main(["--wordnet", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path}: no index.noun here")
+
+
+def test_the_loss_of_each_kind_falls(small: Path, tmp_path: Path) -> None:
+    """On one batch of each kind, trained again and again."""
+    made = Trainer(_args(small, tmp_path, "--batch", "4"))
+    for batch in (
+        made.batches.text(0, lambda _: 0.0),
+        made.batches.tower(0),
+        made.batches.picture(1),
+        made.batches.several(0),
+    ):
+        losses = []
+        for _ in range(6):
+            total, _ = made.loss(batch)
+            total.backward()
+            made.optimizer.step()
+            made.optimizer.zero_grad()
+            losses.append(total.item())
+        assert min(losses[3:]) < 0.8 * losses[0], losses
+
+
+def test_parts_are_told_by_kind(small: Path, tmp_path: Path) -> None:
+    made = Trainer(_args(small, tmp_path, "--batch", "4"))
+    told = set()
+    while made.step < STEPS:
+        told |= set(made.train_step())
+    assert told == {"tower", "text", "picture", "several"}
+    assert trainer.share_done(made.step, STEPS, 2) == 1.0
+
+
+def test_the_tower_sees_plain_scenes_first(small: Path, tmp_path: Path) -> None:
+    """Their grounds are light; of those that people bring many are not."""
+    batches = Trainer(_args(small, tmp_path, "--batch", "2")).batches
+    light = {}
+    for done in (0.0, 0.5, 1.0):
+        corners = [
+            batches.tower(number, done).seen[0].pixels[:, 0, 0].float().mean().item() for number in range(40)
+        ]
+        light[done] = sum(corner > 220 for corner in corners)
+    assert light[0.0] == light[0.5] == 40
+    assert 5 < light[1.0] < 30

@@ -1,0 +1,197 @@
+"""Signals at chosen and at random moments, and what they may not leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import faulthandler
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from amdxdna import signals
+from amdxdna.device import Device
+from amdxdna.emu.driver.bo import DEV
+from amdxdna.reaper import reap
+
+SOAK = int(os.environ.get("AMDXDNA_SOAK", "200"))
+"""Interruptions of a soak. The quick run has few; AMDXDNA_SOAK=10000 is the full count."""
+ROOT = str(Path(__file__).parents[2])
+OURS = (ROOT + "/amdxdna/", ROOT + "/qwen35/")
+# Behind these the interpreter looks for signals (a superset over the versions).
+_CHECKS = (
+    "RESUME",
+    "CALL",
+    "CALL_FUNCTION",
+    "CALL_FUNCTION_KW",
+    "CALL_FUNCTION_EX",
+    "CALL_KW",
+    "CALL_METHOD",
+    "JUMP_BACKWARD",
+    "JUMP_ABSOLUTE",
+    "GEN_START",
+)
+
+
+class Stop(BaseException):
+    """What a user's handler raises."""
+
+
+@contextlib.contextmanager
+def handlers() -> Iterator[None]:
+    """SIGINT: KeyboardInterrupt; SIGTERM: SystemExit; SIGUSR1 and SIGALRM: Stop."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise Stop
+
+    chosen: dict[int, Any] = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: end,
+        signal.SIGUSR1: stop,
+        signal.SIGALRM: stop,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in chosen.items()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+RAISED = (KeyboardInterrupt, SystemExit, Stop)
+
+
+class Points:
+    """Traces the packages' code in this thread, and sends a signal at the n-th place where one could come."""
+
+    def __init__(self, at: int = -1, number: int = signal.SIGUSR1) -> None:
+        self.count = 0
+        self.at = at
+        self.number = number
+        self.where = ""
+        self._before: dict[FrameType, str] = {}
+        self._names: dict[CodeType, dict[int, str]] = {}
+
+    def __enter__(self) -> Points:
+        sys.settrace(self._call)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+        self._before.clear()
+
+    def _call(self, frame: FrameType, event: str, argument: object) -> Any:
+        if not frame.f_code.co_filename.startswith(OURS) or frame.f_code.co_filename.endswith("/signals.py"):
+            return None
+        frame.f_trace_opcodes = True
+        frame.f_trace_lines = False
+        return self._opcode
+
+    def _opcode(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "opcode":
+            code = frame.f_code
+            names = self._names.get(code)
+            if names is None:
+                names = self._names[code] = {i.offset: i.opname for i in dis.get_instructions(code)}
+            if self._before.get(frame, "RESUME") in _CHECKS:
+                self.count += 1
+                if self.count == self.at:
+                    self.where = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}"
+                    signal.raise_signal(self.number)
+            self._before[frame] = names.get(frame.f_lasti, "")
+        elif event == "return":
+            self._before.pop(frame, None)
+        return self._opcode
+
+
+def everywhere(action: Callable[[], None], check: Callable[[str], None], most: int, seed: int = 1) -> int:
+    """Runs `action` with a signal at each place in it (at `most` of them, chosen by `seed`) and calls `check`
+    after each; how many were interrupted."""
+    action()
+    with Points() as points:
+        action()
+    chance = random.Random(seed)
+    places = range(1, points.count + 1)
+    chosen = list(places) if len(places) <= most else sorted(chance.sample(places, most))
+    hit = 0
+    for at in chosen:
+        try:
+            with Points(at, chance.choice((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1))) as points:
+                action()
+        except RAISED:
+            hit += 1
+        check(f"place {at}: {points.where}")
+    return hit
+
+
+def interrupted(
+    action: Callable[[], object], longest: float, chance: random.Random
+) -> type[BaseException] | None:
+    """Repeats `action` until a signal comes, within `longest` seconds; which exception its handler raised."""
+    number = chance.choice((signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM))
+    wait = chance.uniform(1e-5, longest)
+    timer = kind = None
+    try:
+        if number == signal.SIGALRM:
+            signal.setitimer(signal.ITIMER_REAL, wait)
+        else:
+            timer = threading.Timer(wait, os.kill, (os.getpid(), number))
+            timer.start()
+        due = end = time.monotonic() + wait
+        while time.monotonic() < end + 2:  # Python drops what a handler raises in a finalizer of its own
+            action()
+            if timer is not None and timer.is_alive():
+                end = max(due, time.monotonic())
+    except RAISED as error:
+        kind = type(error)
+    if timer is not None:
+        timer.join()
+    return kind
+
+
+class Ledger:
+    """What an open of the emulated device holds. Command buffers count apart: a context keeps a stock."""
+
+    def __init__(self, device: Device) -> None:
+        self._client = device.node.client
+        self._driver = device.node.driver
+
+    def read(self) -> dict[str, object]:
+        """Counts, after what was dropped has been given back."""
+        reap()
+        client = self._client
+        bos = list(client.handles.values())
+        data = [bo for bo in bos if not bo.internal or bo.kind == DEV]
+        return {
+            "buffers": len(data),
+            "bytes": sum(bo.size for bo in data),
+            "contexts": len(client.contexts),
+            "timelines": len(client.syncobjs),
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "firmware contexts": self._driver.npu.contexts,
+            "mappings": sum(not r.bo.internal for r in client.space),
+            "in flight": sum(len(context.jobs) for context in client.contexts.values()),
+            "busy": sum(bo.busy for bo in bos),
+            "commands are few": len(bos) - len(data) < 64,
+            "held by handlers": signals._main.noting or signals._main.replaced,
+        }
+
+
+@contextlib.contextmanager
+def watchdog(seconds: float) -> Iterator[None]:
+    """Ends the process with every thread's stack when what is inside takes longer."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()

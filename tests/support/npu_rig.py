@@ -1,0 +1,72 @@
+"""An NPU model with memory of its own."""
+
+from __future__ import annotations
+
+import threading
+
+from amdxdna._native import ffi
+from amdxdna.emu.faults import Faults
+from amdxdna.emu.kernels import Family, pdi, stream
+from amdxdna.emu.npu import DEVICE_HEAP, HEAP_CHUNK, BadAddress, Npu, Reply, Slot
+
+HOST = 4 * HEAP_CHUNK  # where the heap is on the bus
+BUFFERS = 0x1000
+
+
+class FlatMemory:
+    """256 KiB at bus address HOST and 64 KiB at BUFFERS, for every context."""
+
+    def __init__(self) -> None:
+        self.heap = ffi.new("char[]", 256 << 10)
+        self.buffers = ffi.new("char[]", 64 << 10)
+        self.released: list[int] = []
+
+    def pointer(self, context: int, address: int, size: int) -> int:
+        for base, block in ((HOST, self.heap), (BUFFERS, self.buffers)):
+            if base <= address and address + size <= base + len(block):
+                return int(ffi.cast("uintptr_t", block)) + address - base
+        raise BadAddress(address, size)
+
+    def stamp(self, context: int) -> object:
+        return "the blocks never move"
+
+    def release(self, context: int) -> None:
+        self.released.append(context)
+
+
+class Rig:
+    """An NPU with one configured context whose instruction streams are written on demand."""
+
+    def __init__(self, faults: Faults | None = None, slots: int = 4) -> None:
+        self.memory = FlatMemory()
+        self.lines: list[str] = []
+        self.npu = Npu(self.memory, slots=slots, threads=1, faults=faults, log=self.lines.append)
+        status, self.context = self.npu.create_context()
+        assert status == 0
+        assert self.npu.map_heap(self.context, HOST, HEAP_CHUNK) == 0
+        ffi.memmove(self.memory.heap, pdi(Family.COPY), 64)
+        assert self.npu.config_cus(self.context, [(DEVICE_HEAP, 0)]) == 0
+        self.replies: list[Reply] = []
+        self.arrived = threading.Semaphore(0)
+
+    def slot(self, program: bytes, buffers: tuple[int, ...] = (), at: int = 0x1000, cu: int = 0) -> Slot:
+        ffi.memmove(self.memory.heap + at, program, len(program))
+        args = [3, 0, DEVICE_HEAP + at, 0, len(program)]
+        for address in buffers:
+            args += [address & 0xFFFFFFFF, address >> 32]
+        return Slot(1, cu, tuple(args))
+
+    def done(self, reply: Reply) -> None:
+        self.replies.append(reply)
+        self.arrived.release()
+
+    def run(self, *slots: Slot) -> Reply:
+        assert self.npu.submit(self.context, slots, self.done) == 0
+        assert self.arrived.acquire(timeout=10)
+        return self.replies[-1]
+
+
+def copy_slot(
+    rig: Rig, nbytes: int = 64, addend: int = 0, source: int = BUFFERS, target: int = BUFFERS + 4096
+) -> Slot:
+    return rig.slot(stream.copy(nbytes, addend), (source, target))

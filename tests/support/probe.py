@@ -1,0 +1,154 @@
+"""A driver's side of the PCI function."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+
+from amdxdna.emu.kernels.families import Family, pdi
+from amdxdna.emu.pci import firmware, psp, smu
+from amdxdna.emu.pci import registers as reg
+from amdxdna.emu.pci.firmware import FirmwareOptions
+from amdxdna.emu.pci.function import Npu2Function
+
+HEAP_IOVA = 0xFFFFF8000000
+HEAP_BYTES = 64 << 20
+DATA_IOVA = 0xFFFFF7FF0000
+DEVICE_HEAP = 0x4000000
+CODE, PDI, LIST = 0x1000, 0x8000, 0x10000  # offsets in the heap
+
+
+class Channel:
+    """The driver's end of a mailbox channel, from ring addresses as the firmware gave them."""
+
+    def __init__(self, function: Npu2Function, words: tuple[int, ...], head_first: bool) -> None:
+        self.function = function
+        head, tail = (0, 1) if head_first else (1, 0)
+        self.x2i_tail, self.x2i = words[tail] - reg.REGISTERS_BASE, words[2] - reg.SRAM_BASE
+        self.i2x_head = words[4 + head] - reg.REGISTERS_BASE
+        self.i2x_tail = words[4 + tail] - reg.REGISTERS_BASE
+        self.i2x = words[6] - reg.SRAM_BASE
+        self.at = self.head = self.sent = 0
+        self.replied = threading.Event()
+
+    def send(self, opcode: int, body: bytes) -> int:
+        """Sends a request; its id."""
+        identifier = 0x1D000000 | self.sent
+        self.sent += 1
+        message = struct.pack("<IIII", len(body), len(body) | 1 << 16, identifier, opcode) + body
+        if self.at + len(message) > reg.RING_SIZE - 4:
+            self.function.write(reg.SRAM_BAR, self.x2i + self.at, struct.pack("<I", 0xDEADFACE))
+            self.at = 0
+        self.function.write(reg.SRAM_BAR, self.x2i + self.at, message)
+        self.at += len(message)
+        self.function.write(reg.REGISTERS_BAR, self.x2i_tail, struct.pack("<I", self.at))
+        return identifier
+
+    def receive(self) -> tuple[int, int, bytes] | None:
+        """(opcode, id, body) of the next reply that is there."""
+        while True:
+            (tail,) = struct.unpack("<I", self.function.read(reg.REGISTERS_BAR, self.i2x_tail, 4))
+            if self.head == tail:
+                return None
+            size, _, identifier, opcode = struct.unpack(
+                "<IIII", self.function.read(reg.SRAM_BAR, self.i2x + self.head, 16)
+            )
+            if size == 0xDEADFACE:
+                self.head = 0
+                continue
+            body = self.function.read(reg.SRAM_BAR, self.i2x + self.head + 16, size)
+            self.head += 16 + size
+            self.function.write(reg.REGISTERS_BAR, self.i2x_head, struct.pack("<I", self.head))
+            return opcode, identifier, body
+
+    def ask(self, opcode: int, body: bytes = bytes(4)) -> bytes:
+        """A request and its reply, which must come at once or within seconds."""
+        identifier = self.send(opcode, body)
+        for _ in range(500):
+            got = self.receive()
+            if got is not None:
+                assert got[:2] == (opcode, identifier)
+                return got[2]
+            threading.Event().wait(0.01)
+        raise AssertionError(f"no reply to opcode {opcode:#x}")
+
+
+class Probe:
+    """A function that was probed, with guest memory behind it: a heap and a page of data."""
+
+    def __init__(self, options: FirmwareOptions | None = None) -> None:
+        self.function = Npu2Function(options)
+        self.ram = os.memfd_create("ram")
+        os.ftruncate(self.ram, HEAP_BYTES + 0x10000)
+        self.function.map_dma(HEAP_IOVA, HEAP_BYTES, self.ram, 0)
+        self.function.map_dma(DATA_IOVA, 0x10000, self.ram, HEAP_BYTES)
+
+    def smu(self, command: int, argument: int = 0) -> int:
+        """A power command; the response."""
+        write = self.function.write
+        for offset, value in (
+            (reg.SMU_RESPONSE, 0),
+            (reg.SMU_ARGUMENT, argument),
+            (reg.SMU_COMMAND, command),
+            (reg.SMU_INTERRUPT, 0),
+            (reg.SMU_INTERRUPT, 1),
+        ):
+            write(reg.SMU_BAR, offset, struct.pack("<I", value))
+        return struct.unpack("<I", self.function.read(reg.SMU_BAR, reg.SMU_RESPONSE, 4))[0]
+
+    def psp(self, command: int, *arguments: int) -> int:
+        """A PSP command; the response, after checking that it is ready before and after."""
+        for offset, value in zip(reg.PSP_ARGUMENTS, (*arguments, 0, 0, 0), strict=False):
+            self.function.write(reg.REGISTERS_BAR, offset, struct.pack("<I", value))
+        for offset, value in ((reg.PSP_COMMAND, command), (reg.PSP_INTERRUPT, 0), (reg.PSP_INTERRUPT, 1)):
+            self.function.write(reg.PSP_BAR, offset, struct.pack("<I", value))
+        (ready,) = struct.unpack("<I", self.function.read(reg.PSP_BAR, reg.PSP_COMMAND, 4))
+        assert ready & reg.PSP_READY
+        return struct.unpack("<I", self.function.read(reg.REGISTERS_BAR, reg.PSP_RESPONSE, 4))[0]
+
+    def start(self) -> Channel:
+        """Power, firmware, and the management channel that it announces."""
+        assert self.smu(smu.POWER_OFF) == self.smu(smu.POWER_ON) == 1
+        assert self.psp(psp.VALIDATE, 0x1000, 0, 0x10000) == 0
+        assert self.psp(psp.START) == 0
+        (alive,) = struct.unpack("<I", self.function.read(reg.SRAM_BAR, reg.FIRMWARE_ALIVE, 4))
+        words = struct.unpack("<16I", self.function.read(reg.SRAM_BAR, alive - reg.SRAM_BASE, 64))
+        assert words[8:12] == (firmware.MAILBOX_MAGIC, 0, *self.function.firmware.options.protocol)
+        return Channel(self.function, words[:8], head_first=False)
+
+    def context(self, management: Channel) -> tuple[int, Channel | None]:
+        """Creates a context and maps its heap; (status, its channel)."""
+        request = struct.pack("<IBBBBBBHIIII", 1, 0, 8, 0, 0, 1, 0, 0, 0, 0, 0, 2)
+        reply = management.ask(firmware.CREATE_CONTEXT, request)
+        result, context, vector, queues, _ = struct.unpack_from("<IIHBB", reply)
+        assert len(reply) == 12 + 64
+        if result:
+            return result, None
+        assert (vector, queues) == (context + 1, 1)
+        heap = struct.pack("<IQQ", context, HEAP_IOVA, HEAP_BYTES)
+        assert management.ask(firmware.MAP_HOST_BUFFER, heap) == bytes(4)
+        return result, Channel(self.function, struct.unpack_from("<8I", reply, 12), head_first=True)
+
+    def close(self) -> None:
+        self.function.close()
+        os.close(self.ram)
+
+
+def configure(channel: Channel, *pdis: int) -> int:
+    """Configures CUs at these device addresses; the status."""
+    words = [len(pdis), *(address >> 15 for address in pdis)]
+    body = struct.pack("<33I", *words, *[0] * (33 - len(words)))
+    return int.from_bytes(channel.ask(firmware.CONFIGURE_CUS, body), "little")
+
+
+def load(probe: Probe, program: bytes) -> bytes:
+    """Puts PDI and program into the heap, and a one-command list; the chain message."""
+    os.pwrite(probe.ram, pdi(Family.COPY), PDI)
+    os.pwrite(probe.ram, program, CODE)
+    args = [3, 0, DEVICE_HEAP + CODE, 0, len(program)]
+    for address in (DATA_IOVA, DATA_IOVA + 0x1000):
+        args += [address & 0xFFFFFFFF, address >> 32]
+    slot = struct.pack(f"<IQQQ6I{len(args)}I", 1, *[0] * 8, len(args), *args)
+    os.pwrite(probe.ram, slot, LIST)
+    return struct.pack("<IIQII", 0, 0, DEVICE_HEAP + LIST, len(slot), 1)

@@ -1,0 +1,47 @@
+"""What a C compiler says of the kernel's header."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from amdxdna._native import ffi, lib
+
+HEADER = Path(__file__).resolve().parents[2] / "amdxdna" / "csrc" / "uapi.h"
+
+
+def own_names() -> tuple[list[str], list[str]]:
+    text = HEADER.read_text()
+    constants = re.findall(r"^#define (\w+) ", text, re.M)
+    structs = re.findall(r"^struct (\w+) \{", text, re.M)
+    assert len(constants) > 60 and len(structs) > 30
+    return constants, structs
+
+
+def c_checks() -> str:
+    """A C program that does not compile unless the real headers agree with ours in every number."""
+    constants, structs = own_names()
+    lines = [
+        "#include <stddef.h>",
+        "#include <stdint.h>",
+        "#include <drm/drm.h>",
+        "#include <drm/amdxdna_accel.h>",
+    ]
+
+    def check(expression: str, value: int) -> None:
+        text = re.sub(r"[^\w ]", " ", expression)
+        lines.append(f'_Static_assert((uint64_t)({expression}) == {value & (1 << 64) - 1:#x}ull, "{text}");')
+
+    for name in constants:
+        if name == "DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT_V1":  # the request of older headers, by construction
+            continue
+        check(name, getattr(lib, name))
+    for name in structs:
+        kind = ffi.typeof(f"struct {name}")
+        check(f"sizeof(struct {name})", ffi.sizeof(kind))
+        for field, facts in kind.fields:
+            check(f"offsetof(struct {name}, {field})", facts.offset)
+            if facts.type.kind != "array" or facts.type.length is not None:
+                check(f"sizeof(((struct {name} *)0)->{field})", ffi.sizeof(facts.type))
+    lines.append("int main(void) { return 0; }")
+    return "\n".join(lines)

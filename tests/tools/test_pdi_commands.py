@@ -1,0 +1,230 @@
+"""Every kind of command that a PDI can have, written and read back, plain and with commands and data apart;
+registers, which `insts` and `xclbin --pdi` call by one name."""
+
+from __future__ import annotations
+
+import random
+import struct
+from typing import NamedTuple
+
+import pytest
+
+from amdxdna import pdi
+from amdxdna.aie import registers
+from amdxdna.insts import disassemble
+from amdxdna.pdi import summary
+from amdxdna.pdi.commands import NAMES
+from tests.support.pdi_builder import B, Item, W, at, build
+
+WRITES = {0x103, 0x102, 0x108, 0x107}
+LONG = 255
+LENGTHS = (0, 1, 2, 3, 4, 5, 17, LONG - 1, LONG, LONG + 1, 1000)
+
+
+class Written(NamedTuple):
+    """A command as it is written: its number and its payload's words."""
+
+    number: int
+    payload: tuple[int, ...]
+
+
+def plain(commands: list[Written]) -> bytes:
+    """The words of a plain body: a payload of 255 words or more has its length in a word of its own."""
+    words: list[int] = []
+    for number, payload in commands:
+        size = len(payload)
+        words += [number | size << 16] if size < LONG else [number | LONG << 16, size]
+        words += payload
+    return struct.pack(f"<{len(words)}I", *words)
+
+
+def a_command(rng: random.Random, number: int) -> Written:
+    """One of this kind with a payload that it may have."""
+    least = {0x103: 2, 0x102: 3, 0x108: 3, 0x107: 4, 0x105: 2, 0x10D: 2, 0x10C: 4}.get(number, 0)
+    length = least if number in WRITES or number == 0x10C else max(least, rng.choice(LENGTHS))
+    return Written(number, tuple(rng.getrandbits(32) for _ in range(length)))
+
+
+def test_every_kind_of_command_comes_back_plain() -> None:
+    """In any order, with payloads on both sides of where the length needs a word of its own."""
+    rng = random.Random(3)
+    kinds = sorted(set(NAMES) - {0x100})
+    commands = [a_command(rng, number) for number in kinds * 12]
+    rng.shuffle(commands)
+    image = pdi.read(build([], raw=plain([*commands, Written(0x100, ())]) + b"\xff" * 8))
+    *found, end = pdi.commands(image)
+    assert end.name == "END_MARK"
+    assert [(c.number, c.known) for c in found] == [(c.number, True) for c in commands]
+    for got, (number, payload) in zip(found, commands, strict=True):
+        if number == 0x103:
+            assert (got.address, got.value, got.mask) == (payload[0], payload[1], 0xFFFFFFFF)
+        elif number == 0x102:
+            assert (got.address, got.mask, got.value) == payload
+        elif number == 0x108:
+            assert (got.address, got.value, got.mask) == (
+                payload[0] << 32 | payload[1],
+                payload[2],
+                0xFFFFFFFF,
+            )
+        elif number == 0x107:
+            assert (got.address, got.mask, got.value) == (payload[0] << 32 | payload[1], *payload[2:])
+        elif number == 0x105:
+            assert (got.address, got.data, got.words, got.missing) == (
+                payload[0] << 32 | payload[1],
+                payload[2:],
+                len(payload) - 2,
+                0,
+            )
+        elif number == 0x10C:
+            assert (got.address, got.value, got.payload) == (
+                payload[0] << 32 | payload[1],
+                payload[3],
+                payload,
+            )
+        else:
+            assert (got.address, got.payload) == (None, payload)
+
+
+def some_items(rng: random.Random, wide: bool) -> list[Item]:
+    """Writes, masked writes and blocks all over an array of two columns; wide ones name the high word too."""
+    places = [
+        at(column, row, offset)
+        for column in range(2)
+        for row, offset in (
+            (0, 0x1F000),
+            (0, 0x34010),
+            (1, 0xA0000),
+            (1, 0xC0010),
+            (2, 0x1F000),
+            (3, 0x20000),
+            (4, 0x400),
+            (5, 0x32000),
+            (2, 0x3F104),
+        )
+    ]
+    items: list[Item] = []
+    for _ in range(120):
+        address = rng.choice(places) + 4 * rng.randrange(4)
+        value = rng.getrandbits(32)
+        items.append(
+            rng.choice(
+                [
+                    W(address, value),
+                    W(address, value, rng.getrandbits(32)),
+                    B(
+                        address,
+                        [rng.getrandbits(32) for _ in range(rng.choice((0, 1, 6, 252, 253, 254, 300)))],
+                    ),
+                    *(
+                        [W(address, value, wide=True), W(address, value, rng.getrandbits(32), wide=True)]
+                        if wide
+                        else []
+                    ),
+                ]
+            )
+        )
+    return items
+
+
+def state(image: bytes) -> dict[tuple[int, int], object]:
+    """Everything that a PDI leaves in the array."""
+    array = pdi.Array().apply(pdi.commands(pdi.read(image)))
+    assert not array.unknown_commands and not array.problems, array.problems
+    return {
+        place: (tile.registers, bytes(tile.program), tile.data_bytes, tile.starts)
+        for place, tile in array.tiles.items()
+    }
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_both_forms_are_the_same_configuration(seed: int, wide: bool) -> None:
+    """Commands one by one, and what they leave in the array."""
+    items = some_items(random.Random(seed), wide)
+    forms = [build(items, nops=True), build(items, nops=False), build(items, transformed=True)]
+    told = []
+    for form in forms:
+        image = pdi.read(form)
+        assert not image.problems
+        told.append(
+            [
+                (c.name, c.address, c.value, c.mask, c.data, c.words)
+                for c in pdi.commands(image)
+                if c.name != "NOP"
+            ]
+        )
+        # Commands that follow each other are told to be where they are.
+        offsets = [c.offset for c in pdi.commands(image)]
+        assert offsets == sorted(offsets)
+    assert told[0] == told[1] == told[2]
+    assert len(told[0]) == len(items)
+    assert {row[0] for row in told[0]} == {"WRITE", "MASK_WRITE", "BLOCK_WRITE"} | (
+        {"WRITE_64", "MASK_WRITE_64"} if wide else set()
+    )
+    assert state(forms[0]) == state(forms[1]) == state(forms[2])
+
+
+def test_data_that_is_zero_may_be_marked_so() -> None:
+    """Bit 16 of a block write's length, with commands and data apart; the zeros are in the data as well."""
+    items: list[Item] = [B(at(0, 2, 0x400), [0] * 6), B(at(0, 2, 0x800), [5])]
+    whole = bytearray(build(items, transformed=True))
+    length = struct.pack("<I", 6)
+    at_length = whole.index(struct.pack("<2I", 0, 6), 0x164) + 4
+    assert bytes(whole[at_length : at_length + 4]) == length
+    whole[at_length + 2] |= 1
+    first, second = pdi.commands(pdi.read(bytes(whole)))
+    assert (first.data, second.data) == ((0,) * 6, (5,))
+
+
+# -- names
+
+
+def named_registers() -> list[int]:
+    """The address of every register with a name, memories apart."""
+    found = []
+    for row, kind in ((0, registers.SHIM), (1, registers.MEMORY), (2, registers.COMPUTE)):
+        for offset in range(registers.DATA_BYTES.get(kind, 0), 1 << 20, 4):
+            program = kind == registers.COMPUTE and 0 <= offset - registers.PROGRAM < registers.PROGRAM_BYTES
+            if not program and registers.name_of(registers.Tile(3, row, kind, offset)):
+                found.append(at(3, row, offset))
+    return found
+
+
+def test_streams_and_pdis_call_registers_by_one_name() -> None:
+    """Each of the named ones written by an instruction stream and by a PDI."""
+    places = named_registers()
+    assert len(places) > 1500
+    for part in (places[start : start + 400] for start in range(0, len(places), 400)):
+        body = b"".join(struct.pack("<6I", 0, 0, address, 0, 7, 24) for address in part)
+        stream = struct.pack("<BBBBBBHII", 0, 1, 4, 6, 8, 1, 0, len(part), 16 + len(body)) + body
+        (listing,) = disassemble(stream)
+        assert listing.problems == []
+        image = pdi.read(build([W(address, 7) for address in part]))
+        told = [summary.command_line(command) for command in pdi.commands(image)]
+        assert [op["register"] for op in listing.ops] == [line["register"] for line in told]
+        assert all(line["register"] for line in told)
+
+
+@pytest.mark.parametrize(
+    ("row", "offset", "name"),
+    [
+        (2, 0x340D0, "Core_Trace_Control0"),
+        (2, 0x340E4, "Core_Trace_Event1"),
+        (2, 0x140E0, "Memory_Trace_Event0"),
+        (2, 0x31500, "Core_Performance_Control0"),
+        (2, 0x3152C, "Core_Performance_Counter3"),
+        (2, 0x11084, "Memory_Performance_Counter1_Event_Value"),
+        (2, 0x32110, "Core_ECC_Scrubbing_Event"),
+        (2, 0x34508, "Core_Event_Group_Core_Stall_Enable"),
+        (2, 0x3FF00, "Stream_Switch_Event_Port_Selection_0"),
+        (1, 0x940D4, "Trace_Control1"),
+        (1, 0x94210, "Event_Status4"),
+        (1, 0xA06A0, "DMA_Event_Channel_Selection"),
+        (0, 0x340E0, "Trace_Event0"),
+        (0, 0x31008, "Performance_Ctrl1"),
+        (0, 0x3450C, "Event_Group_Errors_Enable"),
+    ],
+)
+def test_registers_that_watch_a_design_have_names(row: int, offset: int, name: str) -> None:
+    """As the register tables of aie-rt have them."""
+    assert registers.name_of(registers.tile_of(at(0, row, offset))) == name

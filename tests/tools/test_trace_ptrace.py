@@ -1,0 +1,570 @@
+"""Traces by ptrace: any program, with what it starts, undisturbed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from amdxdna.cli import main
+from tests.support.emulation import NODE, ROOT, c_program, device_programs, emulate, run
+from tests.support.trace_sequence import calls_named, read_trace
+
+
+def test_c_program_by_ptrace(tmp_path: Path) -> None:
+    """Every call of a program on a node is seen and decoded by ptrace.
+
+    There is no kernel's node here, so the one that `emulate` gives stands for it: its calls are answered by
+    a seccomp filter, which goes before the tracer's own, hence --every-call.
+    """
+    blob, code = device_programs(tmp_path)
+    path = tmp_path / "trace.jsonl"
+    ended = run(
+        "trace",
+        "--every-call",
+        "-o",
+        str(path),
+        "--",
+        sys.executable,
+        "-m",
+        "amdxdna",
+        "emulate",
+        "-O",
+        "threads=1,quiet",
+        "--",
+        str(c_program()),
+        NODE,
+        str(blob),
+        str(code),
+    )
+    # Only one process can trace another: what needs the supervisor to do that is refused here.
+    assert ended.stdout.splitlines()[-1].startswith("not ok: ")
+    assert "errno 95" in ended.stdout
+    header, calls, summary = read_trace(path)
+    assert header["source"] == "ptrace"
+    # The supervisor maps the same memory itself.
+    program = [line for line in calls if line["call"] == "open" and line["in"]["path"] == NODE]
+    numbers = {line["open"] for line in program}
+    assert len(numbers) == 3
+    first = [line for line in calls if line["open"] == min(numbers)]
+    assert [line["call"] for line in first[:4]] == ["open", "CREATE_BO", "GET_BO_INFO", "mmap"]
+    assert int(first[3]["out"]["address"], 16) % (64 << 20) == 0
+    runs = calls_named(first, "EXEC_CMD")
+    assert len(runs) > 30
+    assert all(line["packet"]["instructions"]["bytes"] == 24 for line in runs)
+    assert all("bo" in buffer for line in runs for buffer in line["packet"]["buffers"])
+    failed = Counter((line["call"], line["errno"]) for line in first if "errno" in line)
+    assert failed[("EXEC_CMD", "EALREADY")] == 1
+    assert failed[("PRIME_HANDLE_TO_FD", "EOPNOTSUPP")] == 1
+    assert summary["states"]["COMPLETED"] == summary["submits"]
+    # A dup of the descriptor is the same open.
+    assert not any(
+        line["in"].get("inherited")
+        for line in calls
+        if line["call"] == "open" and line["pid"] == first[0]["pid"]
+    )
+
+
+def test_inside_emulate(tmp_path: Path) -> None:
+    """A program that is traced on an emulated node: `emulate` answers its calls first, and they are seen."""
+    blob, code = device_programs(tmp_path)
+    path = tmp_path / "trace.jsonl"
+    ended = emulate(
+        sys.executable,
+        "-m",
+        "amdxdna",
+        "trace",
+        "-o",
+        str(path),
+        "--",
+        str(c_program()),
+        NODE,
+        str(blob),
+        str(code),
+    )
+    assert "somebody else answers this program's calls (`emulate`)" in ended.stderr
+    _, calls, summary = read_trace(path)
+    assert summary["opens"] == len([line for line in calls if line["call"] == "open"]) == 3
+    assert summary["states"]["COMPLETED"] == summary["submits"] > 30
+    assert len(calls_named(calls, "EXEC_CMD")) > 30
+    assert not any(line["in"].get("inherited") for line in calls if line["call"] == "open")
+
+
+def test_the_device_in_process_is_no_node(tmp_path: Path) -> None:
+    """A program on its own emulated device opens no node, and its memory is none; a line says how
+    to record that device."""
+    path = tmp_path / "trace.jsonl"
+    ended = run(
+        "trace",
+        "-o",
+        str(path),
+        "--",
+        sys.executable,
+        "-c",
+        """
+from amdxdna import Device
+with Device.open("emu:threads=1,quiet") as device:
+    buffers = [device.alloc(4096), device.alloc(4 << 20)]
+    print(len(buffers[0].view()) + len(buffers[1].view()))
+    fd = buffers[0].export_fd()
+""",
+    )
+    assert ended.stdout == f"{4096 + (4 << 20)}\n", ended.stderr
+    _, calls, summary = read_trace(path)
+    assert calls == []
+    assert summary["calls"] == {}
+    assert "set AMDXDNA_TRACE=FILE to record that" in ended.stderr
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file to be taken for a node: its ioctls fail, its mappings work."""
+    path = tmp_path / "node"
+    path.write_bytes(bytes(8192))
+    return path
+
+
+def trace_python(
+    code: str, file: Path, *more: str, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs Python code under `trace` with the default mechanism: a filter that only lets calls stop that may
+    concern a node."""
+    return run(
+        "trace",
+        "--node",
+        str(file),
+        "-o",
+        str(file.with_name("trace.jsonl")),
+        *more,
+        "--",
+        sys.executable,
+        "-c",
+        f"NODE = {str(file)!r}\n{code}",
+        env=env,
+    )
+
+
+def test_calls_of_a_node(file: Path) -> None:
+    ended = trace_python(
+        """
+import fcntl, mmap, os, struct
+fd = os.open(NODE, os.O_RDWR)
+args = bytearray(struct.pack("<QQQII", 0, 0, 4096, 3, 0))
+try:
+    fcntl.ioctl(fd, 0xC0206443, args)
+except OSError as failed:
+    print(failed.errno)
+mapping = mmap.mmap(fd, 4096)
+mapping.close()
+os.close(fd)
+os.close(os.open(NODE, os.O_RDONLY))
+try:
+    os.open("/dev/accel/accel0", os.O_RDWR)
+except OSError as failed:
+    print(failed.errno)
+""",
+        file,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "25\n2\n"), ended.stderr
+    header, calls, summary = read_trace(file.with_name("trace.jsonl"))
+    assert (header["source"], header["command"][0]) == ("ptrace", sys.executable)
+    assert [(line["call"], line["open"], line.get("errno")) for line in calls] == [
+        ("open", 1, None),
+        ("CREATE_BO", 1, "ENOTTY"),
+        ("mmap", 1, None),
+        ("close", 1, None),
+        ("open", 2, None),
+        ("close", 2, None),
+        ("open", None, "ENOENT"),
+    ]
+    created = calls[1]
+    assert created["in"] == {"size": 4096, "type": "DEV"}
+    assert "no amdxdna node" in created["meaning"]
+    assert calls[2]["in"] == {"length": 4096, "offset": "0x0"}
+    assert summary["errors"] == {"CREATE_BO ENOTTY": 1, "open ENOENT": 1}
+
+
+def test_a_node_is_the_device_whatever_its_name(file: Path) -> None:
+    """Not another file of the same name, nor one whose name begins alike; a link, a second name and an accel
+    device in another folder are."""
+    other = file.parent / "else"
+    other.mkdir()
+    for name in (other / "node", file.parent / "node2", other / "accel0"):
+        name.write_bytes(b"")
+    (other / "link").symlink_to(file)
+    os.link(file, other / "second")
+    device = other / "npu"
+    with contextlib.suppress(OSError):
+        os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(261, 77))  # to be opened in vain
+    ended = trace_python(
+        """
+import os
+folder = os.path.dirname(NODE)
+for name in ("else/node", "node2", "else/accel0", "else/link", "else/second", "else/npu"):
+    try:
+        os.close(os.open(f"{folder}/{name}", os.O_RDONLY))
+    except OSError:
+        pass
+os.chdir(f"{folder}/else")
+os.close(os.open("../node", os.O_RDONLY))
+""",
+        file,
+    )
+    assert ended.returncode == 0, ended.stderr
+    _, calls, _ = read_trace(file.with_name("trace.jsonl"))
+    opened = [os.path.basename(line["in"]["path"]) for line in calls if line["call"] == "open"]
+    assert opened == ["link", "second", *(["npu"] if device.exists() else []), "node"]
+
+
+def test_duplicates_forks_and_execs_share_the_open(file: Path) -> None:
+    ended = trace_python(
+        """
+import fcntl, os, sys
+fd = os.open(NODE, os.O_RDWR)
+def ask(fd):
+    try:
+        fcntl.ioctl(fd, 0xC0306444, bytearray(48))
+    except OSError:
+        pass
+other = os.dup(fd)
+os.close(fd)
+ask(other)
+if not os.fork():
+    ask(other)
+    os.set_inheritable(other, True)
+    os.dup2(other, 40)
+    os.execv(sys.executable, ["python", "-c", "import fcntl\\ntry: fcntl.ioctl(40, 0xC0306444, bytearray(48))"
+                              "\\nexcept OSError: pass"])
+os.wait()
+ask(other)
+""",
+        file,
+    )
+    assert ended.returncode == 0, ended.stderr
+    _, calls, summary = read_trace(file.with_name("trace.jsonl"))
+    assert [(line["call"], line["open"]) for line in calls] == [
+        ("open", 1),
+        ("GET_BO_INFO", 1),
+        ("GET_BO_INFO", 1),
+        ("GET_BO_INFO", 1),
+        ("GET_BO_INFO", 1),
+        ("close", 1),
+    ]
+    assert len({line["pid"] for line in calls}) == 2
+    assert summary["opens"] == 1
+
+
+def test_threads(file: Path) -> None:
+    ended = trace_python(
+        """
+import fcntl, os, threading
+fd = os.open(NODE, os.O_RDWR)
+def work():
+    for _ in range(25):
+        try:
+            fcntl.ioctl(fd, 0xC0306444, bytearray(48))
+        except OSError:
+            pass
+threads = [threading.Thread(target=work) for _ in range(4)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+""",
+        file,
+    )
+    assert ended.returncode == 0, ended.stderr
+    _, calls, summary = read_trace(file.with_name("trace.jsonl"))
+    assert summary["calls"]["GET_BO_INFO"]["count"] == 100
+    assert (
+        len(
+            {
+                line["tid"]
+                for line in calls_named(calls, "open")
+                + [line for line in calls if line["call"] == "GET_BO_INFO"]
+            }
+        )
+        == 5
+    )
+
+
+DRIVER_PAGES = """
+with open("/proc/self/maps") as maps:
+    areas = [line.split("-")[0] for line in maps if "[vvar]" in line]
+where = int(areas[0], 16) if areas else 0
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("--every-call",)])
+def test_pages_of_a_driver_are_read_by_the_program_itself(file: Path, more: tuple[str, ...]) -> None:
+    """BO mappings of the kernel's driver cannot be read from outside, and neither can the kernel's own data
+    page in every process, which stands for them here. The program does not notice, whatever else goes on."""
+    ended = trace_python(
+        DRIVER_PAGES
+        + """
+import ctypes, os, signal, sys, threading
+if not where:
+    sys.exit(77)
+seen = []
+signal.signal(signal.SIGALRM, lambda *_: seen.append(1))
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong]
+fd = os.open(NODE, os.O_RDWR)
+wrong = []
+def work():
+    for _ in range(40):
+        if libc.ioctl(fd, 0xC0206443, where) != -1 or ctypes.get_errno() != 25:
+            wrong.append(ctypes.get_errno())
+threads = [threading.Thread(target=work) for _ in range(3)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(wrong, len(seen) > 0)
+""",
+        file,
+        *more,
+    )
+    if ended.returncode == 77:
+        pytest.skip("this kernel maps no such page")
+    assert ended.stdout == "[] True\n", ended.stderr
+    _, calls, _ = read_trace(file.with_name("trace.jsonl"))
+    created = [line for line in calls if line["call"] == "CREATE_BO"]
+    assert len(created) == 120
+    assert all("type" in line["in"] and line["errno"] == "ENOTTY" for line in created)
+
+
+def test_own_pages_of_a_driver() -> None:
+    namespace: dict[str, int] = {}
+    exec(DRIVER_PAGES, namespace)
+    if not namespace["where"]:
+        pytest.skip("this kernel maps no such page")
+    from amdxdna.trace.node import own_memory
+
+    own = own_memory()
+    assert len(own.read(namespace["where"], 64)) == 64
+    with pytest.raises(OSError, match="Bad address"):
+        own.read(8, 8)
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (["true"], 0),
+        (["sh", "-c", "exit 7"], 7),
+        (["sh", "-c", "kill -TERM $$"], 143),
+        (["sh", "-c", "sleep 0.2 & exit 4"], 4),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("--every-call",), ("--emulate",)])
+def test_exit_status_is_the_programs(
+    tmp_path: Path, command: list[str], status: int, more: tuple[str, ...]
+) -> None:
+    path = tmp_path / "t"
+    ended = run("trace", "-o", str(path), *more, "--", *command)
+    assert ended.returncode == status, ended.stderr
+    assert ("killed by SIGTERM" in ended.stderr) == (status == 143)
+    assert read_trace(path)[1] == []
+
+
+def test_signals_stop_and_continue(file: Path) -> None:
+    """A program that is stopped, continued and handles signals is not disturbed by the tracer."""
+    ended = trace_python(
+        """
+import os, signal, subprocess, sys, time
+seen = []
+signal.signal(signal.SIGUSR1, lambda *_: seen.append(1))
+code = "import sys; sys.stdin.read(); print('child', flush=True)"
+child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+os.kill(child.pid, signal.SIGSTOP)
+_, status = os.waitpid(child.pid, os.WUNTRACED)
+print("stopped", os.WIFSTOPPED(status), flush=True)
+os.kill(child.pid, signal.SIGCONT)
+for _ in range(20):
+    os.kill(os.getpid(), signal.SIGUSR1)
+child.stdin.close()
+child.wait()
+print(len(seen), child.returncode, flush=True)
+""",
+        file,
+    )
+    assert ended.stdout.splitlines() == ["stopped True", "child", "20 0"], ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ([], 2, "trace: no command"),
+        (["--emulate", "--every-call", "--", "true"], 2, "--emulate goes without"),
+        (["-o", "/no/such/folder/t", "--", "true"], 1, "/no/such/folder/t cannot be written"),
+        (["--emulate", "--slots", "x", "--", "true"], 1, "'x' is not a number"),
+    ],
+)
+def test_bad_usage_is_one_line(
+    words: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["trace", *words]) == status
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("more", [(), ("--emulate",)])
+def test_program_that_cannot_start(tmp_path: Path, more: tuple[str, ...]) -> None:
+    ended = run("trace", "--json", "-o", str(tmp_path / "t"), *more, "--", "/no/such/program")
+    assert ended.returncode == 127
+    assert "/no/such/program cannot be started: No such file" in ended.stderr
+    assert json.loads(ended.stdout)["schema"] == "amdxdna.error"
+
+
+def test_trace_to_stderr(tmp_path: Path) -> None:
+    ended = run("trace", "-q", "-o", "-", "--", "true")
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]
+    assert [set(line) >= keys for line, keys in zip(lines, ({"schema"}, {"summary"}), strict=True)]
+
+
+def test_a_tracer_that_ends_takes_its_program_along(file: Path) -> None:
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "amdxdna",
+            "trace",
+            "-o",
+            str(file.with_name("t")),
+            "--",
+            sys.executable,
+            "-c",
+            "import os, time; print(os.getpid(), flush=True); time.sleep(60)",
+        ],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    from tests.conformance.kit import until
+
+    def gone() -> bool:
+        try:
+            with open(f"/proc/{child}/stat") as stat:
+                return stat.read().rpartition(")")[2].split()[0] == "Z"
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    until(gone, 10, "the program's end")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_unprivileged() -> None:
+    """A user without any privilege traces a program of its own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)  # pytest's own folders are for their owner alone
+        node = folder / "node"
+        node.write_bytes(bytes(4096))
+        node.chmod(0o666)
+        words = [
+            "trace",
+            "-q",
+            "-o",
+            f"{name}/trace.jsonl",
+            "--node",
+            str(node),
+            "--",
+            "sh",
+            "-c",
+            f"exec 3<>{node}; id -u; exec 3>&-",
+        ]
+        ended = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                f"""
+import ctypes, os, sys
+from amdxdna.cli import main
+assert main({words!r}) == 0  # imports all there is: an interpreter may lie where nobody else may read
+os.remove({name + "/trace.jsonl"!r})
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # dumpable, as after an exec by that user
+sys.exit(main({words!r}))
+""",
+            ],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert (ended.returncode, ended.stdout) == (0, "0\n65534\n"), ended.stderr
+        _, calls, _ = read_trace(folder / "trace.jsonl")
+        assert [line["call"] for line in calls] == ["open", "close"]
+
+
+SHIM = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+int prctl(int option, ...)
+{
+    va_list list;
+    va_start(list, option);
+    unsigned long a = va_arg(list, unsigned long), b = va_arg(list, unsigned long);
+    unsigned long c = va_arg(list, unsigned long), d = va_arg(list, unsigned long);
+    va_end(list);
+    if (option == 0x59616d61) { /* PR_SET_PTRACER */
+        FILE *file = fopen(getenv("PTRACERS"), "a");
+        fprintf(file, "%ld\n", (long)a);
+        fclose(file);
+    }
+    return ((int (*)(int, ...))dlsym(RTLD_NEXT, "prctl"))(option, a, b, c, d);
+}
+"""
+
+
+def test_the_tracer_lets_in_the_traced_process_alone(file: Path, tmp_path: Path) -> None:
+    """A program is let write to its tracer (under Yama) while it hands memory over, nobody else is."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    (tmp_path / "shim.c").write_text(SHIM)
+    subprocess.run(
+        [compiler, "-shared", "-fPIC", "-o", tmp_path / "shim.so", tmp_path / "shim.c", "-ldl"], check=True
+    )
+    log = tmp_path / "ptracers"
+    ended = trace_python(
+        DRIVER_PAGES
+        + """
+import ctypes, os, sys
+if not where:
+    sys.exit(77)
+libc = ctypes.CDLL(None, use_errno=True)
+libc.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong]
+fd = os.open(NODE, os.O_RDWR)
+for _ in range(3):
+    libc.ioctl(fd, 0xC0206443, where)
+print(os.getpid())
+""",
+        file,
+        env={"LD_PRELOAD": str(tmp_path / "shim.so"), "PTRACERS": str(log)},
+    )
+    if ended.returncode == 77:
+        pytest.skip("this kernel maps no such page")
+    named = log.read_text().split()
+    assert named, ended.stderr
+    assert set(named[::2]) == {ended.stdout.strip()}
+    assert set(named[1::2]) == {"0"}
+    assert len(named) % 2 == 0
