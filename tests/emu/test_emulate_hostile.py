@@ -304,3 +304,27 @@ def test_a_tree_that_cannot_be_filled_leaves_nothing(tmp_path: Path, monkeypatch
     with pytest.raises(OSError, match="full"):
         Tree(NODE)
     assert not _left(tmp_path)
+
+
+_MAKING = """
+import sys
+from amdxdna.emu.seccomp import folders
+folders.tempfile.tempdir = sys.argv[1]
+for _ in range(1500):
+    folders.remove(*folders.make())
+"""
+
+
+def test_programs_that_start_at_once_leave_each_other_their_folders(tmp_path: Path) -> None:
+    """One that has been made and not yet locked looks like a dead process's to the other."""
+    making = [
+        subprocess.Popen(
+            [sys.executable, "-c", _MAKING, str(tmp_path)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    assert [(each.communicate(timeout=120)[1], each.returncode) for each in making] == [("", 0)] * 4
+    assert not _left(tmp_path)

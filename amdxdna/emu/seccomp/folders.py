@@ -25,8 +25,11 @@ def make() -> tuple[str, int]:
     remove_stale(parent())
     while True:
         path = tempfile.mkdtemp(prefix=PREFIX)
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        # Between the two calls another process may have taken it for a dead one's.
+        # Before it is locked another process may take it for a dead one's.
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
         if _lock(fd) and _is(path, fd):
             return path, fd
         os.close(fd)
