@@ -44,6 +44,10 @@ DIFFERENT = {
 }
 """Probe -> why the two are meant to differ."""
 
+BY_CHANCE = {"part_set_past"}
+"""Of these: what XRT does with what lies behind an array of its own; mostly it crashes, now and then it sees a size
+that is too small and raises the same error."""
+
 PACKETS = (
     "call",
     "call_words",
@@ -189,7 +193,7 @@ def test_the_differences_are_there(answers: list[tuple[dict[str, Any], str]]) ->
     agreeing = [
         name
         for name in (*DIFFERENT, *SAME_BUT_FOR_OUR_WORDS)
-        if first_lines(xrt[name]) == first_lines(ours[name])
+        if name not in BY_CHANCE and first_lines(xrt[name]) == first_lines(ours[name])
     ]
     assert not agreeing
 
