@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from qwen35.rootfs import archive, elf, loaded, python
+from qwen35.rootfs import archive, boot, elf, loaded, python
 from qwen35.rootfs.modules import module_dependencies, modules_in_order
 from qwen35.rootfs.tree import Tree
 from tests.support.emulation import ROOT as CHECKOUT
@@ -447,3 +447,50 @@ def test_what_cannot_be_written(tmp_path: Path, words: list[str], status: int, s
     lines = told.splitlines()
     assert len(lines) == 1 and lines[0].startswith("qwen35: error: ") and said in lines[0]
     assert not (tmp_path / "x").exists()
+
+
+GUEST = """
+import os, re, socket, sys
+fd = re.search(r"id=answer,fd=([0-9]+)", " ".join(sys.argv))[1]
+answer, seen = socket.socket(fileno=int(fd)), None
+for part in (b"hel", b"lo\\nwor", b"ld\\0stat", b"istics of a guest\\n", b"end\\0status 25", b"5\\n"):
+    answer.sendall(part)
+    seen = seen or open(os.environ["SEEN"], "rb", buffering=0)
+    seen.read(1)  # what was sent has been shown
+"""
+
+
+def test_a_guests_answer_is_shown_as_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it but the status at its end, which may come in pieces."""
+    seen = tmp_path / "seen"
+    os.mkfifo(seen)
+    monkeypatch.setenv("SEEN", str(seen))
+    shown: list[bytes] = []
+    reader = os.open(seen, os.O_RDONLY | os.O_NONBLOCK)  # so that nobody waits to open it
+    writer = os.open(seen, os.O_WRONLY)
+
+    class Screen:
+        buffer: Screen
+
+        def write(self, data: bytes) -> None:
+            if data:
+                shown.append(data)
+                os.write(writer, b".")
+
+        def flush(self) -> None:
+            pass
+
+    screen = Screen()
+    screen.buffer = screen
+
+    def guest(*given: object) -> list[str]:
+        return [sys.executable, "-c", GUEST, *given[4]]  # type: ignore[misc]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(boot, "arguments", guest)
+        patch.setattr(sys, "stdout", screen)
+        status = boot.boot(boot.Machine(["qemu"], tmp_path), tmp_path, 64, 60.0)
+    os.close(reader)
+    os.close(writer)
+    assert status == 255
+    assert shown == [b"hel", b"lo\nwor", b"ld", b"\0statistics of a guest\n", b"end"]

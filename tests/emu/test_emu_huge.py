@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import re
@@ -130,3 +131,18 @@ def _at(address: int, size: int):
     from amdxdna._native import ffi
 
     return ffi.buffer(ffi.cast("char *", address), size)
+
+
+@pytest.mark.parametrize("step", ["ftruncate", "unlink"])
+def test_a_file_of_huge_pages_that_cannot_be_had_leaves_no_descriptor(monkeypatch, step):
+    """Buffers are on ordinary pages then."""
+
+    def refuse(*_, **__):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    with monkeypatch.context() as patch:
+        before = descriptors()
+        patch.setattr(os, step, refuse)
+        assert huge_file() is None
+        patch.undo()
+        assert descriptors() == before

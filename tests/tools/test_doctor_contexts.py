@@ -139,6 +139,15 @@ def test_which_of_two_npus(two, spec, address, product, node):
     assert report["node"].meaning == f"/dev/accel/{node}"
 
 
+def test_of_two_npus_without_nodes_the_first_is_meant(fake):
+    (fake.root / "sys/class/accel/accel0/device").unlink()
+    (fake.root / "sys/class/accel/accel0").rmdir()
+    for name, value in (("vendor", 0x1022), ("device", 0x17F0), ("revision", 0x11)):
+        fake.file(f"sys/bus/pci/devices/{SECOND}/{name}", f"{value:#x}\n")
+    found = examine("auto", fake.machine())["npu"]
+    assert found.facts["address"] == PCI and "Strix Point" in found.meaning and "one of 2" in found.meaning
+
+
 def test_the_log_of_the_other_npu_is_not_held_against_this_one(two):
     failed = f"amdxdna {SECOND}: [drm] *ERROR* aie2_smu_exec: smu cmd 4 failed, 0xff"
     ready = f"[drm] Initialized amdxdna_accel_driver 0.10.0 for {PCI} on minor 1"

@@ -122,6 +122,25 @@ def test_live_views_of_a_program(tmp_path: Path) -> None:
     assert names.count("START_CU") == 1 and names.count("chain of 2") == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "written"),
+    [
+        ([], ["amdxdna-trace.jsonl"]),
+        (["--text"], []),
+        (["--text", "-o", "own.jsonl"], ["own.jsonl"]),
+        (["-o", "own.jsonl"], ["own.jsonl"]),
+    ],
+)
+def test_which_file_a_trace_goes_to(tmp_path: Path, options: list[str], written: list[str]) -> None:
+    command = [sys.executable, "-m", "amdxdna", "trace", *options, "--emulate", "--", "/bin/true"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == written
+    for name in written:
+        first, *_, last = (json.loads(row) for row in (tmp_path / name).read_text().splitlines())
+        assert first["source"] == "seccomp" and last["summary"]["calls"] == {}
+
+
 def test_a_hang_is_not_counted_as_completed(tmp_path: Path) -> None:
     program = PROGRAM.replace(
         "    kernel.run(a, b)\n    device",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -55,6 +56,18 @@ def test_there_are_enough_drawings_of_every_group() -> None:
         for a, b in zip(d.pictures, e.pictures, strict=True)
     )
     assert [d.says for d in sdf.tests(8, 0.02)] != [d.says for d in found]
+
+
+def test_questions_about_pictures_are_right_when_answered_as_taught() -> None:
+    found = cases.looks(6, 3)
+    again = cases.looks(6, 3)
+    assert [case.sample.turns[0].question for case in found] == [c.sample.turns[0].question for c in again]
+    count = Counter(case.mark for case in found)
+    assert set(count) <= {mark.name for mark in MARKS} and set(count.values()) >= {6}
+    for case in found:
+        *_, turn = case.sample.turns
+        assert case.right(turn.answer) and not case.right("no such thing"), turn
+        assert case.images and all(image.dtype == np.uint8 and image.ndim == 3 for image in case.images)
 
 
 @pytest.mark.parametrize("form", sdf.FORMS)
