@@ -45,8 +45,8 @@ DIFFERENT = {
 """Probe -> why the two are meant to differ."""
 
 BY_CHANCE = {"part_set_past"}
-"""Of these: what XRT does with what lies behind an array of its own; mostly it crashes, now and then it sees a size
-that is too small and raises the same error."""
+"""Of these: what XRT does with what lies behind an array of its own; mostly it crashes, now and then it sees
+a size that is too small and raises the same error."""
 
 PACKETS = (
     "call",
