@@ -68,6 +68,8 @@ class Client(Uncopied):
         self.wait_half_ns = 0
         """Half of :attr:`wait_seconds`, in nanoseconds."""
         self.wait_seconds = _wait_seconds()
+        self.longer = f"{WAIT}=SECONDS in the environment (in a program: Device.wait_seconds)"
+        """How a user raises that limit, for errors: a program that has an option for it says so."""
         self._handles: dict[int, int] = {}
         self.heap_chunk: tuple[int, int] | None = None
         """Handle and bytes of a heap BO that is not mapped yet: until then the driver uses none after it."""

@@ -433,7 +433,5 @@ def in_flight(command: Command, client: Client, seconds: float) -> CommandInFlig
         f"yet write to its buffers, which must not be used again. {client.profile.name} {client.profile.tdr}",
         call="SYNCOBJ_TIMELINE_WAIT",
         state=State.NEW,
-        remedy=f"{_FRESH} with other buffers. If the command "
-        "needs longer, raise the limit: AMDXDNA_WAIT=SECONDS in the environment (in a program: "
-        "Device.wait_seconds)",
+        remedy=f"{_FRESH} with other buffers. If the command needs longer, raise the limit: {client.longer}",
     )

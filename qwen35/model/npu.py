@@ -18,7 +18,7 @@ from amdxdna.packet import State
 from amdxdna.xclbin import Xclbin
 from qwen35.bundle.specs import GemmSpec, GemvSpec
 from qwen35.errors import ModelError, one_line
-from qwen35.model.options import Options
+from qwen35.model.options import LONGER, Options
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
@@ -246,6 +246,7 @@ class NpuModel:
         """Is shown kernels and operands of single commands once they are over (the acceptance run)."""
         if self.options.wait is not None:
             device.wait_seconds = self.options.wait
+        device.client.longer = LONGER
         self.chances = 0
         """How often single commands that fail are run again: not where a model computes, which tells it."""
         self._losses = device.client.losses

@@ -14,13 +14,17 @@ from dataclasses import dataclass
 
 from qwen35.errors import UsageError
 
-__all__ = ["CHAINS", "WAIT", "WEIGHTS", "Options"]
+__all__ = ["CHAINS", "LONGER", "WAIT", "WEIGHTS", "Options"]
 
 CHAINS = ("auto", "on", "off")
 WEIGHTS = ("auto", "copy", "map")
 WAIT = 10.0
 """Seconds that the wait for a command can be set to, at the least; the reference runtime waits as long."""
 
+LONGER = (
+    "--wait SECONDS, or QWEN35_WAIT=SECONDS in the environment (in a program: Qwen35.load(..., wait=SECONDS))"
+)
+"""How a user waits longer."""
 _VARIABLES = {"chains": "QWEN35_CHAINS", "weights": "QWEN35_WEIGHTS", "wait": "QWEN35_WAIT"}
 
 

@@ -123,6 +123,21 @@ def test_commands_that_a_lost_context_ends_are_run_again(driver: str, wanted: np
     assert submits > hung[-1]
 
 
+@pytest.mark.parametrize(("tdr", "helps"), [("0", True), ("0.3", False)])
+def test_a_hang_names_the_option_that_waits_longer_where_that_could_help(tdr: str, helps: bool) -> None:
+    text = load(f"tdr={tdr}", chains="off")
+    text.reset()
+    text.prefill(IDS[:16])
+    if helps:
+        text.device.wait_seconds = 0.2
+    text.device.node.driver.npu.faults.next("hang")
+    with pytest.raises(CommandTimeout) as caught:
+        text.decode(1)
+    assert (caught.value.in_flight, "--wait SECONDS" in str(caught.value)) == (helps, helps)
+    assert "AMDXDNA_WAIT" not in str(caught.value)
+    shut(text)
+
+
 def test_waits_without_a_limit_are_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMDXDNA_WAIT", "0")
     text = load(chains="off")
