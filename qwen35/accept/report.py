@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 __all__ = ["SHAPE", "Report", "options", "passed", "summary"]
 
+SINGLES, CHAINS, MAPPED = "single commands", "command chains", "weights in user memory"
 SHAPE = 1
 """Version of the report: {"shape", "program", "machine", "bundle", "device", "passed", "finished", "state",
-"options", "items": [{"item", "verdict", "text", "seconds", "values"}]}."""
+"ways", "options", "items": [{"item", "verdict", "text", "seconds", "values"}]}."""
 
 
 def options(run: Acceptance, items: Sequence[Item]) -> dict[str, str]:
@@ -33,7 +34,7 @@ def options(run: Acceptance, items: Sequence[Item]) -> dict[str, str]:
 
 
 def _failed(items: Sequence[Item]) -> list[str]:
-    return [item.name for item in items if item.verdict is Verdict.FAIL]
+    return [*dict.fromkeys(item.name for item in items if item.verdict is Verdict.FAIL)]
 
 
 def passed(items: Sequence[Item]) -> bool:
@@ -43,18 +44,46 @@ def passed(items: Sequence[Item]) -> bool:
     )
 
 
+def ways(run: Acceptance, items: Sequence[Item], finished: bool) -> dict[str, tuple[str, str]]:
+    """Way of using the device -> (PROVED, NOT PROVED, DO NOT USE or NOT TRIED; why)."""
+    failed, named = _failed(items), {item.name: item for item in items}
+    proved = any(item.verdict is Verdict.OK for item in items) and not failed
+    kernels = sum(item.verdict is Verdict.OK and "kernel" in item.values for item in items)
+    found = {
+        SINGLES: ("PROVED", f"{kernels} kernels gave right results")
+        if proved and finished and kernels
+        else ("NOT PROVED", f"{len(failed)} items failed" if failed else "the run is not over")
+    }
+    for way, fit, parts in (
+        (CHAINS, run.chains, ("chains", "prompts in chains")),
+        (MAPPED, run.mapped, ("user-pointer",)),
+    ):
+        tried = [named[part] for part in parts if part in named]
+        off = [item for item in tried if item.verdict in (Verdict.OFF, Verdict.FAIL)]
+        if off:
+            found[way] = "DO NOT USE", off[0].text
+        elif failed and tried:
+            found[way] = "DO NOT USE", "single commands are not proved"
+        elif not fit:
+            found[way] = "NOT TRIED", tried[0].text if tried else "the run is not over"
+        else:
+            found[way] = ("PROVED", tried[0].text) if finished else ("NOT PROVED", "the run is not over")
+    return found
+
+
 def summary(run: Acceptance, items: Sequence[Item], finished: bool) -> list[str]:
     """The verdict and the options, for a person."""
     failed = _failed(items)
-    off = [item.name for item in items if item.verdict is Verdict.OFF]
+    told = ways(run, items, finished)
+    singly = told[CHAINS][0] == "DO NOT USE"
     counts = ", ".join(
         f"{sum(item.verdict is verdict for item in items)} {verdict.value.lower()}" for verdict in Verdict
     )
-    lines = [f"{'PASS' if passed(items) and finished else 'FAIL' if failed else 'INCOMPLETE'}: {counts}"]
+    good = "PASS, with single commands only" if singly else "PASS"
+    lines = [f"{good if passed(items) and finished else 'FAIL' if failed else 'INCOMPLETE'}: {counts}"]
     if failed:
         lines.append("failed: " + ", ".join(failed))
-    if off:
-        lines.append("not to be used here: " + ", ".join(off))
+    lines += [f"{way + ':':<24}{verdict}: {why}" for way, (verdict, why) in told.items()]
     if not finished:
         lines.append("interrupted: what is not listed was not tried")
     use = " ".join(f"{name}={value}" for name, value in options(run, items).items())
@@ -89,6 +118,10 @@ class Report:
             "passed": passed(items) and finished,
             "finished": finished,
             "state": state,
+            "ways": {
+                way: {"verdict": verdict.lower(), "why": why}
+                for way, (verdict, why) in ways(run, items, finished).items()
+            },
             "options": options(run, items),
             "items": [item.as_json() for item in items],
         }

@@ -44,7 +44,7 @@ def chains(model: TextModel, spent: Callable[[], float] = lambda: 0.0) -> Item:
     for _ in range(TRIALS):
         wrong = try_chains(npu, groups)
         if wrong:
-            return Item(name, Verdict.OFF, wrong)
+            return Item(name, Verdict.OFF, f"{wrong}; single commands gave the same each time")
     model.reset()
     model.prefill([1, 2, 3])
     at, want = model.snapshot(), model.decode(4)

@@ -77,6 +77,15 @@ class Dispatch:
         """How many runs the group has; chains concern those of two or more."""
         return sum(map(len, self._calls))
 
+    def writer(self, result: Buffer, at: int) -> str:
+        """Which run of a chain writes byte `at` of `result`, as ", member 2 of 3"; empty for none."""
+        place = result.host_address + at
+        for calls in self._calls:
+            for index, (_, (_, _, target)) in enumerate(calls, 1):
+                if 0 <= place - target.host_address < target.nbytes:
+                    return f", member {index} of {len(calls)}"
+        return ""
+
     def run(self) -> None:
         """Runs and waits. Raises the binding's errors; see NpuModel.drain for what to do then."""
         groups, marks = self._calls, self._marks

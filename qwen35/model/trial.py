@@ -81,13 +81,24 @@ def _try_group(npu: NpuModel, group: Group) -> str:
             npu.replace_contexts()
             return one_line(f"{group.name} as a chain: {error}")
         if found != wanted:
-            return f"a chain's result differs from single commands' ({group.name})"
+            return (
+                f"a chain's result differs from single commands' ({group.name}{_where(group, found, wanted)})"
+            )
         chained.append(seconds)
     if _slow(chained, singly):
         return (
             f"a chain took {min(chained) * 1e3:.1f} ms, single commands {min(singly) * 1e3:.1f} ms "
             f"({group.name})"
         )
+    return ""
+
+
+def _where(group: Group, found: Sequence[bytes], wanted: Sequence[bytes]) -> str:
+    """The member that wrote the first byte that differs."""
+    for buffer, one, other in zip(group.results, found, wanted, strict=True):
+        differing = np.flatnonzero(np.frombuffer(one, np.uint8) != np.frombuffer(other, np.uint8))
+        if differing.size:
+            return group.dispatch.writer(buffer, int(differing[0]))
     return ""
 
 

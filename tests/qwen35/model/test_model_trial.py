@@ -156,10 +156,13 @@ def test_chains_are_used_where_the_trial_finds_nothing(wanted: np.ndarray) -> No
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("chain_corrupt=1", "a chain's result differs from single commands' (gemv down)"),
-        ("chain_corrupt=1:99999999", "a chain's result differs from single commands' (gemv down)"),
-        ("chain_corrupt=4:3", "a chain's result differs from single commands' (gemv head)"),
-        ("chain_skip=5", "a chain's result differs from single commands' (gemm down)"),
+        ("chain_corrupt=1", "a chain's result differs from single commands' (gemv down, member 3 of 3)"),
+        (
+            "chain_corrupt=1:99999999",
+            "a chain's result differs from single commands' (gemv down, member 3 of 3)",
+        ),
+        ("chain_corrupt=4:3", "a chain's result differs from single commands' (gemv head, member 2 of 2)"),
+        ("chain_skip=5", "a chain's result differs from single commands' (gemm down, member 2 of 3)"),
         ("chain_fail=2", "gemv down as a chain: EXEC_CMD: the firmware refused the command"),
         ("chain_hang=1", "gemv down as a chain: EXEC_CMD: the command made no progress"),
         ("chain_hang=5", "gemm down as a chain: EXEC_CMD: the command made no progress"),

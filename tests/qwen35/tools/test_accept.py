@@ -197,6 +197,36 @@ def test_the_verdict_on_a_fault(quick: None, name: str) -> None:
     assert lines[-1].startswith("do not rely on answers here") is lines[0].startswith("FAIL")
 
 
+@pytest.mark.parametrize(
+    ("before", "byte", "member"),
+    [
+        (0, 0, "gemv down, member 3 of 3"),
+        (3, 3, "gemv head, member 2 of 2"),
+        (4, 3, "gemm down, member 3 of 3"),
+    ],
+)
+def test_one_wrong_member_of_a_chain_reads_as_chains_not_to_be_used(
+    quick: None, loaded: Acceptance, before: int, byte: int, member: str
+) -> None:
+    """`before` chains are right. PASS is that of single commands, and cannot be taken for the chains'."""
+    assert loaded.model is not None
+    faults = loaded.model.device.node.driver.npu.faults
+    run = OnOneLoad(loaded)
+    faults.next("chain_corrupt", byte, None, before)
+    try:
+        items = [*run.items()]
+    finally:
+        faults.clear()
+    lines = summary(run, items, True)
+    assert lines[0].startswith("PASS, with single commands only: ")
+    told = {line.partition(": ")[0]: line.partition(": ")[2].strip() for line in lines[1:]}
+    assert told["single commands"].startswith("PROVED: ")
+    assert told["command chains"].startswith(
+        f"DO NOT USE: a chain's result differs from single commands' ({member})"
+    )
+    assert told["use"] == "QWEN35_CHAINS=off QWEN35_WEIGHTS=copy"
+
+
 class OnOneLoad(Acceptance):
     """A run over a model that is loaded already and stays so; the doctor has been."""
 
@@ -331,12 +361,17 @@ def test_the_command_and_its_report(
     words = [str(folder), "--device", EMU, "--out", str(tmp_path / "r.json"), "--quiet"]
     assert accept_main(words) == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[-4].startswith("PASS: ") and "use: QWEN35_CHAINS=auto" in out
+    assert out.splitlines()[-6].startswith("PASS: ") and "use: QWEN35_CHAINS=auto" in out
     text = (tmp_path / "r.json").read_text()
     found = json.loads(text)
     assert found["passed"] and found["finished"] and "penelope" not in text
     assert {item["item"] for item in found["items"]} >= {"driver", "chains", "prompts"}
     assert found["options"] == {"QWEN35_CHAINS": "auto", "QWEN35_WEIGHTS": "copy"}
+    assert {way: told["verdict"] for way, told in found["ways"].items()} == {
+        "single commands": "proved",
+        "command chains": "proved",
+        "weights in user memory": "do not use",
+    }
     assert found["state"] == "finished" and found["bundle"].startswith("manifest ")
     assert str(folder) not in text and tmp_path.name not in text
 
