@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import time
@@ -12,13 +13,13 @@ from amdxdna import ioctl, reaper
 from amdxdna._native import ffi
 from amdxdna.buffer import Buffer
 from amdxdna.client import Client
-from amdxdna.errors import XdnaError
+from amdxdna.errors import BadArgument, XdnaError
 from amdxdna.forklock import mutex
 from amdxdna.packet import State
 from amdxdna.run import NOT_SUBMITTED, Command
 
 RESETS = (State.TIMEOUT, State.ABORT, State.NORESPONSE)
-"""Ends after which the driver may still write to a command's buffer."""
+"""Ends after which the driver may still write to a command's buffer, until it has destroyed the context."""
 
 
 _held: dict[int, tuple[Client, list[int]]] = {}
@@ -49,13 +50,19 @@ def let_go(client: Client) -> None:
             destroy(client, handles)
 
 
-def destroy(client: Client, handles: list[int]) -> None:
-    """Destroys contexts, if they are there; `handles` is empty then."""
+def destroy(client: Client, handles: list[int]) -> bool:
+    """Destroys contexts, if they are there; `handles` is empty then. False where the driver failed in it."""
+    gone = True
     for handle in list(handles):
-        with contextlib.suppress(XdnaError):  # it is gone already, or with its device
-            request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": handle})
+        request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": handle})
+        try:
             ioctl.call(client.node, "DESTROY_HWCTX", request)
+        except BadArgument as error:
+            gone = gone and error.errno == errno.EINVAL  # the driver knows no such context any more
+        except XdnaError:  # gone with its device
+            gone = False
     handles.clear()
+    return gone
 
 
 def collect_contexts(seconds: float = 0.0) -> bool:
@@ -78,15 +85,19 @@ class Abandoned:
         handles: list[int],
         syncobj: int,
         pending: dict[Command, object],
+        spent: list[Command],
         pdis: Sequence[Buffer],
     ) -> None:
         self._client = client
         self._handles = handles
         self._syncobj = syncobj
         self._pending = pending
+        self._spent = spent
         self._pdis = tuple(pdis)
         self._lock = mutex()
         self._done = False
+        self._destroyed = True
+        """Whether the driver has let go of what its commands used."""
         never_ends = client.profile.tdr_seconds is None and client.wait_seconds > 0
         self._until = time.monotonic() + client.wait_seconds if never_ends else math.inf
         """When its commands are no longer waited for: some drivers never end a hung one."""
@@ -133,7 +144,7 @@ class Abandoned:
 
     def _cut(self) -> None:
         """Destroys the context under its commands, which ends them; takes the driver some two seconds."""
-        destroy(self._client, self._handles)
+        self._destroyed = destroy(self._client, self._handles)
         if not self._over(time.monotonic_ns() + int(reaper.PATIENCE * 1e9)):
             for command, kept in list(self._pending.items()):
                 if command.state is None:
@@ -142,15 +153,21 @@ class Abandoned:
 
     def _end(self) -> None:
         node = self._client.node
-        destroy(self._client, self._handles)
+        self._destroyed &= destroy(self._client, self._handles)
         for command in list(self._pending):
-            leak = command.state in RESETS
+            reset = command.state == State.NORESPONSE or (command.state in RESETS and not self._destroyed)
             for each in (command, *command.members):
-                if leak:
+                if reset:
                     each.buffer.leak()
                 else:
                     each.close()
         self._pending.clear()
+        while self._spent:
+            last = self._spent.pop()
+            if self._destroyed:
+                last.close()
+            else:
+                last.buffer.leak()
         self._pdis = ()
         with contextlib.suppress(XdnaError):
             ioctl.call(
@@ -163,10 +180,11 @@ def abandon(
     handles: list[int],
     syncobj: int,
     pending: dict[Command, object],
+    spent: list[Command],
     pdis: Sequence[Buffer] = (),
 ) -> None:
     """Destroys a context (`handles`: its number, or nothing when it is destroyed) and its timeline; one with
     commands in flight once they are over, at some later :func:`amdxdna.reaper.reap`."""
-    rest = Abandoned(client, handles, syncobj, pending, pdis)
+    rest = Abandoned(client, handles, syncobj, pending, spent, pdis)
     if not rest.give_back(0):
         reaper.later(rest.give_back)

@@ -229,5 +229,7 @@ def _wait_seconds() -> float:
 
 def _end(node: Node, leaked: list[Any]) -> None:
     """Closes a node; with it ends what the driver may still write to."""
-    node.close()
-    leaked.clear()
+    try:
+        node.close()
+    finally:  # where a signal handler raises, it is closed all the same
+        leaked.clear()

@@ -114,6 +114,8 @@ class HwContext(Uncopied):
         self._dropped: deque[object] = deque()
         """Something for every Run that was dropped before it was over."""
         self._free: list[Command] = []
+        self._spent: list[Command] = []
+        """Commands that were reset: the driver may write to them until it has destroyed the context."""
         self._pending: dict[Command, object] = {}
         self._own_pdis = pdis is None
         self._orphans: deque[Owner] = deque()
@@ -186,7 +188,7 @@ class HwContext(Uncopied):
         self._finalizer.detach()
         self._open.clear()
         self.handle = 0
-        abandon(self.client, self._open, self.syncobj, {})
+        abandon(self.client, self._open, self.syncobj, {}, [])
         if dropped:
             let_go(self.client)
         return dropped
@@ -207,9 +209,8 @@ class HwContext(Uncopied):
         self.syncobj = request.syncobj_handle
         self._open.append(self.handle)
         hold(self.client, self._open)
-        self._finalizer = Finalizer(
-            self, partial(abandon, self.client, self._open, self.syncobj, self._pending, self._pdis)
-        )
+        left = self._open, self.syncobj, self._pending, self._spent, self._pdis
+        self._finalizer = Finalizer(self, partial(abandon, self.client, *left))
 
     def _configure(self) -> None:
         cus = self.cus
@@ -347,21 +348,33 @@ class HwContext(Uncopied):
         else:
             self._recycle(command)
 
-    def _recycle(self, command: Command, leak: bool = False) -> None:
+    def _recycle(self, command: Command, reset: bool = False) -> None:
         self._pending.pop(command, None)
         members, command.members = command.members, ()
         command.exec.seq = NOT_SUBMITTED
         command.run = _nobody
         for each in (command, *members):
-            if leak:
-                each.buffer.leak()
+            if reset:
                 each.spent = True
+                self._spent.append(each)
             elif each.owned:
                 continue
             elif self.handle:
                 self._free.append(each)
             else:
                 each.close()
+        if reset and not self.handle:
+            self._end_spent(not self.unended)
+
+    def _end_spent(self, destroyed: bool) -> None:
+        """Gives the commands that were reset back, once the driver has `destroyed` the context: that waits
+        until it has let go of them all (job_free_wq in aie2_hwctx_fini of amdxdna's aie2_ctx.c)."""
+        while self._spent:
+            each = self._spent.pop()
+            if destroyed:
+                each.close()
+            else:
+                each.buffer.leak()
 
     def _collect(self) -> None:
         """Takes back the commands of dropped Runs that are over. The lock is held."""
@@ -430,7 +443,7 @@ class HwContext(Uncopied):
             if self.handle and usable:
                 self._destroy()
         except XdnaError as error:
-            self._forget(usable)
+            self._forget(usable, destroyed=False)
             # ENODEV: the device was removed, and every context with it (DRM's drm_ioctl; drm_dev_enter in
             # amdxdna_drm_destroy_hwctx_ioctl of amdxdna_ctx.c). ENOSYS: the emulating process is gone.
             if not (isinstance(error, DeviceLost) and error.errno in (errno.ENODEV, errno.ENOSYS)):
@@ -455,10 +468,18 @@ class HwContext(Uncopied):
             if loses:
                 self._open.clear()
                 let_go(self.client)
+        except XdnaError:
+            raise
+        except BaseException:
+            # A signal handler's, out of the emulated driver's wait for a hung command: the context is gone
+            # all the same.
+            self.idle()
+            self._forget(True)
+            raise
         # Destroying ends every command, so this no longer blocks for long.
         self.drain()
 
-    def _forget(self, usable: bool) -> None:
+    def _forget(self, usable: bool, destroyed: bool = True) -> None:
         """What close() does on this side, also when the driver could not destroy the context."""
         with self.lock:
             self._open.clear()
@@ -475,6 +496,7 @@ class HwContext(Uncopied):
             for command in self._free:
                 command.close()
             self._free.clear()
+            self._end_spent(destroyed and not self.unended)
         if self._own_pdis:
             for buffer in self._pdis:
                 buffer.close()

@@ -227,5 +227,7 @@ class EmuNode(Uncopied):
             if self._closed:
                 return
             self._closed = True
-        self.client.close()
-        _release(self.options)
+        try:
+            self.client.close()
+        finally:
+            _release(self.options)

@@ -56,7 +56,7 @@ def make_context(device: Device) -> None:
 
     def discard(made: Any) -> None:
         handle, made.handle = made.handle, 0
-        abandon(client, [handle], made.syncobj_handle, {})
+        abandon(client, [handle], made.syncobj_handle, {}, [])
 
     create(client, array.cols, array.core.row_count, discard)
 

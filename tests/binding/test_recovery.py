@@ -6,6 +6,7 @@ tests/vm/test_doctor.py runs the same ones on Linux's own driver.
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -13,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from amdxdna import errors
+from amdxdna import Device, errors, packet
+from amdxdna.emu.kernels import stream
 from tests.support import recovery_side
 from tests.support.binding import adder, copy_xclbin, hanging
+from tests.support.descriptors import descriptors
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -165,3 +168,84 @@ def test_commands_on_a_kernel_node(command):
     assert done.returncode == 0, done.stdout + done.stderr
     expected = {"selftest": "8 ok, 0 failed, 1 skipped", "contexts": "0 of 16 contexts in use"}
     assert expected.get(command[0], "/dev/accel/accel0") in done.stdout
+
+
+@pytest.mark.parametrize("how", ["fails", "hangs"])
+def test_failures_leave_nothing_behind(open_emu, monkeypatch, how):
+    """However often: no memory of the device, no descriptor, no context."""
+    monkeypatch.setattr("amdxdna.pool.RECOVERY_SECONDS", 0.01)
+    device = open_emu("tdr=0.05")
+    good = adder(device, 64, 1)
+    bad = (
+        hanging(device)
+        if how == "hangs"
+        else device.pool.kernel(copy_xclbin(), stream.program([stream.Fail(0x3000002)]))
+    )
+    pair = device.alloc(64), device.alloc(64)
+
+    def left():
+        for _ in range(4):
+            with pytest.raises(errors.CommandFailed):
+                bad.run(*pair)
+            with pytest.raises(errors.CommandFailed):
+                device.pool.chain([(good, pair), (bad, pair)]).wait()
+            good.run(*pair)
+        return device.bo_usage(), len(device.contexts()), descriptors()
+
+    usage, contexts, opened = left()
+    for _ in range(2):
+        now = left()
+        assert (now[0], now[1]) == (usage, contexts)
+        assert now[2] <= opened
+
+
+def test_a_close_that_a_signal_cuts_short_closes_all_the_same():
+    """A handler's exception ends the wait for a hung command, not the close."""
+
+    class Interrupted(Exception):
+        pass
+
+    def handler(*_):
+        if closing:
+            closing.pop()
+            raise Interrupted
+
+    closing = []
+    keep = Device.open("emu:quiet,threads=1")
+    keep.alloc(64)
+    before = descriptors()
+    old = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+    try:
+        for number in range(4):
+            device = Device.open("emu:quiet,threads=1")
+            code = device.alloc(64, "dev")
+            code.write(stream.hang())
+            hangs = packet.start_cu(0, code.address, len(stream.hang()), [])
+            contexts = [device.context(copy_xclbin(n)) for n in range(2)]
+            for context in contexts:
+                context.run(hangs, [code])
+            if number % 2:
+                closing.extend([None, None])  # one for the wait for each
+                with pytest.raises(Interrupted):
+                    device.node.close()
+                continue
+            for left, context in ((1, contexts[0]), (0, contexts[1])):
+                closing.append(None)
+                with pytest.raises(Interrupted):
+                    context.close()  # waits for the command
+                assert len(device.contexts()) == left + 1
+                context.hung = True
+                closing.append(None)
+                with pytest.raises(Interrupted):
+                    context.close()  # the driver waits for it
+                context.close()
+                assert len(device.contexts()) == left
+            device.close()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, old)
+    del device, contexts, context, code
+    assert descriptors() <= before
+    assert keep.contexts() == ()
+    keep.close()

@@ -150,8 +150,8 @@ class EmuDriver(Device):
 
     # -- the end
 
-    def end_context(self, hwctx: Hwctx) -> None:
-        teardown.finish(hwctx)
+    def end_contexts(self, client: Client) -> None:
+        teardown.flush(client)
 
     def lose(self) -> None:
         """Every open loses its contexts (amdxdna_remove of amdxdna_pci_drv.c) and may only close."""

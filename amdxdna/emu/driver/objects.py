@@ -93,8 +93,8 @@ class Device:
         """A command was sent: the watchdog must be awake."""
         raise NotImplementedError
 
-    def end_context(self, hwctx: Hwctx) -> None:
-        """Ends a context that nobody can find any more. Holds the device's lock."""
+    def end_contexts(self, client: Client) -> None:
+        """Ends every context of an open. Holds the device's lock."""
         raise NotImplementedError
 
     def lose(self) -> None:
@@ -310,7 +310,10 @@ class Client:
     # -- the end
 
     def close(self) -> None:
-        """Ends the open: contexts (two seconds each if a command hangs), handles, heap. Idempotent."""
+        """Ends the open: contexts (two seconds each if a command hangs), handles, heap. Idempotent.
+
+        What a signal handler raises meanwhile ends the wait for one context, and comes when all is ended.
+        """
         device = self.device
         with device.lock:
             if self.closed:
@@ -318,9 +321,13 @@ class Client:
             self.closed = True
             if self in device.clients:
                 device.clients.remove(self)
-            while self.contexts:
-                _, context = self.contexts.popitem()
-                device.end_context(context)
+            try:
+                device.end_contexts(self)
+            finally:
+                self._give_back()
+
+    def _give_back(self) -> None:
+        """What a close does when there are no contexts any more. Holds the device's lock."""
         wrapped = [bo for bo in list(self.handles.values()) if bo.user_memory]
         with self.memory.lock:
             for handle in list(self.handles):
@@ -331,7 +338,7 @@ class Client:
             self.syncobjs.clear()
             self.store.close()
         for bo in wrapped:
-            device.wait_gone(bo)
+            self.device.wait_gone(bo)
 
 
 class Hwctx:

@@ -30,12 +30,16 @@ def destroy(client: Client, args: Any) -> None:
 
 
 def flush(client: Client) -> None:
-    """What a driver does that takes the closing of a duplicate for the end: every context goes
-    (amdxdna_flush of Linux 6.14 to 6.18)."""
+    """Ends every context of an open: at its close, and where a driver takes the closing of a duplicate for
+    that (amdxdna_flush of Linux 6.14 to 6.18). What a signal handler raises comes when all are ended."""
     with client.device.lock:
-        while client.contexts:
-            _, hwctx = client.contexts.popitem()
-            finish(hwctx)
+        try:
+            while client.contexts:
+                _, hwctx = client.contexts.popitem()
+                finish(hwctx)
+        finally:
+            if client.contexts:
+                flush(client)
 
 
 def finish(hwctx: Hwctx) -> None:
