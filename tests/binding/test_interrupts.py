@@ -93,8 +93,9 @@ def test_the_heap_is_mapped_at_the_next_try():
         assert device.bo_usage().total == device.heap.size == 64 << 20
 
 
-def test_a_user_pointer_bo_is_closed():
-    source = Interrupted(lib.DRM_IOCTL_AMDXDNA_CREATE_BO)
+@pytest.mark.parametrize("at", [lib.DRM_IOCTL_AMDXDNA_CREATE_BO, lib.DRM_IOCTL_AMDXDNA_GET_BO_INFO])
+def test_a_user_pointer_bo_is_closed(at):
+    source = Interrupted(at)
     with source.open() as device, mmap.mmap(-1, 8192) as memory:
         before = device.bo_usage()
         source.armed = True

@@ -439,6 +439,44 @@ def test_which_of_several_firmware_files_is_named(release, outside, named, fake)
     assert os.path.basename(found.facts["files"][0]) == named.partition(" ")[0]
 
 
+REFUSED = ERR + "aie2_check_protocol: Incompatible firmware protocol major 7 minor 2"
+NOT_FOUND = ERR + "aie2_init: failed to request_firmware amdnpu/17f0_10/npu_7.sbin, ret -2"
+
+
+@pytest.mark.parametrize(
+    ("release", "lines", "other", "version", "says"),
+    [
+        ("7.3.4", [NOT_FOUND, FAILED + "-2"], "npu_7.sbin", "1.1.7.7", "though npu_7.sbin is there now"),
+        (
+            "7.3.4",
+            [FAILED + "-5"],
+            "npu_7.sbin",
+            "1.1.7.7",
+            "npu_7.sbin (1.1.7.7), npu.sbin (1.1.2.64) is there;",
+        ),
+        (
+            "6.17.0",
+            [REFUSED, FAILED + "-22"],
+            "npu.sbin.zst",
+            "1.0.0.1",
+            "npu.sbin (1.1.2.64), npu.sbin.zst (1.0.0.1) speaks",
+        ),
+        (
+            "6.17.0",
+            [FAILED + "-22"],
+            "npu.sbin.zst",
+            "1.0.0.1",
+            "npu.sbin (1.1.2.64), npu.sbin.zst (1.0.0.1) speaks",
+        ),
+    ],
+)
+def test_which_firmware_files_a_failed_start_is_told_with(release, lines, other, version, says, fake):
+    """One where the driver's first choice is meant, all where any of them may be the one it took."""
+    unbound(*lines, release=release)(fake)
+    fake.firmware(other, version=version)
+    assert says in examine("auto", fake.machine())["firmware"].meaning
+
+
 def test_what_came_before_the_last_good_start_is_over(fake):
     started(f"amdxdna {PCI}: not ready 65535ms after FLR; giving up", *HANG, READY)(fake)
     assert examine("auto", fake.machine())["log"].status is Status.OK
