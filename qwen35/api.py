@@ -191,7 +191,7 @@ class Qwen35(Uncopied):
             return cls(
                 model,
                 tokenizer,
-                stop=bundle.config.stop,
+                stop=bundle.config.eos_token_id,
                 info=_describe(bundle, opened),
                 vision=pictures,
                 device=opened,
@@ -442,7 +442,7 @@ _SIZES = {1024: "Qwen3.5-0.8B", 2048: "Qwen3.5-2B", 2560: "Qwen3.5-4B", 4096: "Q
 
 def _describe(bundle: Bundle, device: Any) -> Info:
     config, params = bundle.config, bundle.manifest.params
-    name = params["name"].text if "name" in params else _SIZES.get(config.D, "Qwen3.5")
+    name = params["name"].text if "name" in params else _SIZES.get(config.hidden_size, "Qwen3.5")
     return Info(
         name=name,
         bundle=bundle.path,
@@ -450,9 +450,9 @@ def _describe(bundle: Bundle, device: Any) -> Info:
         device=device.node.path,
         emulated=device.node.emulated,
         contexts=len({spec.file for spec in bundle.xclbins.values()}),
-        hidden=config.D,
-        vocab=config.vocab,
-        layers=config.layers,
+        hidden=config.hidden_size,
+        vocab=config.vocab_size,
+        layers=config.num_hidden_layers,
         vision=config.vision is not None,
         weights=config.gemv_format,
         sampling=Sampling.parse(params["sampling"].text) if "sampling" in params else None,

@@ -90,7 +90,9 @@ class Pictures:
         self.note = note
         self._make_tower = tower or (lambda: _tower(model))
         self._tower: Tower | None = None
-        self._prepare = Preprocessor(vision.patch, vision.merge, vision.min_pixels, vision.max_pixels)
+        self._prepare = Preprocessor(
+            vision.patch_size, vision.spatial_merge_size, vision.min_pixels, vision.max_pixels
+        )
         self._by_source: OrderedDict[tuple[Any, ...], Seen] = OrderedDict()
         self._lock = reentrant()
         self._by_content: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
@@ -118,7 +120,7 @@ class Pictures:
                 if key is not None and key in self._by_source:
                     self._by_source.move_to_end(key)
                 return seen
-        seen = Seen(self._prepare(image), self.config.merge)
+        seen = Seen(self._prepare(image), self.config.spatial_merge_size)
         if seen.grid[0] * seen.grid[1] > self.config.max_patches:
             raise ImageError(
                 f"the picture has {seen.grid[0] * seen.grid[1]:,} patches and the tower takes "
@@ -173,7 +175,7 @@ class Pictures:
         from qwen35.model.rope import prompt_positions
 
         grids = [image.grid for image in images]
-        positions = prompt_positions(ids, self.config.image_token, grids, self.config.merge)
+        positions = prompt_positions(ids, self.config.image_token_id, grids, self.config.spatial_merge_size)
 
         def arguments(start: int, stop: int) -> dict[str, Any]:
             rows = []

@@ -51,68 +51,68 @@ def write_gguf(config: ModelConfig, path: Path, seed: int = 0) -> int:
 
 
 def _header(writer: Any, c: ModelConfig, gguf: Any) -> None:
-    writer.add_block_count(c.layers)
+    writer.add_block_count(c.num_hidden_layers)
     writer.add_context_length(32768)
-    writer.add_embedding_length(c.D)
-    writer.add_feed_forward_length(c.I)
-    writer.add_head_count(c.heads)
-    writer.add_head_count_kv(c.kv_heads)
-    writer.add_key_length(c.hd)
-    writer.add_value_length(c.hd)
-    writer.add_layer_norm_rms_eps(c.eps)
+    writer.add_embedding_length(c.hidden_size)
+    writer.add_feed_forward_length(c.intermediate_size)
+    writer.add_head_count(c.num_attention_heads)
+    writer.add_head_count_kv(c.num_key_value_heads)
+    writer.add_key_length(c.head_dim)
+    writer.add_value_length(c.head_dim)
+    writer.add_layer_norm_rms_eps(c.rms_norm_eps)
     writer.add_rope_freq_base(c.rope_theta)
-    writer.add_rope_dimension_count(c.rope_dim)
-    writer.add_rope_dimension_sections([*(c.mrope_section or (c.rope_dim // 2, 0, 0)), 0])
-    writer.add_ssm_conv_kernel(c.conv_k)
-    writer.add_ssm_state_size(c.lin_hk)
-    writer.add_ssm_group_count(c.lin_kheads)
-    writer.add_ssm_time_step_rank(c.lin_heads)
+    writer.add_rope_dimension_count(c.rotary_dim)
+    writer.add_rope_dimension_sections([*(c.mrope_section or (c.rotary_dim // 2, 0, 0)), 0])
+    writer.add_ssm_conv_kernel(c.linear_conv_kernel_dim)
+    writer.add_ssm_state_size(c.linear_key_head_dim)
+    writer.add_ssm_group_count(c.linear_num_key_heads)
+    writer.add_ssm_time_step_rank(c.linear_num_value_heads)
     writer.add_ssm_inner_size(c.lin_value)
     period = c.layer_types.index("att") + 1
     writer.add_uint32(f"{_ARCH}.full_attention_interval", period)
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list([f"t{i}" for i in range(c.vocab)])
-    special = min(_SPECIAL, c.vocab - 1)
-    writer.add_token_types([_NORMAL if i < special else _BPE_SPECIAL for i in range(c.vocab)])
+    writer.add_token_list([f"t{i}" for i in range(c.vocab_size)])
+    special = min(_SPECIAL, c.vocab_size - 1)
+    writer.add_token_types([_NORMAL if i < special else _BPE_SPECIAL for i in range(c.vocab_size)])
     writer.add_token_merges(["t 0"])
     writer.add_eos_token_id(special)
 
 
 def _tensors(c: ModelConfig) -> Iterator[tuple[str, tuple[int, ...], bool]]:
     """(name, shape with the fastest dimension last, whether it is packed)."""
-    yield "token_embd.weight", (c.vocab, c.D), True
-    yield "output_norm.weight", (c.D,), False
-    if not c.tied:
-        yield "output.weight", (c.vocab, c.D), True
+    yield "token_embd.weight", (c.vocab_size, c.hidden_size), True
+    yield "output_norm.weight", (c.hidden_size,), False
+    if not c.tie_word_embeddings:
+        yield "output.weight", (c.vocab_size, c.hidden_size), True
     for layer, kind in enumerate(c.layer_types):
 
         def name(part: str, layer: int = layer) -> str:
             return f"blk.{layer}.{part}"
 
-        yield name("attn_norm.weight"), (c.D,), False
-        yield name("post_attention_norm.weight"), (c.D,), False
+        yield name("attn_norm.weight"), (c.hidden_size,), False
+        yield name("post_attention_norm.weight"), (c.hidden_size,), False
         if kind == "att":
-            yield name("attn_q.weight"), (2 * c.heads * c.hd, c.D), True
-            yield name("attn_k.weight"), (c.kv_heads * c.hd, c.D), True
-            yield name("attn_v.weight"), (c.kv_heads * c.hd, c.D), True
-            yield name("attn_q_norm.weight"), (c.hd,), False
-            yield name("attn_k_norm.weight"), (c.hd,), False
-            yield name("attn_output.weight"), (c.D, c.heads * c.hd), True
+            yield name("attn_q.weight"), (2 * c.num_attention_heads * c.head_dim, c.hidden_size), True
+            yield name("attn_k.weight"), (c.num_key_value_heads * c.head_dim, c.hidden_size), True
+            yield name("attn_v.weight"), (c.num_key_value_heads * c.head_dim, c.hidden_size), True
+            yield name("attn_q_norm.weight"), (c.head_dim,), False
+            yield name("attn_k_norm.weight"), (c.head_dim,), False
+            yield name("attn_output.weight"), (c.hidden_size, c.num_attention_heads * c.head_dim), True
         else:
-            yield name("attn_qkv.weight"), (c.conv_dim, c.D), True
-            yield name("attn_gate.weight"), (c.lin_value, c.D), True
-            yield name("ssm_conv1d.weight"), (c.conv_dim, c.conv_k), False
-            yield name("ssm_dt.bias"), (c.lin_heads,), False
-            yield name("ssm_a"), (c.lin_heads,), False
-            yield name("ssm_beta.weight"), (c.lin_heads, c.D), True
-            yield name("ssm_alpha.weight"), (c.lin_heads, c.D), True
-            yield name("ssm_norm.weight"), (c.lin_hv,), False
-            yield name("ssm_out.weight"), (c.D, c.lin_value), True
-        yield name("ffn_gate.weight"), (c.I, c.D), True
-        yield name("ffn_up.weight"), (c.I, c.D), True
-        yield name("ffn_down.weight"), (c.D, c.I), True
+            yield name("attn_qkv.weight"), (c.conv_dim, c.hidden_size), True
+            yield name("attn_gate.weight"), (c.lin_value, c.hidden_size), True
+            yield name("ssm_conv1d.weight"), (c.conv_dim, c.linear_conv_kernel_dim), False
+            yield name("ssm_dt.bias"), (c.linear_num_value_heads,), False
+            yield name("ssm_a"), (c.linear_num_value_heads,), False
+            yield name("ssm_beta.weight"), (c.linear_num_value_heads, c.hidden_size), True
+            yield name("ssm_alpha.weight"), (c.linear_num_value_heads, c.hidden_size), True
+            yield name("ssm_norm.weight"), (c.linear_value_head_dim,), False
+            yield name("ssm_out.weight"), (c.hidden_size, c.lin_value), True
+        yield name("ffn_gate.weight"), (c.intermediate_size, c.hidden_size), True
+        yield name("ffn_up.weight"), (c.intermediate_size, c.hidden_size), True
+        yield name("ffn_down.weight"), (c.hidden_size, c.intermediate_size), True
 
 
 def _blocks(rng: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.uint8]:

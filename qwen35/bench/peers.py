@@ -129,7 +129,7 @@ def serve(words: list[str]) -> int:
 
 def _ordinary(config: ModelConfig) -> int:
     """Ids below this are no control tokens."""
-    return config.vocab * 9 // 10
+    return config.vocab_size * 9 // 10
 
 
 def _llama(config: ModelConfig, threads: int, max_ctx: int, file: str) -> Any:
@@ -197,28 +197,28 @@ def text_config(c: ModelConfig) -> Any:
 
     names = {"lin": "linear_attention", "att": "full_attention"}
     return Qwen3_5TextConfig(
-        vocab_size=c.vocab,
-        hidden_size=c.D,
-        intermediate_size=c.I,
-        num_hidden_layers=c.layers,
-        num_attention_heads=c.heads,
-        num_key_value_heads=c.kv_heads,
-        head_dim=c.hd,
-        rms_norm_eps=c.eps,
-        linear_conv_kernel_dim=c.conv_k,
-        linear_key_head_dim=c.lin_hk,
-        linear_value_head_dim=c.lin_hv,
-        linear_num_key_heads=c.lin_kheads,
-        linear_num_value_heads=c.lin_heads,
-        tie_word_embeddings=c.tied,
+        vocab_size=c.vocab_size,
+        hidden_size=c.hidden_size,
+        intermediate_size=c.intermediate_size,
+        num_hidden_layers=c.num_hidden_layers,
+        num_attention_heads=c.num_attention_heads,
+        num_key_value_heads=c.num_key_value_heads,
+        head_dim=c.head_dim,
+        rms_norm_eps=c.rms_norm_eps,
+        linear_conv_kernel_dim=c.linear_conv_kernel_dim,
+        linear_key_head_dim=c.linear_key_head_dim,
+        linear_value_head_dim=c.linear_value_head_dim,
+        linear_num_key_heads=c.linear_num_key_heads,
+        linear_num_value_heads=c.linear_num_value_heads,
+        tie_word_embeddings=c.tie_word_embeddings,
         layer_types=[names[kind] for kind in c.layer_types],
         max_position_embeddings=32768,
         dtype="float32",
         rope_parameters={
             "rope_type": "default",
             "rope_theta": c.rope_theta,
-            "partial_rotary_factor": c.rope_dim / c.hd,
-            "mrope_section": list(c.mrope_section or (c.rope_dim // 2, 0, 0)),
+            "partial_rotary_factor": c.rotary_dim / c.head_dim,
+            "mrope_section": list(c.mrope_section or (c.rotary_dim // 2, 0, 0)),
             "mrope_interleaved": True,
         },
     )
@@ -237,8 +237,11 @@ def _transformers(config: ModelConfig, threads: int, max_ctx: int, file: str) ->
     from transformers import Qwen3_5ForCausalLM
 
     c = config
-    layer = c.D * (c.n_lin + c.o_in + 3 * c.I)
-    _needs(_FLOAT32 * (c.layers * layer + c.vocab * c.D * (1 if c.tied else 2)))
+    layer = c.hidden_size * (c.n_lin + c.o_in + 3 * c.intermediate_size)
+    _needs(
+        _FLOAT32
+        * (c.num_hidden_layers * layer + c.vocab_size * c.hidden_size * (1 if c.tie_word_embeddings else 2))
+    )
     model = _make(Qwen3_5ForCausalLM, text_config(c), threads)
 
     def run(request: dict[str, Any]) -> dict[str, float]:
@@ -270,13 +273,13 @@ def _tower(config: ModelConfig, threads: int, max_ctx: int, file: str) -> Any:
         Qwen3_5VisionModel,
         Qwen3_5VisionConfig(
             depth=v.depth,
-            hidden_size=v.D,
-            intermediate_size=v.I,
-            num_heads=v.heads,
-            patch_size=v.patch,
-            spatial_merge_size=v.merge,
+            hidden_size=v.hidden_size,
+            intermediate_size=v.intermediate_size,
+            num_heads=v.num_heads,
+            patch_size=v.patch_size,
+            spatial_merge_size=v.spatial_merge_size,
             temporal_patch_size=2,
-            out_hidden_size=v.out,
+            out_hidden_size=v.out_hidden_size,
             dtype="float32",
             num_position_embeddings=v.pos_side**2,
             hidden_act="gelu_pytorch_tanh",

@@ -55,7 +55,7 @@ class Subject:
         except BaseException:
             self.device.close()
             raise
-        self._ids = np.random.default_rng(0).integers(0, self.model.config.vocab, max_ctx)
+        self._ids = np.random.default_rng(0).integers(0, self.model.config.vocab_size, max_ctx)
 
     def close(self) -> None:
         """Gives everything back."""
@@ -265,7 +265,7 @@ def memory_figures(bundle: Bundle, device: str, out: Printer, context: int) -> N
 
 def cold_figures(bundle: Bundle, out: Printer, tokens: int, repeats: int) -> None:
     """Embedding rows of a prompt out of the mapped file with its page cache dropped, hinted first and not."""
-    ids = np.random.default_rng(0).integers(0, bundle.config.vocab, (2 * repeats, tokens))
+    ids = np.random.default_rng(0).integers(0, bundle.config.vocab_size, (2 * repeats, tokens))
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for index, row in enumerate(ids):
         hinted = bool(index % 2)
@@ -285,10 +285,12 @@ def _cold(path: str, ids: Any, hinted: bool) -> float:
     """Seconds until the rows are there. A mapping of its own: pages that are mapped cannot be dropped."""
     bundle = Bundle.open(path)
     config, tensors = bundle.config, bundle.tensors
-    if config.tied:
+    if config.tie_word_embeddings:
         embedding = Embedding(config, [tensors.bytes(f"head{j}") for j in range(config.n_head)])
     else:
-        embedding = Embedding(config, (), tensors.expect("embed", "bf16", config.vocab, config.D))
+        embedding = Embedding(
+            config, (), tensors.expect("embed", "bf16", config.vocab_size, config.hidden_size)
+        )
     drop(bundle)
     began = time.perf_counter()
     if hinted:

@@ -2,7 +2,7 @@
 
 What our export adds to the published vocabulary (other readers skip or default all of it):
 
-- params `lin_kheads` and `tied`, tensor `embed` (see qwen35.bundle.config);
+- params `lin_kheads` and `tied`, tensor `embed` (see qwen35.bundle.params);
 - record `sum FILE HEX bytes=N`, the SHA-256 of each file but the manifest;
 - contexts `gemm`, `gemv` and `vision` whose streams are the emulated NPU's: every packed tensor, the
   head's included, has the layout the format documents for the head (qwen35.formats), so that one tensor

@@ -12,6 +12,7 @@ from amdxdna.files import open_regular
 from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.manifest import Manifest, XclbinSpec
+from qwen35.bundle.params import read_config
 from qwen35.bundle.specs import (
     RECORDS,
     FileSum,
@@ -87,7 +88,7 @@ class Bundle:
         Where no param tells the tower's weights, they are w8 if factors are there (as the reference does).
         """
         factors = any(name.startswith("vis.") and name.endswith(".f") for name in self.tensors)
-        return ModelConfig.from_manifest(self.manifest, "w8" if factors else "bfp16x2")
+        return read_config(self.manifest, "w8" if factors else "bfp16x2")
 
     @property
     def tokenizer_path(self) -> Path:

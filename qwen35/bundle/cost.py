@@ -60,7 +60,7 @@ def cost(word: str, max_ctx: int = 8192) -> dict[str, Any]:
     needs = memory(c, sizes, max_ctx, spans)
     bundle = sum(sizes.values()) + embedding
     checkpoint = listed or _checkpoint_bytes(size)
-    rate = _export_rate(c.D)
+    rate = _export_rate(c.hidden_size)
     export: dict[str, Any] = {
         "model": name,
         "download": checkpoint,
@@ -147,7 +147,7 @@ def _checkpoint_bytes(size: str) -> int:
     from qwen35.export.plan import SIZES, Options
 
     c, text, tower = _planned(size, Options())
-    count: int = c.vocab * c.D * (1 if SIZES[size].tied else 2)
+    count: int = c.vocab_size * c.hidden_size * (1 if SIZES[size].tie_word_embeddings else 2)
     count += _elements(item for item in text if item.part not in ("head", "embed"))
     return 2 * (count + _elements(tower))
 
@@ -197,7 +197,7 @@ def _ask(model: str) -> tuple[str, int]:
         for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size")
     ]
     for size, c in SIZES.items():
-        if shape == [c.D, c.I, c.layers, c.vocab]:
+        if shape == [c.hidden_size, c.intermediate_size, c.num_hidden_layers, c.vocab_size]:
             return size, nbytes
     raise ModelError(
         "its shape is none of Qwen3.5's published ones",

@@ -44,25 +44,25 @@ def describe(bundle: Bundle, max_ctx: int = 8192) -> dict[str, Any]:
         "version": bundle.manifest.version,
         "name": model_name(bundle),
         "model": {
-            "hidden": config.D,
-            "mlp": config.I,
-            "layers": config.layers,
+            "hidden": config.hidden_size,
+            "mlp": config.intermediate_size,
+            "layers": config.num_hidden_layers,
             "linear_layers": config.layer_types.count("lin"),
-            "vocab": config.vocab,
-            "tied": config.tied,
-            "heads": config.heads,
-            "kv_heads": config.kv_heads,
-            "head_dim": config.hd,
-            "linear_heads": config.lin_heads,
-            "linear_key_heads": config.lin_kheads,
+            "vocab": config.vocab_size,
+            "tied": config.tie_word_embeddings,
+            "heads": config.num_attention_heads,
+            "kv_heads": config.num_key_value_heads,
+            "head_dim": config.head_dim,
+            "linear_heads": config.linear_num_value_heads,
+            "linear_key_heads": config.linear_num_key_heads,
         },
         "vision": None
         if v is None
         else {
-            "hidden": v.D,
-            "mlp": v.I,
+            "hidden": v.hidden_size,
+            "mlp": v.intermediate_size,
             "blocks": v.depth,
-            "heads": v.heads,
+            "heads": v.num_heads,
             "weights": v.weights,
             "max_pixels": v.max_pixels,
             "max_patches": v.max_patches,
@@ -100,7 +100,9 @@ def model_name(bundle: Bundle) -> str:
         return bundle.manifest.params["name"].text
     config = bundle.config
     for size, known in SIZES.items():
-        shapes = [(c.D, c.I, c.layers, c.vocab) for c in (config, known)]
+        shapes = [
+            (c.hidden_size, c.intermediate_size, c.num_hidden_layers, c.vocab_size) for c in (config, known)
+        ]
         if shapes[0] == shapes[1] and size != "tiny":
             return f"Qwen3.5-{size.upper()}"
     return "Qwen3.5"
@@ -227,7 +229,7 @@ def memory(
     C's row stride.
     """
     linear = c.layer_types.count("lin")
-    attention = c.layers - linear
+    attention = c.num_hidden_layers - linear
     text = [key for key in ("lin", "att", "o", "gu", "down") if key in spans]
     reads = max(spans[key][0] for key in text if key != "down")
     writes = max(spans[key][1] * (c.n_down if key == "down" else 1) for key in text if key != "gu")
@@ -235,13 +237,20 @@ def memory(
     image = 0
     if c.vision is not None:
         v, merged = c.vision, c.vision.max_patches // c.vision.n_merge
-        rows = v.D * (5 + v.n_fc2) + spans["v_fc1"][2]
-        image = v.max_patches * rows + merged * (v.n_merge * v.D * (1 + v.n_merge) + v.out * v.n_merge)
+        rows = v.hidden_size * (5 + v.n_fc2) + spans["v_fc1"][2]
+        image = v.max_patches * rows + merged * (
+            v.n_merge * v.hidden_size * (1 + v.n_merge) + v.out_hidden_size * v.n_merge
+        )
     return {
         "weights": sizes["text"] + sizes["vision"] + sizes["host"],
-        "kv_cache": attention * max_ctx * 2 * c.kv_heads * c.hd * 2,
+        "kv_cache": attention * max_ctx * 2 * c.num_key_value_heads * c.head_dim * 2,
         # two sides of the state: a call that is cut short leaves the first
-        "states": 2 * linear * (4 * c.lin_heads * c.lin_hk * c.lin_hv + 2 * (c.conv_k - 1) * c.conv_dim),
+        "states": 2
+        * linear
+        * (
+            4 * c.linear_num_value_heads * c.linear_key_head_dim * c.linear_value_head_dim
+            + 2 * (c.linear_conv_kernel_dim - 1) * c.conv_dim
+        ),
         "prompt_buffers": 2 * (reads + writes + inner),
         "image_buffers": 2 * image,
     }

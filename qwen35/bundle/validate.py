@@ -148,23 +148,25 @@ class _Checker:
             self.bundle.unusual(error)
 
     def text(self) -> None:
-        c, inner = self.config, 2 * self.config.I
+        c, inner = self.config, 2 * self.config.intermediate_size
         if "lin" in c.layer_types:
-            self.gemm("lin", c.D, c.n_lin, c.n_lin)
-            self.gemv("lin", c.n_lin, c.D)
+            self.gemm("lin", c.hidden_size, c.n_lin, c.n_lin)
+            self.gemv("lin", c.n_lin, c.hidden_size)
         if "att" in c.layer_types:
-            self.gemm("att", c.D, c.n_att, c.n_att)
-            self.gemv("att", c.n_att, c.D)
-        self.gemm("o", c.o_in, c.D, c.D)
-        self.gemv("o", c.D, c.o_in)
-        gu = self.gemm("gu", c.D, c.I, c.I)  # N may count the pairs' products instead of gate and up
-        pairs = self.gemv("gu", inner, c.D)
+            self.gemm("att", c.hidden_size, c.n_att, c.n_att)
+            self.gemv("att", c.n_att, c.hidden_size)
+        self.gemm("o", c.o_in, c.hidden_size, c.hidden_size)
+        self.gemv("o", c.hidden_size, c.o_in)
+        gu = self.gemm(
+            "gu", c.hidden_size, c.intermediate_size, c.intermediate_size
+        )  # N may count the pairs' products instead of gate and up
+        pairs = self.gemv("gu", inner, c.hidden_size)
         if pairs.m % 64:
             self.fail(pairs.line, f"gemv gu: M={pairs.m} is no whole number of 32 | 32 pairs")
-        down = self.gemm("down", c.D, c.D, c.D)
-        self.gemv("down", c.D, c.D)
+        down = self.gemm("down", c.hidden_size, c.hidden_size, c.hidden_size)
+        self.gemv("down", c.hidden_size, c.hidden_size)
         self._in_place(down, gu, -(-c.max_prompt // c.chunk))
-        head = self.gemv("head", c.head_rows, c.D)
+        head = self.gemv("head", c.head_rows, c.hidden_size)
         if head.m != c.head_rows:
             self.fail(head.line, f"gemv head: M={head.m}, param head_rows is {c.head_rows}")
         exact = self.bundle.emulated
@@ -175,14 +177,22 @@ class _Checker:
                 self.stream(name, self.bundle.gemvs[gemv].w_bytes, f"w_words of gemv {gemv}", exact)
             if gemv == "head":
                 # the host decodes embedding rows from it, so its layout is known everywhere
-                self.stream(name, stream_bytes(c.head_rows, c.D, c.gemv_format), c.gemv_format, exact)
-                used = min(c.head_rows, max(c.vocab - int(name[4:]) * c.head_rows, 0))
-                self.stream(name, stream_bytes(used, c.D, c.gemv_format), c.gemv_format, False, c.tied)
+                self.stream(
+                    name, stream_bytes(c.head_rows, c.hidden_size, c.gemv_format), c.gemv_format, exact
+                )
+                used = min(c.head_rows, max(c.vocab_size - int(name[4:]) * c.head_rows, 0))
+                self.stream(
+                    name,
+                    stream_bytes(used, c.hidden_size, c.gemv_format),
+                    c.gemv_format,
+                    False,
+                    c.tie_word_embeddings,
+                )
         for i, kind in enumerate(c.layer_types):
             self._host(f"l{i}.h.", kind)
-        self.f32("ln_f", c.D)
-        if not c.tied:
-            self.bundle.tensors.expect("embed", "bf16", c.vocab, c.D)
+        self.f32("ln_f", c.hidden_size)
+        if not c.tie_word_embeddings:
+            self.bundle.tensors.expect("embed", "bf16", c.vocab_size, c.hidden_size)
 
     def _in_place(self, reader: GemmSpec, writer: GemmSpec, chunks: int) -> None:
         """`reader` takes its A where `writer` put its C, by strides that their streams hold.
@@ -201,48 +211,48 @@ class _Checker:
 
     def _host(self, at: str, kind: str) -> None:
         c = self.config
-        self.f32(at + "ln1", c.D)
-        self.f32(at + "ln2", c.D)
+        self.f32(at + "ln1", c.hidden_size)
+        self.f32(at + "ln2", c.hidden_size)
         if kind == "lin":
-            self.f32(at + "ba", 2 * c.lin_heads, c.D)
-            self.f32(at + "conv", c.conv_dim, c.conv_k)
-            self.f32(at + "A", c.lin_heads)
-            self.f32(at + "dt_bias", c.lin_heads)
-            self.f32(at + "norm", c.lin_hv)
+            self.f32(at + "ba", 2 * c.linear_num_value_heads, c.hidden_size)
+            self.f32(at + "conv", c.conv_dim, c.linear_conv_kernel_dim)
+            self.f32(at + "A", c.linear_num_value_heads)
+            self.f32(at + "dt_bias", c.linear_num_value_heads)
+            self.f32(at + "norm", c.linear_value_head_dim)
         else:
-            self.f32(at + "q_norm", c.hd)
-            self.f32(at + "k_norm", c.hd)
+            self.f32(at + "q_norm", c.head_dim)
+            self.f32(at + "k_norm", c.head_dim)
 
     def vision(self, v: VisionConfig) -> None:
-        wide = v.n_merge * v.D
+        wide = v.n_merge * v.hidden_size
         for key in ("v_patch", "v_qkv", "v_proj", "v_fc1", "v_fc2", "v_m1", "v_m2"):
             if key not in self.bundle.gemms:
                 raise BundleError(self.bundle.manifest.path, 0, f"gemm {key} is missing")
         rows = self.bundle.gemms["v_patch"].m
-        self.gemm("v_patch", v.D, v.D, v.D, rows)
-        self.gemm("v_qkv", v.D, 3 * v.D, 3 * v.D, rows)
-        self.gemm("v_proj", v.D, v.D, v.D, rows)
-        fc1 = self.gemm("v_fc1", v.D, v.I, v.I, rows)
-        fc2 = self.gemm("v_fc2", v.D, v.D, v.D, rows)
+        self.gemm("v_patch", v.hidden_size, v.hidden_size, v.hidden_size, rows)
+        self.gemm("v_qkv", v.hidden_size, 3 * v.hidden_size, 3 * v.hidden_size, rows)
+        self.gemm("v_proj", v.hidden_size, v.hidden_size, v.hidden_size, rows)
+        fc1 = self.gemm("v_fc1", v.hidden_size, v.intermediate_size, v.intermediate_size, rows)
+        fc2 = self.gemm("v_fc2", v.hidden_size, v.hidden_size, v.hidden_size, rows)
         self._in_place(fc2, fc1, -(-v.max_patches // rows))
         merger = self.bundle.gemms["v_m1"].m
-        for key, columns in (("v_m1", wide), ("v_m2", v.out)):
-            spec = self.gemm(key, v.D, columns, columns, merger)
+        for key, columns in (("v_m1", wide), ("v_m2", v.out_hidden_size)):
+            spec = self.gemm(key, v.hidden_size, columns, columns, merger)
             if spec.lda < wide:
                 self.fail(spec.line, f"gemm {key}: lda={spec.lda} is less than the merger's rows of {wide}")
-        self.f32("vis.pos", v.pos_side * v.pos_side, v.D)
-        self.f32("vis.m_ln_w", v.D)
-        self.f32("vis.m_ln_b", v.D)
-        self._weight("patch", "v_patch", v.D)
+        self.f32("vis.pos", v.pos_side * v.pos_side, v.hidden_size)
+        self.f32("vis.m_ln_w", v.hidden_size)
+        self.f32("vis.m_ln_b", v.hidden_size)
+        self._weight("patch", "v_patch", v.hidden_size)
         for i in range(v.depth):
             for name in ("ln1_w", "ln1_b", "ln2_w", "ln2_b"):
-                self.f32(f"vis.b{i}.{name}", v.D)
-            self._weight(f"b{i}.qkv", "v_qkv", 3 * v.D)
-            self._weight(f"b{i}.proj", "v_proj", v.D)
+                self.f32(f"vis.b{i}.{name}", v.hidden_size)
+            self._weight(f"b{i}.qkv", "v_qkv", 3 * v.hidden_size)
+            self._weight(f"b{i}.proj", "v_proj", v.hidden_size)
             self._weight(f"b{i}.fc1", "v_fc1", fc1.n)
-            self._weight(f"b{i}.fc2", "v_fc2", v.D, v.n_fc2)
+            self._weight(f"b{i}.fc2", "v_fc2", v.hidden_size, v.n_fc2)
         self._weight("m1", "v_m1", wide, v.n_merge)
-        self._weight("m2", "v_m2", v.out, v.n_merge)
+        self._weight("m2", "v_m2", v.out_hidden_size, v.n_merge)
 
     def _weight(self, name: str, gemm: str, outputs: int, slices: int = 0) -> None:
         """Weight `vis.NAME` (`slices` K slices of it) and its factors: a compiled bundle may do without."""

@@ -91,7 +91,7 @@ class _Run:
         self.ids = [int(i) for i in self._tensor("ids")]
         self.tokens = [int(i) for i in self._tensor("tokens")]
         ids, logits = self._tensor("top_ids"), self._tensor("top_logits")
-        steps, vocab = len(self.tokens), bundle.config.vocab
+        steps, vocab = len(self.tokens), bundle.config.vocab_size
         if not steps or ids.size < 2 * steps or ids.size % steps or ids.size != logits.size:
             self._fail("top_ids", f"{ids.size} ids and {logits.size} logits for {steps} steps")
         if not 0 <= int(ids.min()) <= int(ids.max()) < vocab:

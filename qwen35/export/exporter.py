@@ -15,6 +15,7 @@ from amdxdna.files import read_regular
 from qwen35.bundle.bundle import Bundle
 from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.errors import BundleError
+from qwen35.bundle.params import config_params
 from qwen35.bundle.writer import BundleWriter
 from qwen35.errors import ModelError, TokenizerError
 from qwen35.export.adopt import adopted_options, adopted_vision, check_items, copy_kernels
@@ -122,7 +123,7 @@ def export_random(
     options.check()
     config = plan_random(size, options)
     config = replace(config, vision=plan_random_vision(size, options, config))
-    text = tokenizer_json(config.vocab).encode() if tokenizer is None else _tokenizer(tokenizer)
+    text = tokenizer_json(config.vocab_size).encode() if tokenizer is None else _tokenizer(tokenizer)
     parts = _parts(config, RandomText(config, seed))
     if config.vision is not None:
         parts.append((RandomVision(config.vision, seed), list(vision_layout(config.vision))))
@@ -154,7 +155,7 @@ def _write(job: _Job, out: Path, tokenizer: bytes, *, force: bool, quiet: bool) 
     with BundleWriter(out, force=force) as writer:
         _require_space(writer.path, job.nbytes)
         writer.comment(f"Qwen3.5 for the emulated NPU: {job.origin}")
-        for name, text in config.params().items():
+        for name, text in config_params(config).items():
             writer.param(name, text)
         writer.file("tokenizer.json", tokenizer)
         if job.kernels is not None:

@@ -51,31 +51,31 @@ class Gemv:
 def text_gemms(config: ModelConfig) -> list[Gemm]:
     """The prompt GEMMs. C of `gu` has rows of n_down*D elements, so that `down` reads its slices in place."""
     c, chunks = config, config.max_prompt // config.chunk
-    wide = c.n_down * c.D
+    wide = c.n_down * c.hidden_size
     out = []
     if "lin" in c.layer_types:
-        out.append(Gemm("lin", c.chunk, c.D, c.n_lin, c.D, c.n_lin, chunks))
+        out.append(Gemm("lin", c.chunk, c.hidden_size, c.n_lin, c.hidden_size, c.n_lin, chunks))
     if "att" in c.layer_types:
-        out.append(Gemm("att", c.chunk, c.D, c.n_att, c.D, c.n_att, chunks))
+        out.append(Gemm("att", c.chunk, c.hidden_size, c.n_att, c.hidden_size, c.n_att, chunks))
     return [
         *out,
-        Gemm("o", c.chunk, c.o_in, c.D, c.o_in, c.D, chunks),
-        Gemm("gu", c.chunk, c.D, 2 * c.I, c.D, wide, chunks, swiglu=True),
-        Gemm("down", c.chunk, c.D, c.D, wide, c.D, chunks),
+        Gemm("o", c.chunk, c.o_in, c.hidden_size, c.o_in, c.hidden_size, chunks),
+        Gemm("gu", c.chunk, c.hidden_size, 2 * c.intermediate_size, c.hidden_size, wide, chunks, swiglu=True),
+        Gemm("down", c.chunk, c.hidden_size, c.hidden_size, wide, c.hidden_size, chunks),
     ]
 
 
 def text_gemvs(config: ModelConfig) -> list[Gemv]:
     """The decode GEMVs, the head's included."""
     c = config
-    out = [Gemv("lin", c.n_lin, c.D)] if "lin" in c.layer_types else []
-    out += [Gemv("att", c.n_att, c.D)] if "att" in c.layer_types else []
+    out = [Gemv("lin", c.n_lin, c.hidden_size)] if "lin" in c.layer_types else []
+    out += [Gemv("att", c.n_att, c.hidden_size)] if "att" in c.layer_types else []
     return [
         *out,
-        Gemv("o", c.D, c.o_in),
-        Gemv("gu", 2 * c.I, c.D),
-        Gemv("down", c.D, c.D),
-        Gemv("head", c.head_rows, c.D),
+        Gemv("o", c.hidden_size, c.o_in),
+        Gemv("gu", 2 * c.intermediate_size, c.hidden_size),
+        Gemv("down", c.hidden_size, c.hidden_size),
+        Gemv("head", c.head_rows, c.hidden_size),
     ]
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from qwen35.bundle.config import THETA, ModelConfig
+from qwen35.bundle.config import ModelConfig
+from qwen35.bundle.params import THETA
 from qwen35.bundle.validate import stream_bytes
 from qwen35.errors import UsageError
 from qwen35.export.checkpoint import Checkpoint
@@ -86,17 +87,17 @@ class Item:
 
 def _derive(config: ModelConfig, options: Options) -> ModelConfig:
     """`config` with the fields that follow from the others and from the options."""
-    inner = -(-config.I // 32) * 32
+    inner = -(-config.intermediate_size // 32) * 32
     rows = options.head_rows
     if not rows:
-        dispatches = -(-config.vocab // _HEAD_ROWS)
-        rows = -(-config.vocab // dispatches // 8) * 8
+        dispatches = -(-config.vocab_size // _HEAD_ROWS)
+        rows = -(-config.vocab_size // dispatches // 8) * 8
     return replace(
         config,
-        I=inner,
-        n_down=-(-inner // config.D),
+        intermediate_size=inner,
+        n_down=-(-inner // config.hidden_size),
         head_rows=rows,
-        n_head=-(-config.vocab // rows),
+        n_head=-(-config.vocab_size // rows),
         chunk=options.chunk,
         max_prompt=options.max_prompt,
         gemv_format=options.gemv_format,
@@ -112,29 +113,29 @@ def plan_text(checkpoint: Checkpoint, options: Options) -> ModelConfig:
     theta = rope.real("rope_theta", text.real("rope_theta", 1e7, *THETA), *THETA)
     config = _derive(
         ModelConfig(
-            D=text.count("hidden_size", most=1 << 20),
-            I=text.count("intermediate_size", most=1 << 20),
+            hidden_size=text.count("hidden_size", most=1 << 20),
+            intermediate_size=text.count("intermediate_size", most=1 << 20),
             layer_types=_layer_types(checkpoint, layers),
-            vocab=text.count("vocab_size", most=1 << 24),
-            eps=text.real("rms_norm_eps", 1e-6, most=1),
-            heads=text.count("num_attention_heads"),
-            kv_heads=text.count("num_key_value_heads"),
-            hd=hd,
-            rope_dim=int(hd * rotary),
+            vocab_size=text.count("vocab_size", most=1 << 24),
+            rms_norm_eps=text.real("rms_norm_eps", 1e-6, most=1),
+            num_attention_heads=text.count("num_attention_heads"),
+            num_key_value_heads=text.count("num_key_value_heads"),
+            head_dim=hd,
+            rotary_dim=int(hd * rotary),
             rope_theta=theta,
             mrope_section=_mrope_section(checkpoint),
-            lin_heads=text.count("linear_num_value_heads"),
-            lin_kheads=text.count("linear_num_key_heads"),
-            lin_hk=text.count("linear_key_head_dim"),
-            lin_hv=text.count("linear_value_head_dim"),
-            conv_k=text.count("linear_conv_kernel_dim", 4, 64),
+            linear_num_value_heads=text.count("linear_num_value_heads"),
+            linear_num_key_heads=text.count("linear_num_key_heads"),
+            linear_key_head_dim=text.count("linear_key_head_dim"),
+            linear_value_head_dim=text.count("linear_value_head_dim"),
+            linear_conv_kernel_dim=text.count("linear_conv_kernel_dim", 4, 64),
             chunk=0,
             max_prompt=0,
             n_down=0,
             head_rows=0,
             n_head=0,
-            stop=checkpoint.stop,
-            tied=checkpoint.tied,
+            eos_token_id=checkpoint.stop,
+            tie_word_embeddings=checkpoint.tied,
         ),
         options,
     )
@@ -167,21 +168,23 @@ def problem(config: ModelConfig) -> str | None:
     """Why the kernels or the bundle's vocabulary cannot hold a model of this shape; None when they can."""
     c = config
     step = 128 if c.gemv_format == "bfp6s" else 8
-    for name, value in (("hidden size", c.D), ("width of the token mixers", c.o_in)):
+    for name, value in (("hidden size", c.hidden_size), ("width of the token mixers", c.o_in)):
         if value % step:
             return f"the {name} {value} is no multiple of {step}, which {c.gemv_format} needs"
     for name, value in (("lin", c.n_lin), ("att", c.n_att)):
         if name in c.layer_types and value % 8:
             return f"projection {name} has {value} outputs, no multiple of 8"
-    if {"lin", "att"} <= set(c.layer_types) and c.lin_value != c.heads * c.hd:
-        return f"linear layers are {c.lin_value} wide, attention layers {c.heads * c.hd}; one o serves both"
-    if c.layers * c.n_down > _MOST_SLICES:
-        return f"{c.layers} layers of an MLP {c.I:,} wide, {c.n_down} times the hidden size"
-    if c.lin_heads % c.lin_kheads or c.heads % c.kv_heads:
+    if {"lin", "att"} <= set(c.layer_types) and c.lin_value != c.num_attention_heads * c.head_dim:
+        attention = c.num_attention_heads * c.head_dim
+        return f"linear layers are {c.lin_value} wide, attention layers {attention}; one o serves both"
+    if c.num_hidden_layers * c.n_down > _MOST_SLICES:
+        wide = f"{c.intermediate_size:,} wide, {c.n_down} times the hidden size"
+        return f"{c.num_hidden_layers} layers of an MLP {wide}"
+    if c.linear_num_value_heads % c.linear_num_key_heads or c.num_attention_heads % c.num_key_value_heads:
         return "value heads are no multiple of key heads, or heads of kv heads"
-    if c.rope_dim % 2 or not 0 < c.rope_dim <= c.hd:
-        return f"{c.rope_dim} rotated dims of {c.hd}"
-    if not c.stop:
+    if c.rotary_dim % 2 or not 0 < c.rotary_dim <= c.head_dim:
+        return f"{c.rotary_dim} rotated dims of {c.head_dim}"
+    if not c.eos_token_id:
         return "no end-of-sequence token id is known"
     return None
 
@@ -191,29 +194,29 @@ def layout(config: ModelConfig) -> Iterator[Item]:
     c = config
     for i, kind in enumerate(c.layer_types):
         g, h = f"l{i}.g.", f"l{i}.h."
-        yield Item(g + "in", kind, i, rows=c.n_lin if kind == "lin" else c.n_att, k=c.D)
-        yield Item(g + "o", "o", i, rows=c.D, k=c.o_in)
-        yield Item(g + "gu", "gu", i, rows=2 * c.I, k=c.D)
+        yield Item(g + "in", kind, i, rows=c.n_lin if kind == "lin" else c.n_att, k=c.hidden_size)
+        yield Item(g + "o", "o", i, rows=c.hidden_size, k=c.o_in)
+        yield Item(g + "gu", "gu", i, rows=2 * c.intermediate_size, k=c.hidden_size)
         for j in range(c.n_down):
-            yield Item(f"{g}down{j}", "down", i, j, rows=c.D, k=c.D)
-        shapes: dict[str, tuple[int, ...]] = {"ln1": (c.D,), "ln2": (c.D,)}
+            yield Item(f"{g}down{j}", "down", i, j, rows=c.hidden_size, k=c.hidden_size)
+        shapes: dict[str, tuple[int, ...]] = {"ln1": (c.hidden_size,), "ln2": (c.hidden_size,)}
         if kind == "lin":
             shapes.update(
-                ba=(2 * c.lin_heads, c.D),
-                conv=(c.conv_dim, c.conv_k),
-                A=(c.lin_heads,),
-                dt_bias=(c.lin_heads,),
-                norm=(c.lin_hv,),
+                ba=(2 * c.linear_num_value_heads, c.hidden_size),
+                conv=(c.conv_dim, c.linear_conv_kernel_dim),
+                A=(c.linear_num_value_heads,),
+                dt_bias=(c.linear_num_value_heads,),
+                norm=(c.linear_value_head_dim,),
             )
         else:
-            shapes.update(q_norm=(c.hd,), k_norm=(c.hd,))
+            shapes.update(q_norm=(c.head_dim,), k_norm=(c.head_dim,))
         for part, shape in shapes.items():
             yield Item(h + part, part, i, shape=shape)
-    yield Item("ln_f", "ln_f", shape=(c.D,))
+    yield Item("ln_f", "ln_f", shape=(c.hidden_size,))
     for j in range(c.n_head):
-        yield Item(f"head{j}", "head", slice=j, rows=c.head_rows, k=c.D)
-    if not c.tied:
-        yield Item("embed", "embed", shape=(c.vocab, c.D), dtype="bf16")
+        yield Item(f"head{j}", "head", slice=j, rows=c.head_rows, k=c.hidden_size)
+    if not c.tie_word_embeddings:
+        yield Item("embed", "embed", shape=(c.vocab_size, c.hidden_size), dtype="bf16")
 
 
 def _layer_types(checkpoint: Checkpoint, layers: int) -> tuple[str, ...]:
@@ -254,29 +257,29 @@ def _size(
     key_heads, lin_dim = lin
     base = vocab - 276
     return ModelConfig(
-        D=D,
-        I=I,
+        hidden_size=D,
+        intermediate_size=I,
         layer_types=tuple("att" if i % 4 == 3 else "lin" for i in range(layers)),
-        vocab=vocab,
-        eps=1e-6,
-        heads=heads,
-        kv_heads=kv_heads,
-        hd=hd,
-        rope_dim=hd // 4,
+        vocab_size=vocab,
+        rms_norm_eps=1e-6,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=hd,
+        rotary_dim=hd // 4,
         rope_theta=1e7,
         mrope_section=(11, 11, 10) if hd == 256 else None,
-        lin_heads=value_heads,
-        lin_kheads=key_heads,
-        lin_hk=lin_dim,
-        lin_hv=lin_dim,
-        conv_k=4,
+        linear_num_value_heads=value_heads,
+        linear_num_key_heads=key_heads,
+        linear_key_head_dim=lin_dim,
+        linear_value_head_dim=lin_dim,
+        linear_conv_kernel_dim=4,
         chunk=0,
         max_prompt=0,
         n_down=0,
         head_rows=0,
         n_head=0,
-        stop=(base, base + 2),
-        tied=tied,
+        eos_token_id=(base, base + 2),
+        tie_word_embeddings=tied,
     )
 
 

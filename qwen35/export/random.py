@@ -107,7 +107,7 @@ class RandomText:
         """The item's bytes in order, as contiguous arrays."""
         seed = _seed(self._seed, item.name)
         if item.rows:
-            used = self._config.vocab - item.slice * item.rows if item.part == "head" else None
+            used = self._config.vocab_size - item.slice * item.rows if item.part == "head" else None
             weights = self._config.gemv_format
             yield from random_stream(item.rows, item.k, self._spread(item), weights, seed, used)
             return
@@ -123,8 +123,8 @@ class RandomText:
     def _spread(self, item: Item) -> float:
         c = self._config
         if item.part == "head":
-            return 2 / math.sqrt(c.D)
-        return 1 / math.sqrt(c.I if item.part == "down" else item.k)
+            return 2 / math.sqrt(c.hidden_size)
+        return 1 / math.sqrt(c.intermediate_size if item.part == "down" else item.k)
 
     def _host(self, item: Item, rng: np.random.Generator) -> NDArray[Any]:
         if item.part == "A":
@@ -162,8 +162,8 @@ class RandomVision:
                 yield (mean + 0.1 * rng.standard_normal(item.shape)).astype(np.float32)
             return
         slices = {"fc2": v.n_fc2, "m1": v.n_merge, "m2": v.n_merge}.get(item.part, 1)
-        std = 1 / math.sqrt((v.patch_dim if item.part == "patch" else v.D) * slices)
-        used = v.I if item.part == "fc1" else None
+        std = 1 / math.sqrt((v.patch_dim if item.part == "patch" else v.hidden_size) * slices)
+        used = v.intermediate_size if item.part == "fc1" else None
         yield from random_stream(item.rows, item.k, std, "bfp16", seed, used)
         if item.weights == "bfp16x2":
             yield from random_stream(item.rows, item.k, std / 512, "bfp16", (seed[0] + 1, seed[1]), used)

@@ -34,7 +34,7 @@ def standard_requests(
     if kernels is not None:
         tower = adopted_vision(kernels, tower)
     if tower is not None:
-        size = picture_size(tower.patch * tower.merge, tower.min_pixels, tower.max_pixels)
+        size = picture_size(tower.patch_size * tower.spatial_merge_size, tower.min_pixels, tower.max_pixels)
         picture = standard_picture(*size)
         requests.append(Request("picture", "Describe this image.", picture=picture, max_new=_STEPS))
     return requests

@@ -73,37 +73,41 @@ class CheckpointText:
         if item.part == "lin":
             return Joined(
                 [
-                    get(at + "linear_attn.in_proj_qkv.weight", c.conv_dim, c.D),
-                    get(at + "linear_attn.in_proj_z.weight", c.lin_value, c.D),
+                    get(at + "linear_attn.in_proj_qkv.weight", c.conv_dim, c.hidden_size),
+                    get(at + "linear_attn.in_proj_z.weight", c.lin_value, c.hidden_size),
                 ]
             )
         if item.part == "att":
             return Joined(
                 [
-                    get(at + "self_attn.q_proj.weight", 2 * c.heads * c.hd, c.D),
-                    get(at + "self_attn.k_proj.weight", c.kv_heads * c.hd, c.D),
-                    get(at + "self_attn.v_proj.weight", c.kv_heads * c.hd, c.D),
+                    get(
+                        at + "self_attn.q_proj.weight", 2 * c.num_attention_heads * c.head_dim, c.hidden_size
+                    ),
+                    get(at + "self_attn.k_proj.weight", c.num_key_value_heads * c.head_dim, c.hidden_size),
+                    get(at + "self_attn.v_proj.weight", c.num_key_value_heads * c.head_dim, c.hidden_size),
                 ]
             )
         if item.part == "o":
             linear = c.layer_types[item.layer] == "lin"
             name = "linear_attn.out_proj.weight" if linear else "self_attn.o_proj.weight"
-            return get(at + name, c.D, c.o_in)
+            return get(at + name, c.hidden_size, c.o_in)
         if item.part == "gu":
-            gate = get(at + "mlp.gate_proj.weight", self._inner, c.D)
-            up = get(at + "mlp.up_proj.weight", self._inner, c.D)
-            return Interleave(Padded(gate, c.I), Padded(up, c.I), 32)
+            gate = get(at + "mlp.gate_proj.weight", self._inner, c.hidden_size)
+            up = get(at + "mlp.up_proj.weight", self._inner, c.hidden_size)
+            return Interleave(Padded(gate, c.intermediate_size), Padded(up, c.intermediate_size), 32)
         if item.part == "down":
-            whole = get(at + "mlp.down_proj.weight", c.D, self._inner)
-            return Columns(whole, item.slice * c.D, (item.slice + 1) * c.D)
-        table = self._embedding() if c.tied else get("lm_head.weight", c.vocab, c.D)
+            whole = get(at + "mlp.down_proj.weight", c.hidden_size, self._inner)
+            return Columns(whole, item.slice * c.hidden_size, (item.slice + 1) * c.hidden_size)
+        table = (
+            self._embedding() if c.tie_word_embeddings else get("lm_head.weight", c.vocab_size, c.hidden_size)
+        )
         return Padded(table, c.head_rows, item.slice * c.head_rows)
 
     def array(self, item: Item) -> NDArray[np.float32]:
         """A host parameter, float32 of item.shape."""
         c, get = self._config, self._checkpoint.finite_tensor
         if item.part == "ln_f":
-            return to_float32(get("norm.weight", c.D))
+            return to_float32(get("norm.weight", c.hidden_size))
         at = f"layers.{item.layer}."
         norms = {
             "ln1": "input_layernorm.weight",
@@ -117,13 +121,17 @@ class CheckpointText:
             return to_float32(get(at + norms[item.part], *item.shape))
         la = at + "linear_attn."
         if item.part == "ba":
-            halves = [get(f"{la}in_proj_{half}.weight", c.lin_heads, c.D) for half in "ba"]
+            halves = [
+                get(f"{la}in_proj_{half}.weight", c.linear_num_value_heads, c.hidden_size) for half in "ba"
+            ]
             return np.concatenate([to_float32(half) for half in halves])
         if item.part == "conv":
-            return to_float32(get(la + "conv1d.weight", c.conv_dim, 1, c.conv_k))[:, 0]
-        logs = to_float32(get(la + "A_log", c.lin_heads)).astype(np.float64)
+            return to_float32(get(la + "conv1d.weight", c.conv_dim, 1, c.linear_conv_kernel_dim))[:, 0]
+        logs = to_float32(get(la + "A_log", c.linear_num_value_heads)).astype(np.float64)
         with np.errstate(over="ignore"):  # who writes them refuses infinity
             return (-np.exp(logs)).astype(np.float32)
 
     def _embedding(self) -> Matrix:
-        return self._checkpoint.matrix("embed_tokens.weight", self._config.vocab, self._config.D)
+        return self._checkpoint.matrix(
+            "embed_tokens.weight", self._config.vocab_size, self._config.hidden_size
+        )

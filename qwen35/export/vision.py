@@ -22,7 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qwen35.bundle.config import THETA, ModelConfig, VisionConfig
+from qwen35.bundle.config import ModelConfig, VisionConfig
+from qwen35.bundle.params import THETA
 from qwen35.errors import ModelError
 from qwen35.export.checkpoint import Checkpoint, read_json
 from qwen35.export.errors import CheckpointError
@@ -68,18 +69,18 @@ def plan_vision(checkpoint: Checkpoint, options: Options) -> VisionConfig | None
         highest = size.count("longest_edge", highest, 1 << 30)
     highest = max(min(highest, options.max_pixels), lowest)
     config = VisionConfig(
-        D=section.count("hidden_size", most=1 << 20),
-        I=section.count("intermediate_size", most=1 << 20),
+        hidden_size=section.count("hidden_size", most=1 << 20),
+        intermediate_size=section.count("intermediate_size", most=1 << 20),
         depth=section.count("depth", most=4096),
-        heads=section.count("num_heads"),
-        patch=patch,
-        merge=merge,
-        out=section.count("out_hidden_size"),
+        num_heads=section.count("num_heads"),
+        patch_size=patch,
+        spatial_merge_size=merge,
+        out_hidden_size=section.count("out_hidden_size"),
         pos_side=side,
         rope_theta=section.section("rope_parameters").real("rope_theta", 10000.0, *THETA),
-        image_token=checkpoint.config.count("image_token_id"),
-        vision_start=checkpoint.config.count("vision_start_token_id"),
-        vision_end=checkpoint.config.count("vision_end_token_id"),
+        image_token_id=checkpoint.config.count("image_token_id"),
+        vision_start_token_id=checkpoint.config.count("vision_start_token_id"),
+        vision_end_token_id=checkpoint.config.count("vision_end_token_id"),
         min_pixels=lowest,
         max_pixels=highest,
         weights=options.vision,
@@ -96,20 +97,20 @@ def plan_random_vision(size: str, options: Options, text: ModelConfig) -> Vision
     if options.vision == "none":
         return None
     D, depth, heads, inner, patch = _SIZES[size.lower()]
-    first = text.stop[0]
+    first = text.eos_token_id[0]
     return VisionConfig(
-        D=D,
-        I=inner,
+        hidden_size=D,
+        intermediate_size=inner,
         depth=depth,
-        heads=heads,
-        patch=patch,
-        merge=2,
-        out=text.D,
+        num_heads=heads,
+        patch_size=patch,
+        spatial_merge_size=2,
+        out_hidden_size=text.hidden_size,
         pos_side=48,
         rope_theta=10000.0,
-        image_token=first + 12,
-        vision_start=first + 9,
-        vision_end=first + 10,
+        image_token_id=first + 12,
+        vision_start_token_id=first + 9,
+        vision_end_token_id=first + 10,
         min_pixels=MIN_PIXELS,
         max_pixels=max(options.max_pixels, MIN_PIXELS),
         weights=options.vision,
@@ -134,34 +135,36 @@ def max_patches(max_pixels: int, patch: int, merge: int, chunk: int) -> int:
 
 def vision_problem(v: VisionConfig) -> str | None:
     """Why the kernels cannot hold a tower of this shape; None when they can."""
-    if v.D % 8 or v.out % 8:
-        return f"hidden size {v.D} or output {v.out} is no multiple of 8"
-    if v.D % v.heads or v.hd % 4:
-        return f"{v.heads} heads of {v.D} / {v.heads} dims"
+    if v.hidden_size % 8 or v.out_hidden_size % 8:
+        return f"hidden size {v.hidden_size} or output {v.out_hidden_size} is no multiple of 8"
+    if v.hidden_size % v.num_heads or v.head_dim % 4:
+        return f"{v.num_heads} heads of {v.hidden_size} / {v.num_heads} dims"
     if v.depth * v.n_fc2 > 1 << 16:
-        return f"{v.depth} blocks of an MLP {v.I:,} wide, {v.n_fc2} times the hidden size"
-    if v.patch_dim > v.D:
-        return f"a patch has {v.patch_dim} values, more than the hidden size {v.D}"
+        return f"{v.depth} blocks of an MLP {v.intermediate_size:,} wide, {v.n_fc2} times the hidden size"
+    if v.patch_dim > v.hidden_size:
+        return f"a patch has {v.patch_dim} values, more than the hidden size {v.hidden_size}"
     return None
 
 
 def vision_gemms(v: VisionConfig, chunk: int) -> list[Gemm]:
     """The tower's GEMMs, over as many chunks as max_patches takes (the merger's: a merge^2-th of that)."""
-    rows, wide, merged = v.max_patches // chunk, v.n_fc2 * v.D, v.n_merge * v.D
+    rows, wide, merged = v.max_patches // chunk, v.n_fc2 * v.hidden_size, v.n_merge * v.hidden_size
     after = max(1, v.max_patches // v.n_merge // chunk)
     pair = v.weights == "bfp16x2"
 
     def gemm(key: str, n: int, lda: int, chunks: int, gelu: bool = False) -> Gemm:
-        return Gemm(key, chunk, v.D, n, lda, n, chunks, bias=True, gelu=gelu, pair=pair, ctx="vision")
+        return Gemm(
+            key, chunk, v.hidden_size, n, lda, n, chunks, bias=True, gelu=gelu, pair=pair, ctx="vision"
+        )
 
     return [
-        gemm("v_patch", v.D, v.D, rows),
-        gemm("v_qkv", 3 * v.D, v.D, rows),
-        gemm("v_proj", v.D, v.D, rows),
-        gemm("v_fc1", wide, v.D, rows, gelu=pair),
-        gemm("v_fc2", v.D, wide, rows),
+        gemm("v_patch", v.hidden_size, v.hidden_size, rows),
+        gemm("v_qkv", 3 * v.hidden_size, v.hidden_size, rows),
+        gemm("v_proj", v.hidden_size, v.hidden_size, rows),
+        gemm("v_fc1", wide, v.hidden_size, rows, gelu=pair),
+        gemm("v_fc2", v.hidden_size, wide, rows),
         gemm("v_m1", merged, merged, after),
-        gemm("v_m2", v.out, merged, after),
+        gemm("v_m2", v.out_hidden_size, merged, after),
     ]
 
 
@@ -172,23 +175,23 @@ def vision_layout(v: VisionConfig) -> Iterator[Item]:
         name = f"vis.b{layer}.{part}" if layer >= 0 else f"vis.{part}"
         for j in range(max(slices, 1)):
             stream = f"{name}.{j}" if slices else name
-            yield Item(stream, part, layer, j, rows=rows, k=v.D, weights=v.weights)
+            yield Item(stream, part, layer, j, rows=rows, k=v.hidden_size, weights=v.weights)
         if v.weights == "w8":
             yield Item(name + ".f", part + ".f", layer, shape=(rows,))
 
-    yield from weight("patch", v.D)
-    yield Item("vis.pos", "pos", shape=(v.pos_side * v.pos_side, v.D))
+    yield from weight("patch", v.hidden_size)
+    yield Item("vis.pos", "pos", shape=(v.pos_side * v.pos_side, v.hidden_size))
     for i in range(v.depth):
         for part in ("ln1_w", "ln1_b", "ln2_w", "ln2_b"):
-            yield Item(f"vis.b{i}.{part}", part, i, shape=(v.D,))
-        yield from weight("qkv", 3 * v.D, i)
-        yield from weight("proj", v.D, i)
-        yield from weight("fc1", v.n_fc2 * v.D, i)
-        yield from weight("fc2", v.D, i, v.n_fc2)
-    yield Item("vis.m_ln_w", "m_ln_w", shape=(v.D,))
-    yield Item("vis.m_ln_b", "m_ln_b", shape=(v.D,))
-    yield from weight("m1", v.n_merge * v.D, slices=v.n_merge)
-    yield from weight("m2", v.out, slices=v.n_merge)
+            yield Item(f"vis.b{i}.{part}", part, i, shape=(v.hidden_size,))
+        yield from weight("qkv", 3 * v.hidden_size, i)
+        yield from weight("proj", v.hidden_size, i)
+        yield from weight("fc1", v.n_fc2 * v.hidden_size, i)
+        yield from weight("fc2", v.hidden_size, i, v.n_fc2)
+    yield Item("vis.m_ln_w", "m_ln_w", shape=(v.hidden_size,))
+    yield Item("vis.m_ln_b", "m_ln_b", shape=(v.hidden_size,))
+    yield from weight("m1", v.n_merge * v.hidden_size, slices=v.n_merge)
+    yield from weight("m2", v.out_hidden_size, slices=v.n_merge)
 
 
 Quantised = tuple[NDArray[np.int8], NDArray[np.int32], NDArray[np.float32]]
@@ -243,27 +246,27 @@ class CheckpointVision:
     def weight(self, part: str, layer: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Weight [outputs, inputs] and bias [outputs] of a linear, float32, padded as the streams need it."""
         v, get = self._config, self._checkpoint.vision_tensor
-        merged, block = v.n_merge * v.D, f"blocks.{layer}."
+        merged, block = v.n_merge * v.hidden_size, f"blocks.{layer}."
         linears: dict[str, tuple[str, int, int]] = {
-            "qkv": (block + "attn.qkv", 3 * v.D, v.D),
-            "proj": (block + "attn.proj", v.D, v.D),
-            "fc1": (block + "mlp.linear_fc1", v.I, v.D),
-            "fc2": (block + "mlp.linear_fc2", v.D, v.I),
+            "qkv": (block + "attn.qkv", 3 * v.hidden_size, v.hidden_size),
+            "proj": (block + "attn.proj", v.hidden_size, v.hidden_size),
+            "fc1": (block + "mlp.linear_fc1", v.intermediate_size, v.hidden_size),
+            "fc2": (block + "mlp.linear_fc2", v.hidden_size, v.intermediate_size),
             "m1": ("merger.linear_fc1", merged, merged),
-            "m2": ("merger.linear_fc2", v.out, merged),
+            "m2": ("merger.linear_fc2", v.out_hidden_size, merged),
         }
         if part == "patch":
-            name, rows = "patch_embed.proj", v.D
-            kernels = to_float32(get(name + ".weight", v.D, 3, 2, v.patch, v.patch))
-            matrix = kernels.sum(axis=2, dtype=np.float32).reshape(v.D, v.patch_dim)
+            name, rows = "patch_embed.proj", v.hidden_size
+            kernels = to_float32(get(name + ".weight", v.hidden_size, 3, 2, v.patch_size, v.patch_size))
+            matrix = kernels.sum(axis=2, dtype=np.float32).reshape(v.hidden_size, v.patch_dim)
         else:
             name, rows, k = linears[part]
             matrix = to_float32(get(name + ".weight", rows, k))
         bias = to_float32(get(name + ".bias", rows))
         if not np.isfinite(matrix).all():  # of patch kernels it is the sum
             raise ModelError(f"{name}: float32 cannot hold its sums", str(self._checkpoint.path))
-        outputs = v.n_fc2 * v.D if part == "fc1" else rows
-        inputs = {"patch": v.D, "fc2": v.n_fc2 * v.D}.get(part, matrix.shape[1])
+        outputs = v.n_fc2 * v.hidden_size if part == "fc1" else rows
+        inputs = {"patch": v.hidden_size, "fc2": v.n_fc2 * v.hidden_size}.get(part, matrix.shape[1])
         padding = (0, outputs - rows)
         return np.pad(matrix, (padding, (0, inputs - matrix.shape[1]))), np.pad(bias, padding)
 
@@ -272,7 +275,7 @@ class CheckpointVision:
 
     def _stream(self, item: Item) -> NDArray[np.uint8]:
         weights, bias = self.weight(item.part, item.layer)
-        columns = slice(item.slice * self._config.D, (item.slice + 1) * self._config.D)
+        columns = slice(item.slice * self._config.hidden_size, (item.slice + 1) * self._config.hidden_size)
         if item.slice:
             bias = np.zeros_like(bias)
         if item.weights == "bfp16x2":
@@ -286,4 +289,4 @@ class CheckpointVision:
             return to_float32(get("pos_embed.weight", *item.shape))
         kind, block = {"w": ".weight", "b": ".bias"}[item.part[-1]], f"blocks.{item.layer}."
         norm = {"ln1": block + "norm1", "ln2": block + "norm2", "m_ln": "merger.norm"}[item.part[:-2]]
-        return to_float32(get(norm + kind, v.D))
+        return to_float32(get(norm + kind, v.hidden_size))

@@ -30,16 +30,20 @@ class Attention:
     """One layer's mixer; q_norm and k_norm float32 [hd], offsets from one. Immutable."""
 
     def __init__(self, config: ModelConfig, q_norm: F32, k_norm: F32) -> None:
-        self.columns, self.width, self.half = config.n_att, config.heads * config.hd, config.rope_dim // 2
+        self.columns, self.width, self.half = (
+            config.n_att,
+            config.num_attention_heads * config.head_dim,
+            config.rotary_dim // 2,
+        )
         self._keep = [np.ascontiguousarray(a, np.float32) for a in (q_norm, k_norm)]
         self._struct = ffi.new(
             "host_attn *",
             {
-                "heads": config.heads,
-                "kv_heads": config.kv_heads,
-                "hd": config.hd,
-                "rope_dim": config.rope_dim,
-                "eps": config.eps,
+                "heads": config.num_attention_heads,
+                "kv_heads": config.num_key_value_heads,
+                "hd": config.head_dim,
+                "rope_dim": config.rotary_dim,
+                "eps": config.rms_norm_eps,
                 "q_norm": pointer(self._keep[0]),
                 "k_norm": pointer(self._keep[1]),
             },

@@ -129,7 +129,7 @@ class StateCache:
         kinds = config.layer_types
         attention = [i for i, kind in enumerate(kinds) if kind == "att"]
         linear = [i for i, kind in enumerate(kinds) if kind == "lin"]
-        wide = config.kv_heads * config.hd
+        wide = config.num_key_value_heads * config.head_dim
         self._row_bytes = 2 * wide
         self._region = -(-max_ctx * self._row_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
         self._kv_memory = _anonymous(2 * len(attention) * self._region)
@@ -143,13 +143,21 @@ class StateCache:
             )
             self.kv[layer] = KVRows(keys, values)
         self._kv = [rows for rows in self.kv if rows is not None]
-        shape = (2, len(linear), config.lin_heads, config.lin_hk, config.lin_hv)
+        shape = (
+            2,
+            len(linear),
+            config.linear_num_value_heads,
+            config.linear_key_head_dim,
+            config.linear_value_head_dim,
+        )
         self._matrix_memory = _anonymous(4 * int(np.prod(shape)))
         for memory in (self._kv_memory, self._matrix_memory):
             _advise_huge(memory)
         flat = np.frombuffer(self._matrix_memory, np.float32, int(np.prod(shape)))
         self._matrices: F32 = flat.reshape(shape)
-        self._conv: U16 = np.zeros((2, len(linear), config.conv_k - 1, config.conv_dim), np.uint16)
+        self._conv: U16 = np.zeros(
+            (2, len(linear), config.linear_conv_kernel_dim - 1, config.conv_dim), np.uint16
+        )
         self.linear: list[tuple[LinearState, LinearState] | None] = [None] * len(kinds)
         for n, layer in enumerate(linear):
             first, second = (LinearState(self._conv[side, n], self._matrices[side, n]) for side in (0, 1))

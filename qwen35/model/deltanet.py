@@ -53,13 +53,13 @@ class DeltaNet:
         self._struct = ffi.new(
             "host_delta *",
             {
-                "key_heads": config.lin_kheads,
-                "value_heads": config.lin_heads,
-                "dk": config.lin_hk,
-                "dv": config.lin_hv,
-                "conv_k": config.conv_k,
+                "key_heads": config.linear_num_key_heads,
+                "value_heads": config.linear_num_value_heads,
+                "dk": config.linear_key_head_dim,
+                "dv": config.linear_value_head_dim,
+                "conv_k": config.linear_conv_kernel_dim,
                 "gate_cols": gate_cols,
-                "eps": config.eps,
+                "eps": config.rms_norm_eps,
                 **{name: pointer(array) for name, array in zip(names, self._keep, strict=True)},
             },
         )

@@ -36,7 +36,7 @@ class Embedding:
     def __init__(
         self, config: ModelConfig, streams: Sequence[U8] = (), table: NDArray[np.uint16] | None = None
     ) -> None:
-        self.vocab, self.dim = config.vocab, config.D
+        self.vocab, self.dim = config.vocab_size, config.hidden_size
         self._streams, self._table, self._rows = list(streams), table, config.head_rows
         self._format = formats.by_name(config.gemv_format)
         self._group = 0 if table is not None else int(self._format.nbytes(8, self.dim))

@@ -42,23 +42,28 @@ def layer_tensors(config: ModelConfig) -> list[str]:
     """The packed tensors of all layers, in the order of their use."""
     return [
         f"l{i}.g.{part}"
-        for i in range(config.layers)
+        for i in range(config.num_hidden_layers)
         for part in ("in", "o", "gu", *(f"down{j}" for j in range(config.n_down)))
     ]
 
 
 def check_dims(config: ModelConfig) -> None:
     """Raises ModelError for dims that the host's kernels do not take; every released Qwen3.5 passes."""
-    wanted = {"hd": config.hd, "lin_hk": config.lin_hk, "lin_hv": config.lin_hv}
+    wanted = {
+        "head_dim": config.head_dim,
+        "linear_key_head_dim": config.linear_key_head_dim,
+        "linear_value_head_dim": config.linear_value_head_dim,
+    }
     if "att" not in config.layer_types:
-        del wanted["hd"]
+        del wanted["head_dim"]
     if "lin" not in config.layer_types:
-        del wanted["lin_hk"], wanted["lin_hv"]
+        del wanted["linear_key_head_dim"], wanted["linear_value_head_dim"]
     for name, value in wanted.items():
         if value % 16 or value > 512:
             raise ModelError(f"{name} is {value}: head dims must be multiples of 16, at most 512")
-    if config.conv_k > 8:
-        raise ModelError(f"conv_k is {config.conv_k}: the convolution has at most 8 taps")
+    if config.linear_conv_kernel_dim > 8:
+        taps = config.linear_conv_kernel_dim
+        raise ModelError(f"linear_conv_kernel_dim is {taps}: the convolution has at most 8 taps")
 
 
 def build_layers(config: ModelConfig, tensors: Store, weights: Callable[[str], Buffer]) -> list[Layer]:
@@ -76,27 +81,29 @@ def _layer(
     mixer: DeltaNet | Attention
     proj = None
     if kind == "lin":
-        proj = tensors.expect(at + "ba", "f32", 2 * c.lin_heads, c.D)
+        proj = tensors.expect(at + "ba", "f32", 2 * c.linear_num_value_heads, c.hidden_size)
     adds = c.n_down if index else 0
-    norm_in = Norm(tensors.expect(at + "ln1", "f32", c.D), c.eps, adds, proj)
+    norm_in = Norm(tensors.expect(at + "ln1", "f32", c.hidden_size), c.rms_norm_eps, adds, proj)
     if kind == "lin":
         mixer = DeltaNet(
             c,
-            tensors.expect(at + "conv", "f32", c.conv_dim, c.conv_k),
-            tensors.expect(at + "A", "f32", c.lin_heads),
-            tensors.expect(at + "dt_bias", "f32", c.lin_heads),
-            tensors.expect(at + "norm", "f32", c.lin_hv),
+            tensors.expect(at + "conv", "f32", c.conv_dim, c.linear_conv_kernel_dim),
+            tensors.expect(at + "A", "f32", c.linear_num_value_heads),
+            tensors.expect(at + "dt_bias", "f32", c.linear_num_value_heads),
+            tensors.expect(at + "norm", "f32", c.linear_value_head_dim),
             norm_in.proj_cols,
         )
     else:
         mixer = Attention(
-            c, tensors.expect(at + "q_norm", "f32", c.hd), tensors.expect(at + "k_norm", "f32", c.hd)
+            c,
+            tensors.expect(at + "q_norm", "f32", c.head_dim),
+            tensors.expect(at + "k_norm", "f32", c.head_dim),
         )
     return Layer(
         index,
         kind,
         norm_in,
-        Norm(tensors.expect(at + "ln2", "f32", c.D), c.eps, 1),
+        Norm(tensors.expect(at + "ln2", "f32", c.hidden_size), c.rms_norm_eps, 1),
         mixer,
         weights(f"l{index}.g.in"),
         weights(f"l{index}.g.o"),

@@ -288,7 +288,13 @@ class NpuModel:
         """Columns of GEMM `key`'s C that mean something: the text model's by its own widths, as N may count
         gu's gate and up, or padding."""
         c = self.bundle.config
-        widths = {"lin": c.n_lin, "att": c.n_att, "o": c.D, "gu": c.I, "down": c.D}
+        widths = {
+            "lin": c.n_lin,
+            "att": c.n_att,
+            "o": c.hidden_size,
+            "gu": c.intermediate_size,
+            "down": c.hidden_size,
+        }
         return widths[key] if key in widths else self.gemm_spec(key).n
 
     def spans(self, key: str, chunks: int) -> tuple[int, int]:

@@ -91,7 +91,7 @@ class Prompt:
                 break
             self._gemm("o", chunks, layer.w_o)
             rows = self._input("gu", n, chunks)
-            layer.norm_mlp.rows(x, [self._output("o", n, self._config.D)], rows)
+            layer.norm_mlp.rows(x, [self._output("o", n, self._config.hidden_size)], rows)
             lap("host.norm")
             operands = self._part("gu", chunks), layer.w_gu, self._inner
             self._npu.dispatch("gu", chunks, [operands], read=False).run()
@@ -152,7 +152,7 @@ class Prompt:
 
     def _slices(self, layer: Layer, chunks: int) -> tuple[Dispatch, range]:
         """The runs of down_proj's K slices, and where in C each one's result begins."""
-        d = self._config.D
+        d = self._config.hidden_size
         reads, writes = self._npu.spans("down", chunks)
         operands = [
             (self._inner.sub(j * d * 2, reads * 2), w, self._c.sub(j * writes * 2, writes * 2))
@@ -175,7 +175,7 @@ class Prompt:
         if chunks <= self._chunks:
             return
         self.close()
-        slices, width = self._config.n_down, self._config.D
+        slices, width = self._config.n_down, self._config.hidden_size
         spans = {key: self._npu.spans(key, chunks) for key in self._specs}
         a = max(reads for key, (reads, _) in spans.items() if key != "down")
         c = max(

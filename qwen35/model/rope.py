@@ -31,8 +31,8 @@ class Rope:
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        half = config.rope_dim // 2
-        exponents = np.arange(0, config.rope_dim, 2, dtype=np.float32) / np.float32(config.rope_dim)
+        half = config.rotary_dim // 2
+        exponents = np.arange(0, config.rotary_dim, 2, dtype=np.float32) / np.float32(config.rotary_dim)
         self.frequencies: F32 = (1.0 / np.float32(config.rope_theta) ** exponents).astype(np.float32)
         pairs, self.axes = np.arange(half), np.zeros(half, np.int64)
         section = config.mrope_section or (half, 0, 0)

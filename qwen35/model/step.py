@@ -80,14 +80,14 @@ class Step:
         self._config, self._cache, self._timing = config, cache, timing
         self._buffers: list[Buffer] = []
         self._keep: list[Any] = []
-        self.x: F32 = np.zeros((1, config.D), np.float32)
+        self.x: F32 = np.zeros((1, config.hidden_size), np.float32)
         """The row, float32 [1, D]: put an embedding here, then `run`."""
-        self.cosines, self.sines = (np.empty(config.rope_dim // 2, np.float32) for _ in range(2))
+        self.cosines, self.sines = (np.empty(config.rotary_dim // 2, np.float32) for _ in range(2))
         """The row's rotary tables, float32 [rope_dim/2]."""
         wide = max(npu.gemv_spec(kind).m for kind in set(config.layer_types))
         pairs = npu.gemv_spec("gu").m
-        inner = max(pairs // 2, config.n_down * config.D)
-        row, row_pointer, _ = self._input(npu, config.D)
+        inner = max(pairs // 2, config.n_down * config.hidden_size)
+        row, row_pointer, _ = self._input(npu, config.hidden_size)
         self._row = row
         mixed, self._mixed_pointer, self._mixed = self._input(npu, config.o_in)
         hidden, self._hidden_pointer, _ = self._input(npu, inner)
@@ -107,7 +107,7 @@ class Step:
         self._plans: list[_Plan] = []
         self._norms: list[tuple[_RowNorm, _RowNorm]] = []
         for layer in layers:
-            size = config.D * 2
+            size = config.hidden_size * 2
             parts = [
                 (self._part(hidden, j * size, size), w, slices[j][0]) for j, w in enumerate(layer.w_down)
             ]
@@ -225,7 +225,7 @@ class Step:
         self._timing.lap("host.norm")
         self._head.run()
         self._timing.lap("gemv.head")
-        out: F32 = np.empty(self._config.vocab, np.float32)
+        out: F32 = np.empty(self._config.vocab_size, np.float32)
         lib.host_bf16_to_f32(self._logits_pointer, pointer(out), out.size)
         self._timing.lap("host.logits")
         return out

@@ -99,14 +99,20 @@ class TextModel:
                 progress=progress,
             )
             warming.result()
-        table = None if config.tied else bundle.tensors.expect("embed", "bf16", config.vocab, config.D)
-        streams = [self.weights.bytes(name) for name in heads] if config.tied else []
+        table = (
+            None
+            if config.tie_word_embeddings
+            else bundle.tensors.expect("embed", "bf16", config.vocab_size, config.hidden_size)
+        )
+        streams = [self.weights.bytes(name) for name in heads] if config.tie_word_embeddings else []
         self.embedding = Embedding(config, streams, table)
         self._cache = StateCache(config, max_ctx)
         self._marks: dict[int, Mark] = {}
         self._rope = Rope(config)
         self._layers = build_layers(config, bundle.tensors, self.weights.__getitem__)
-        self._final = Norm(bundle.tensors.expect("ln_f", "f32", config.D), config.eps, config.n_down)
+        self._final = Norm(
+            bundle.tensors.expect("ln_f", "f32", config.hidden_size), config.rms_norm_eps, config.n_down
+        )
         self._prompt, self._step = self._walks()
         self._try_chains()
         self.npu.chances = 0
@@ -358,11 +364,11 @@ class TextModel:
             return None
         if self.config.vision is None:
             raise ModelError("this bundle has no vision tower", str(self.bundle.path))
-        is_image = tokens == self.config.vision.image_token
+        is_image = tokens == self.config.vision.image_token_id
         count = int(is_image.sum())
-        if embeddings.shape != (count, self.config.D):
+        if embeddings.shape != (count, self.config.hidden_size):
             raise ModelError(
-                f"{count} image tokens take [{count}, {self.config.D}] embedding rows, "
+                f"{count} image tokens take [{count}, {self.config.hidden_size}] embedding rows, "
                 f"not {list(embeddings.shape)}"
             )
         return np.where(is_image, np.cumsum(is_image) - 1, -1)
@@ -370,7 +376,7 @@ class TextModel:
     def _rows(self, tokens: I64, rows: I64 | None, embeddings: F32 | None) -> F32:
         if rows is None or embeddings is None:
             return self.embedding.rows(tokens)
-        x = np.empty((tokens.size, self.config.D), np.float32)
+        x = np.empty((tokens.size, self.config.hidden_size), np.float32)
         image = rows >= 0
         x[image] = embeddings[rows[image]]
         x[~image] = self.embedding.rows(tokens[~image])

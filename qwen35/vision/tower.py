@@ -91,9 +91,12 @@ class VisionTower:
             return vector(name + ".f", size) if f"vis.{name}.f" in tensors else None
 
         self._inner = npu.gemm_spec("v_fc1").n  # v.I, or more where the exporter padded it
-        self._table = np.array(tensors.expect("vis.pos", "f32", c.pos_side * c.pos_side, c.D))
-        self._patch_factors = factors("patch", c.D)
-        self._m1_factors, self._m2_factors = factors("m1", c.n_merge * c.D), factors("m2", c.out)
+        self._table = np.array(tensors.expect("vis.pos", "f32", c.pos_side * c.pos_side, c.hidden_size))
+        self._patch_factors = factors("patch", c.hidden_size)
+        self._m1_factors, self._m2_factors = (
+            factors("m1", c.n_merge * c.hidden_size),
+            factors("m2", c.out_hidden_size),
+        )
         self._blocks: list[_Block] = []
         before: F32 | None = None
         for i in range(c.depth):
@@ -101,17 +104,25 @@ class VisionTower:
             self._blocks.append(
                 _Block(
                     LayerNorm(
-                        vector(at + "ln1_w", c.D), vector(at + "ln1_b", c.D), c.n_fc2 if i else 0, before
+                        vector(at + "ln1_w", c.hidden_size),
+                        vector(at + "ln1_b", c.hidden_size),
+                        c.n_fc2 if i else 0,
+                        before,
                     ),
-                    FullAttention(c.heads, c.hd, factors(at + "qkv", 3 * c.D)),
+                    FullAttention(c.num_heads, c.head_dim, factors(at + "qkv", 3 * c.hidden_size)),
                     LayerNorm(
-                        vector(at + "ln2_w", c.D), vector(at + "ln2_b", c.D), 1, factors(at + "proj", c.D)
+                        vector(at + "ln2_w", c.hidden_size),
+                        vector(at + "ln2_b", c.hidden_size),
+                        1,
+                        factors(at + "proj", c.hidden_size),
                     ),
                     factors(at + "fc1", self._inner),
                 )
             )
-            before = factors(at + "fc2", c.D)
-        self._merger_norm = LayerNorm(vector("m_ln_w", c.D), vector("m_ln_b", c.D), c.n_fc2, before)
+            before = factors(at + "fc2", c.hidden_size)
+        self._merger_norm = LayerNorm(
+            vector("m_ln_w", c.hidden_size), vector("m_ln_b", c.hidden_size), c.n_fc2, before
+        )
         self._buffers: dict[str, Buffer] = {}
         self._chunks = 0
 
@@ -128,7 +139,11 @@ class VisionTower:
         before.
         """
         c, n = self.config, len(patches)
-        whole = grid[0] * grid[1] == n and not grid[0] % c.merge and not grid[1] % c.merge
+        whole = (
+            grid[0] * grid[1] == n
+            and not grid[0] % c.spatial_merge_size
+            and not grid[1] % c.spatial_merge_size
+        )
         if not whole or patches.shape[1:] != (c.patch_dim,):
             raise ImageError(f"patches {patches.shape} do not fit a grid of {grid[0]}x{grid[1]}")
         if not 1 <= n <= c.max_patches:
@@ -157,8 +172,8 @@ class VisionTower:
         a, narrow = self._reads("v_patch", "a"), self._writes("v_patch", "c")
         a[:] = 0  # the padding of K, and rows past the picture
         a[:n, : c.patch_dim] = bf16.to_bf16(patches)
-        cosines, sines = rotation(grid, c.merge, c.hd, c.rope_theta)
-        x = resample(self._table, c.pos_side, grid, c.merge)
+        cosines, sines = rotation(grid, c.spatial_merge_size, c.head_dim, c.rope_theta)
+        x = resample(self._table, c.pos_side, grid, c.spatial_merge_size)
         lap("vision.host")
         self._gemm("v_patch", chunks, "a", "patch", "c")
         embedded = bf16.from_bf16(narrow[:n])
@@ -189,9 +204,9 @@ class VisionTower:
     def _merge(self, x: F32, parts: list[U16]) -> F32:
         """The merger: rows of merge^2 patches side by side -> linear -> GELU -> linear."""
         c, lap = self.config, self.timing.lap
-        tokens, wide = len(x) // c.n_merge, c.n_merge * c.D
+        tokens, wide = len(x) // c.n_merge, c.n_merge * c.hidden_size
         chunks = -(-tokens // self._npu.gemm_spec("v_m1").m)
-        normed = np.empty((len(x), c.D), np.uint16)
+        normed = np.empty((len(x), c.hidden_size), np.uint16)
         self._merger_norm.rows(x, parts, normed)
         self._reads("v_m1", "joined", wide)[:tokens] = normed.reshape(tokens, wide)
         lap("vision.host")
@@ -200,9 +215,9 @@ class VisionTower:
         activate(GELU_ERF, tokens, wide, inner, self._reads("v_m2", "joined", wide), self._m1_factors)
         lap("vision.host")
         self._slices("v_m2", chunks, "joined", "m2", "out", c.n_merge)
-        out = np.zeros((tokens, c.out), np.float32)
+        out = np.zeros((tokens, c.out_hidden_size), np.float32)
         for j in range(c.n_merge):
-            out += bf16.from_bf16(self._writes("v_m2", f"out{j}")[:tokens, : c.out])
+            out += bf16.from_bf16(self._writes("v_m2", f"out{j}")[:tokens, : c.out_hidden_size])
         if self._m2_factors is not None:
             out *= self._m2_factors
         lap("vision.host")
@@ -237,7 +252,7 @@ class VisionTower:
         for key in _KEYS:
             reads[key], writes[key] = self._npu.spans(key, merged if key in ("v_m1", "v_m2") else chunks)
         # K slices read shifted views, the last of which must end inside.
-        shift, merger = (c.n_fc2 - 1) * c.D, (c.n_merge - 1) * c.D
+        shift, merger = (c.n_fc2 - 1) * c.hidden_size, (c.n_merge - 1) * c.hidden_size
         sizes = {
             "a": max(reads[key] for key in ("v_patch", "v_qkv", "v_proj", "v_fc1")),
             "c": max(writes["v_patch"], writes["v_proj"]),

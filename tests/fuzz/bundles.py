@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from qwen35.bundle import Bundle
-from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.manifest import Manifest
+from qwen35.bundle.params import read_config
 from qwen35.bundle.tensors import read_index
 from qwen35.errors import ModelError, TokenizerError
 from qwen35.export.checkpoint import Checkpoint
@@ -49,8 +49,8 @@ def manifest(folder: Path) -> Ready:
     original = (directory / "manifest.txt").read_bytes()
 
     def parse() -> None:
-        config = ModelConfig.from_manifest(Manifest.read(directory))
-        if config.rope_dim < 4096:
+        config = read_config(Manifest.read(directory))
+        if config.rotary_dim < 4096:
             Rope(config)
 
     theta = original.replace(b"rope_theta 10000000.0", b"rope_theta 1e-300")
@@ -113,7 +113,7 @@ def bundle(folder: Path) -> Ready:
             (copy / name).write_bytes(originals[name])
         for tensor in opened.tensors:
             opened.tensors.get(tensor)
-        assert opened.config.D == 128
+        assert opened.config.hidden_size == 128
 
     def contexts(*more: bytes) -> tuple[str, bytes]:
         name, data = "manifest.txt", originals["manifest.txt"]

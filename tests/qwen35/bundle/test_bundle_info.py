@@ -93,7 +93,9 @@ def test_names(exported: Path, shape: tuple[int, int, int, int], name: str) -> N
     bundle = Bundle.open(exported)
     d, inner, layers, vocab = shape
     kinds = ("lin",) * layers
-    bundle.__dict__["config"] = replace(bundle.config, D=d, I=inner, layer_types=kinds, vocab=vocab)
+    bundle.__dict__["config"] = replace(
+        bundle.config, hidden_size=d, intermediate_size=inner, layer_types=kinds, vocab_size=vocab
+    )
     assert model_name(bundle) == name
 
 

@@ -40,19 +40,37 @@ def test_every_habit_opens_and_gives_the_model(tmp_path: Path, name: str, habit:
     tensors = weights(shape, seed=3)
     bundle = Bundle.open(write_bundle(tmp_path / "b", shape, tensors, habits))
     config = bundle.config
-    assert (config.D, config.I, config.vocab) == (shape.hidden, shape.mlp, shape.vocab)
+    assert (config.hidden_size, config.intermediate_size, config.vocab_size) == (
+        shape.hidden,
+        shape.mlp,
+        shape.vocab,
+    )
     assert config.layer_types == tuple(shape.layer_types)
-    assert (config.heads, config.kv_heads, config.hd, config.rope_dim) == (4, 2, 32, 8)
-    assert (config.lin_heads, config.lin_kheads) == (shape.lin_heads, shape.lin_kheads)
-    assert (config.lin_hk, config.lin_hv, config.conv_k) == (shape.lin_hk, shape.lin_hv, 4)
-    assert (config.eps, config.rope_theta, config.mrope_section) == (1e-6, 1e7, (2, 1, 1))
-    assert (config.chunk, config.max_prompt, config.stop) == (16, 64, (320, 322))
-    assert (config.tied, config.gemv_format) == (shape.tied, "bfp16")
+    assert (config.num_attention_heads, config.num_key_value_heads, config.head_dim, config.rotary_dim) == (
+        4,
+        2,
+        32,
+        8,
+    )
+    assert (config.linear_num_value_heads, config.linear_num_key_heads) == (shape.lin_heads, shape.lin_kheads)
+    assert (config.linear_key_head_dim, config.linear_value_head_dim, config.linear_conv_kernel_dim) == (
+        shape.lin_hk,
+        shape.lin_hv,
+        4,
+    )
+    assert (config.rms_norm_eps, config.rope_theta, config.mrope_section) == (1e-6, 1e7, (2, 1, 1))
+    assert (config.chunk, config.max_prompt, config.eos_token_id) == (16, 64, (320, 322))
+    assert (config.tie_word_embeddings, config.gemv_format) == (shape.tied, "bfp16")
     v, held = shape.vision, config.vision
     assert (v is None) == (held is None)
     if v is not None and held is not None:
-        assert (held.D, held.I, held.depth, held.heads) == (v.hidden, v.mlp, v.depth, v.heads)
-        assert (held.out, held.weights, held.image_token) == (shape.hidden, habits.vision, 325)
+        assert (held.hidden_size, held.intermediate_size, held.depth, held.num_heads) == (
+            v.hidden,
+            v.mlp,
+            v.depth,
+            v.heads,
+        )
+        assert (held.out_hidden_size, held.weights, held.image_token_id) == (shape.hidden, habits.vision, 325)
         assert bundle.gemms["v_fc2"].lda == bundle.gemms["v_fc1"].c_stride == 192 + habits.spare
     assert config.n_down == -(-shape.mlp // shape.hidden)
     assert config.head_rows * config.n_head >= shape.vocab
@@ -149,7 +167,7 @@ def test_links_out_of_the_directory_are_followed(copy: Path, tmp_path: Path) -> 
         target = blobs / file.replace("/", "_")
         (copy / file).rename(target)
         (copy / file).symlink_to(target)
-    assert Bundle.open(copy).config.D == 64
+    assert Bundle.open(copy).config.hidden_size == 64
 
 
 def test_compiled_streams_are_not_taken_for_emulated_ones(copy: Path) -> None:

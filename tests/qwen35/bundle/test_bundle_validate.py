@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from qwen35.bundle import Bundle, BundleError
-from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.manifest import Manifest
+from qwen35.bundle.params import config_params, read_config
 from qwen35.bundle.validate import stream_bytes
 from tests.support.synthetic import SHAPES
 from tests.support.synthetic_bundle import Habits, write_bundle
@@ -311,13 +311,13 @@ def test_a_config_written_as_params_reads_back_the_same(
     bundles: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
     config = Bundle.open(bundles[name]).config
-    params = "".join(f"param {key} {text}\n" for key, text in config.params().items())
+    params = "".join(f"param {key} {text}\n" for key, text in config_params(config).items())
     (tmp_path / "manifest.txt").write_text("version 1\n" + params)
-    assert ModelConfig.from_manifest(Manifest.read(tmp_path)) == config
+    assert read_config(Manifest.read(tmp_path)) == config
 
 
 def test_derived_widths(bundles: dict[str, Path]) -> None:
     config = Bundle.open(bundles["grouped"]).config
     # 2 key heads of 16, 4 value heads of 32; 4 heads and 2 kv heads of 32
     assert (config.lin_key, config.lin_value, config.conv_dim, config.n_lin) == (32, 128, 192, 320)
-    assert (config.n_att, config.o_in, config.layers) == (4 * 64 + 2 * 32 + 2 * 32, 128, 4)
+    assert (config.n_att, config.o_in, config.num_hidden_layers) == (4 * 64 + 2 * 32 + 2 * 32, 128, 4)

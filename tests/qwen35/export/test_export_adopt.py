@@ -90,7 +90,7 @@ def test_another_tower_is_refused(tmp_path: Path) -> None:
     # 160 and 192 are both three slices of 64: the same kernels
     export_checkpoint(Checkpoint(tmp_path / "b"), tmp_path / "new", Options(), kernels=old, quiet=True)
     vision = Bundle.open(tmp_path / "new").config.vision
-    assert vision is not None and vision.I == 192
+    assert vision is not None and vision.intermediate_size == 192
     with pytest.raises(CheckpointError, match="gemm v_fc1 is 192 x 64"):
         export_checkpoint(Checkpoint(tmp_path / "c"), tmp_path / "other", Options(), kernels=old, quiet=True)
 

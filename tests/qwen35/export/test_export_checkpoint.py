@@ -42,11 +42,21 @@ def edit(directory: Path, changes: dict[str, Any], file: str = "config.json") ->
 
 def test_plan(hf: Path) -> None:
     config = plan_text(Checkpoint(hf), Options(chunk=32, max_prompt=128))
-    assert (config.D, config.I, config.vocab) == (64, 160, 340)
+    assert (config.hidden_size, config.intermediate_size, config.vocab_size) == (64, 160, 340)
     assert config.layer_types == ("lin", "lin", "lin", "att")
     assert (config.n_down, config.head_rows, config.n_head) == (3, 344, 1)
-    assert (config.chunk, config.max_prompt, config.rope_dim, config.mrope_section) == (32, 128, 8, (2, 1, 1))
-    assert (config.tied, config.stop, config.eps, config.rope_theta) == (True, (320, 322), 1e-6, 1e7)
+    assert (config.chunk, config.max_prompt, config.rotary_dim, config.mrope_section) == (
+        32,
+        128,
+        8,
+        (2, 1, 1),
+    )
+    assert (config.tie_word_embeddings, config.eos_token_id, config.rms_norm_eps, config.rope_theta) == (
+        True,
+        (320, 322),
+        1e-6,
+        1e7,
+    )
 
 
 def test_layer_types_follow_from_the_interval(hf: Path) -> None:

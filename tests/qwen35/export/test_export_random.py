@@ -30,7 +30,14 @@ PUBLISHED = {  # hidden, MLP, layers, K slices, value heads, tied; tower: hidden
 def test_published_shapes(size: str) -> None:
     hidden, mlp, layers, slices, values, tied, v_hidden, v_mlp, blocks = PUBLISHED[size]
     config = plan_random(size.upper(), Options())
-    assert (config.D, config.I, config.layers, config.n_down, config.lin_heads, config.tied) == (
+    assert (
+        config.hidden_size,
+        config.intermediate_size,
+        config.num_hidden_layers,
+        config.n_down,
+        config.linear_num_value_heads,
+        config.tie_word_embeddings,
+    ) == (
         hidden,
         mlp,
         layers,
@@ -38,10 +45,14 @@ def test_published_shapes(size: str) -> None:
         values,
         tied,
     )
-    assert (config.vocab, config.head_rows, config.n_head) == (248320, 49664, 5)
-    assert config.stop == (248044, 248046)
-    assert (config.hd, config.rope_dim, config.mrope_section) == (256, 64, (11, 11, 10))
-    assert (config.lin_kheads, config.lin_hk, config.lin_hv) == (16, 128, 128)
+    assert (config.vocab_size, config.head_rows, config.n_head) == (248320, 49664, 5)
+    assert config.eos_token_id == (248044, 248046)
+    assert (config.head_dim, config.rotary_dim, config.mrope_section) == (256, 64, (11, 11, 10))
+    assert (config.linear_num_key_heads, config.linear_key_head_dim, config.linear_value_head_dim) == (
+        16,
+        128,
+        128,
+    )
     assert config.layer_types == ("lin", "lin", "lin", "att") * (layers // 4)
     gemms = {gemm.key: gemm for gemm in text_gemms(config)}
     assert gemms["gu"].c_stride == gemms["down"].lda == slices * hidden
@@ -49,10 +60,22 @@ def test_published_shapes(size: str) -> None:
     assert {gemv.key for gemv in text_gemvs(config)} == {"lin", "att", "o", "gu", "down", "head"}
     v = plan_random_vision(size, Options(), config)
     assert v is not None and vision_problem(v) is None
-    assert (v.D, v.I, v.depth, v.out, v.n_fc2, v.n_merge) == (v_hidden, v_mlp, blocks, hidden, 4, 4)
-    assert (v.image_token, v.vision_start, v.vision_end, v.max_patches) == (248056, 248053, 248054, 4096)
+    assert (v.hidden_size, v.intermediate_size, v.depth, v.out_hidden_size, v.n_fc2, v.n_merge) == (
+        v_hidden,
+        v_mlp,
+        blocks,
+        hidden,
+        4,
+        4,
+    )
+    assert (v.image_token_id, v.vision_start_token_id, v.vision_end_token_id, v.max_patches) == (
+        248056,
+        248053,
+        248054,
+        4096,
+    )
     for gemm in vision_gemms(v, 256):
-        assert gemm.k == v.D and gemm.n % 8 == 0 and gemm.lda >= gemm.k
+        assert gemm.k == v.hidden_size and gemm.n % 8 == 0 and gemm.lda >= gemm.k
     streams = sum(1 for item in vision_layout(v) if item.rows)
     assert streams == 1 + blocks * 7 + 8
     if size == "2b":
@@ -121,8 +144,8 @@ def test_the_seed_decides(tmp_path: Path) -> None:
 def test_streams_of_a_layer_differ_and_hold_numbers(tmp_path: Path) -> None:
     bundle = Bundle.open(export_random("tiny", tmp_path / "b", Options(vision="none"), quiet=True))
     store, config = bundle.tensors, bundle.config
-    q = unpack(np.array(store.bytes("l0.g.in")), config.n_lin, config.D)
-    again = unpack(np.array(store.bytes("l1.g.in")), config.n_lin, config.D)
+    q = unpack(np.array(store.bytes("l0.g.in")), config.n_lin, config.hidden_size)
+    again = unpack(np.array(store.bytes("l1.g.in")), config.n_lin, config.hidden_size)
     assert (q != again).mean() > 0.9
     assert q.std() == pytest.approx(1 / 16, rel=0.02)
     assert (store.get("l0.h.A") < 0).all() and np.isfinite(store.get("l0.h.dt_bias")).all()

@@ -123,7 +123,7 @@ def test_host_tensors_params_and_records(tmp_path: Path, name: str, weights: str
     tensors, bundle = export(tmp_path, tower, weights)
     v, d = bundle.config.vision, tower.hidden
     assert v is not None
-    assert (v.D, v.I, v.depth, v.heads, v.patch, v.merge) == (
+    assert (v.hidden_size, v.intermediate_size, v.depth, v.num_heads, v.patch_size, v.spatial_merge_size) == (
         d,
         tower.mlp,
         tower.depth,
@@ -131,8 +131,8 @@ def test_host_tensors_params_and_records(tmp_path: Path, name: str, weights: str
         tower.patch,
         tower.merge,
     )
-    assert (v.out, v.pos_side, v.rope_theta, v.weights) == (64, tower.pos_side, 10000.0, weights)
-    assert (v.image_token, v.vision_start, v.vision_end) == (325, 323, 324)
+    assert (v.out_hidden_size, v.pos_side, v.rope_theta, v.weights) == (64, tower.pos_side, 10000.0, weights)
+    assert (v.image_token_id, v.vision_start_token_id, v.vision_end_token_id) == (325, 323, 324)
     assert (v.min_pixels, v.max_pixels, v.max_patches) == (4 * 64, 64 * 64, 256)
     store = bundle.tensors
     np.testing.assert_array_equal(store.get("vis.pos"), tensors["pos_embed.weight"])

@@ -29,7 +29,12 @@ class Case:
         heads, kv, hd, rope = SHAPES[name]
         self.heads, self.kv, self.hd, self.half, self.total = heads, kv, hd, rope // 2, total
         self.config = SimpleNamespace(
-            heads=heads, kv_heads=kv, hd=hd, rope_dim=rope, eps=1e-6, n_att=2 * (heads + kv) * hd
+            num_attention_heads=heads,
+            num_key_value_heads=kv,
+            head_dim=hd,
+            rotary_dim=rope,
+            rms_norm_eps=1e-6,
+            n_att=2 * (heads + kv) * hd,
         )
         weights = scale * 0.2 * rng.standard_normal((2, hd))
         self.q_norm, self.k_norm = weights.astype(np.float32)

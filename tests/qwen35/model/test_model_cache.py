@@ -19,12 +19,12 @@ HUGE = 2 << 20
 def config(kinds="lla"):
     return SimpleNamespace(
         layer_types=tuple({"l": "lin", "a": "att"}[kind] for kind in kinds),
-        kv_heads=2,
-        hd=32,
-        lin_heads=3,
-        lin_hk=16,
-        lin_hv=32,
-        conv_k=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        linear_num_value_heads=3,
+        linear_key_head_dim=16,
+        linear_value_head_dim=32,
+        linear_conv_kernel_dim=4,
         conv_dim=40,
     )
 

@@ -35,12 +35,12 @@ class Case:
         rng = np.random.default_rng(seed)
         kh, vh, dk, dv, taps = SHAPES[name]
         self.config = SimpleNamespace(
-            lin_kheads=kh,
-            lin_heads=vh,
-            lin_hk=dk,
-            lin_hv=dv,
-            conv_k=taps,
-            eps=1e-6,
+            linear_num_key_heads=kh,
+            linear_num_value_heads=vh,
+            linear_key_head_dim=dk,
+            linear_value_head_dim=dv,
+            linear_conv_kernel_dim=taps,
+            rms_norm_eps=1e-6,
             lin_value=vh * dv,
             conv_dim=2 * kh * dk + vh * dv,
             n_lin=2 * kh * dk + 2 * vh * dv,
@@ -58,8 +58,8 @@ class Case:
 
     def state(self, seed=None):
         c = self.config
-        conv = np.zeros((c.conv_k - 1, c.conv_dim), np.uint16)
-        matrices = aligned(c.lin_heads, c.lin_hk, c.lin_hv)
+        conv = np.zeros((c.linear_conv_kernel_dim - 1, c.conv_dim), np.uint16)
+        matrices = aligned(c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim)
         if seed is not None:
             rng = np.random.default_rng(seed)
             conv[:] = to_bf16(rng.standard_normal(conv.shape).astype(np.float32))
@@ -71,15 +71,27 @@ class Case:
         c = self.config
         y = from_bf16(self.y[:, : c.n_lin].copy()).astype(np.float64)
         history = np.concatenate([from_bf16(start.conv).astype(np.float64), y[:, : c.conv_dim]])
-        mixed = sum(history[t : t + len(y)] * self.taps[:, t].astype(np.float64) for t in range(c.conv_k))
+        mixed = sum(
+            history[t : t + len(y)] * self.taps[:, t].astype(np.float64)
+            for t in range(c.linear_conv_kernel_dim)
+        )
         mixed = mixed / (1 + np.exp(-mixed))
-        keys, group = c.lin_kheads * c.lin_hk, c.lin_heads // c.lin_kheads
-        q, k = (mixed[:, at : at + keys].reshape(-1, c.lin_kheads, c.lin_hk) for at in (0, keys))
-        v = mixed[:, 2 * keys :].reshape(-1, c.lin_heads, c.lin_hv)
+        keys, group = (
+            c.linear_num_key_heads * c.linear_key_head_dim,
+            c.linear_num_value_heads // c.linear_num_key_heads,
+        )
+        q, k = (
+            mixed[:, at : at + keys].reshape(-1, c.linear_num_key_heads, c.linear_key_head_dim)
+            for at in (0, keys)
+        )
+        v = mixed[:, 2 * keys :].reshape(-1, c.linear_num_value_heads, c.linear_value_head_dim)
         q, k = (np.repeat(x / np.sqrt((x**2).sum(-1, keepdims=True) + 1e-6), group, axis=1) for x in (q, k))
-        q = q * c.lin_hk**-0.5
-        z = y[:, c.conv_dim :].reshape(-1, c.lin_heads, c.lin_hv)
-        b, a = (self.gates[:, at : at + c.lin_heads].astype(np.float64) for at in (0, c.lin_heads))
+        q = q * c.linear_key_head_dim**-0.5
+        z = y[:, c.conv_dim :].reshape(-1, c.linear_num_value_heads, c.linear_value_head_dim)
+        b, a = (
+            self.gates[:, at : at + c.linear_num_value_heads].astype(np.float64)
+            for at in (0, c.linear_num_value_heads)
+        )
         beta = 1 / (1 + np.exp(-b))
         g = np.exp(self.decay * np.logaddexp(0, a + self.dt_bias))
         s = start.matrices.astype(np.float64).copy()
@@ -89,7 +101,7 @@ class Case:
             delta = (v[t] - np.einsum("hkv,hk->hv", s, k[t])) * beta[t][:, None]
             s += np.einsum("hk,hv->hkv", k[t], delta)
             o = np.einsum("hkv,hk->hv", s, q[t])
-            o = o / np.sqrt((o**2).mean(-1, keepdims=True) + c.eps) * self.norm
+            o = o / np.sqrt((o**2).mean(-1, keepdims=True) + c.rms_norm_eps) * self.norm
             out[t] = o * z[t] / (1 + np.exp(-z[t]))
         return out.reshape(len(y), -1), history[len(y) :], s
 
@@ -185,8 +197,8 @@ def test_decays_from_none_to_total(isa, decay):
 def test_a_strong_decay_between_weak_ones(isa):
     # after a gap of e^-600 the later differences are small and must keep their digits
     case = Case("square", 64, decay=1.0)
-    case.gates[:, case.config.lin_heads :] = -12.0
-    case.gates[20, case.config.lin_heads :] = 600.0
+    case.gates[:, case.config.linear_num_value_heads :] = -12.0
+    case.gates[20, case.config.linear_num_value_heads :] = 600.0
     start, after = case.state(seed=4), case.state()
     close(case, case.prefill(start, after), start, after)
 
@@ -217,7 +229,7 @@ def test_old_state_stays_whole():
 
 def test_dims_it_cannot_take():
     case = Case("square", 4)
-    case.config.lin_hv, case.config.lin_value = 24, 48
+    case.config.linear_value_head_dim, case.config.lin_value = 24, 48
     layer = DeltaNet(case.config, case.taps, case.decay, case.dt_bias, case.norm, case.cols)
     with pytest.raises(ValueError, match="multiples of 16"):
         layer.prefill(case.y, case.gates, case.state(), case.state(), np.empty((4, 64), np.uint16))

@@ -24,7 +24,7 @@ def tied(vocab=100, head_rows=40, dim=128, name="bfp16"):
     table = rng.standard_normal((parts * head_rows, dim)).astype(np.float32)
     module = formats.by_name(name)
     streams = [module.encode(table[i * head_rows : (i + 1) * head_rows]) for i in range(parts)]
-    config = SimpleNamespace(vocab=vocab, D=dim, head_rows=head_rows, gemv_format=name)
+    config = SimpleNamespace(vocab_size=vocab, hidden_size=dim, head_rows=head_rows, gemv_format=name)
     return Embedding(config, streams), table, streams, module
 
 
@@ -56,7 +56,7 @@ def test_one_row(name):
 
 def test_rows_of_an_untied_table():
     table = np.random.default_rng(0).standard_normal((50, 64)).astype(np.float32)
-    config = SimpleNamespace(vocab=50, D=64, head_rows=16, gemv_format="bfp16")
+    config = SimpleNamespace(vocab_size=50, hidden_size=64, head_rows=16, gemv_format="bfp16")
     embedding = Embedding(config, table=to_bf16(table))
     assert np.array_equal(embedding.rows([49, 0, 3]), bf16_round(table)[[49, 0, 3]])
     out = np.empty(64, np.float32)
@@ -114,7 +114,7 @@ def test_hints_bring_the_pages_of_a_mapping(tmp_path):
     asked = [17, rows // 2, rows - 1]
     if any(map(held, range(0, rows, 2))):
         pytest.skip("this file system keeps a file's pages")
-    config = SimpleNamespace(vocab=rows, D=dim, head_rows=16, gemv_format="bfp16")
+    config = SimpleNamespace(vocab_size=rows, hidden_size=dim, head_rows=16, gemv_format="bfp16")
     embedding = Embedding(config, table=table)
     embedding.hint(asked)
     end = time.monotonic() + 60

@@ -10,7 +10,7 @@ import pytest
 from qwen35.errors import ModelError
 from qwen35.model.rope import Rope, prompt_positions, text_positions
 
-REAL = SimpleNamespace(rope_dim=64, rope_theta=1e7, mrope_section=(11, 11, 10))
+REAL = SimpleNamespace(rotary_dim=64, rope_theta=1e7, mrope_section=(11, 11, 10))
 
 
 def test_frequencies():
@@ -24,9 +24,9 @@ def test_axes_interleave_by_the_rule():
     rope = Rope(REAL)
     want = ["t", *"hwt" * 10, "h"]
     assert ["thw"[axis] for axis in rope.axes] == want
-    small = SimpleNamespace(rope_dim=8, rope_theta=1e4, mrope_section=(2, 1, 1))
+    small = SimpleNamespace(rotary_dim=8, rope_theta=1e4, mrope_section=(2, 1, 1))
     assert Rope(small).axes.tolist() == [0, 1, 2, 0]
-    plain = SimpleNamespace(rope_dim=64, rope_theta=1e4, mrope_section=None)
+    plain = SimpleNamespace(rotary_dim=64, rope_theta=1e4, mrope_section=None)
     assert not Rope(plain).axes.any()
 
 

@@ -274,7 +274,12 @@ def test_dims_the_host_cannot_do():
 
     with model("tied") as text:
         check_dims(text.config)
-        for change in ({"hd": 24}, {"lin_hk": 8}, {"lin_hv": 1024}, {"conv_k": 9}):
+        for change in (
+            {"head_dim": 24},
+            {"linear_key_head_dim": 8},
+            {"linear_value_head_dim": 1024},
+            {"linear_conv_kernel_dim": 9},
+        ):
             with pytest.raises(ModelError, match=next(iter(change))):
                 check_dims(replace(text.config, **change))
 

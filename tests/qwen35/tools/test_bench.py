@@ -188,7 +188,7 @@ def test_prompts_start_from_an_empty_state(subject):
 
 def test_a_token_costs_two_ioctls_a_dispatch(subject):
     calls, dispatches = subject.ioctls()
-    assert dispatches == 4 * subject.model.config.layers + 1
+    assert dispatches == 4 * subject.model.config.num_hidden_layers + 1
     assert calls == 2 * dispatches
 
 
