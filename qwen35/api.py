@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Info", "Qwen35"]
 
-REAL_BUNDLE = "brishen/iron-qwen3.5-2b-npu2"
-REAL_CHECKPOINT = "Qwen/Qwen3.5-2B"
-
 Message = Mapping[str, Any]
 
 
@@ -437,14 +434,10 @@ def _swaps(pool: Any) -> tuple[int, int]:
     return getattr(pool, "swaps", 0), getattr(pool, "loads", 0)
 
 
-_SIZES = {1024: "Qwen3.5-0.8B", 2048: "Qwen3.5-2B", 2560: "Qwen3.5-4B", 4096: "Qwen3.5-9B"}
-
-
 def _describe(bundle: Bundle, device: Any) -> Info:
     config, params = bundle.config, bundle.manifest.params
-    name = params["name"].text if "name" in params else _SIZES.get(config.hidden_size, "Qwen3.5")
     return Info(
-        name=name,
+        name=bundle.name,
         bundle=bundle.path,
         builtin=bundle.path == DEFAULT_BUNDLE,
         device=device.node.path,

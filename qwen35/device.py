@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from qwen35.bundle.sizes import REAL_BUNDLE
 from qwen35.errors import ModelError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["open_device"]
 
-_PUBLISHED = "for this NPU use a compiled bundle such as brishen/iron-qwen3.5-2b-npu2"
+_PUBLISHED = f"for this NPU use a compiled bundle such as {REAL_BUNDLE}"
 
 
 def open_device(bundle: Bundle, spec: str | int | None, note: Callable[[str], None] | None = None) -> Device:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from amdxdna.errors import Closed, DeviceLost, XdnaError
 from qwen35 import formats
 from qwen35.accept.item import Item, Verdict
-from qwen35.bundle.validate import stream_bytes
+from qwen35.bundle.schema import stream_bytes
 from qwen35.errors import explain
 from qwen35.formats import from_bf16, to_bf16
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from amdxdna.errors import DeviceLost, XdnaError
 from qwen35.accept.item import Item, Verdict
-from qwen35.bundle.validate import text_tensors
+from qwen35.bundle.schema import packed_kernels
 from qwen35.errors import explain
 from qwen35.model.trial import try_chains, try_mapped
 from qwen35.model.weights import map_weights
@@ -90,7 +90,7 @@ def user_memory(model: TextModel) -> Item:
             f"({model.device.profile.name}): weights are copied",
             {"profile": kept},
         )
-    keys = {tensor: gemv for tensor, (_, gemv) in text_tensors(model.config).items()}
+    keys = {tensor: gemv for tensor, (_, gemv) in packed_kernels(model.config).items()}
     try:
         mapped = map_weights(model.bundle, model.device, list(keys))
     except XdnaError as error:

@@ -16,6 +16,7 @@ from qwen35.bench import machine
 from qwen35.bench.figures import Printer, median
 from qwen35.bench.null import NullNode, bare_seconds
 from qwen35.bundle.bundle import Bundle
+from qwen35.bundle.schema import packed_kernels, text_schema
 from qwen35.model.embed import Embedding
 from qwen35.model.options import Options
 from qwen35.model.text import TextModel
@@ -285,12 +286,12 @@ def _cold(path: str, ids: Any, hinted: bool) -> float:
     """Seconds until the rows are there. A mapping of its own: pages that are mapped cannot be dropped."""
     bundle = Bundle.open(path)
     config, tensors = bundle.config, bundle.tensors
-    if config.tie_word_embeddings:
-        embedding = Embedding(config, [tensors.bytes(f"head{j}") for j in range(config.n_head)])
+    specs = {spec.part: spec for spec in text_schema(config) if spec.part == "embed"}
+    if specs:
+        embedding = Embedding(config, (), tensors.of(specs["embed"]))
     else:
-        embedding = Embedding(
-            config, (), tensors.expect("embed", "bf16", config.vocab_size, config.hidden_size)
-        )
+        heads = [name for name, (_, gemv) in packed_kernels(config).items() if gemv == "head"]
+        embedding = Embedding(config, [tensors.bytes(name) for name in heads])
     drop(bundle)
     began = time.perf_counter()
     if hinted:

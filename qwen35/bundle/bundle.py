@@ -13,6 +13,7 @@ from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.manifest import Manifest, XclbinSpec
 from qwen35.bundle.params import read_config
+from qwen35.bundle.sizes import model_name
 from qwen35.bundle.specs import (
     RECORDS,
     FileSum,
@@ -89,6 +90,12 @@ class Bundle:
         """
         factors = any(name.startswith("vis.") and name.endswith(".f") for name in self.tensors)
         return read_config(self.manifest, "w8" if factors else "bfp16x2")
+
+    @property
+    def name(self) -> str:
+        """The param `name`, else the published size of this shape, else just Qwen3.5."""
+        named = self.manifest.params.get("name")
+        return named.text if named is not None else model_name(self.config)
 
     @property
     def tokenizer_path(self) -> Path:

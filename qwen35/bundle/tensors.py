@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from amdxdna.files import open_regular
 from qwen35.bundle.errors import BundleError
+from qwen35.bundle.schema import TensorSpec
 from qwen35.bundle.text import parse_count, read_lines, shown, unreadable
 
 __all__ = ["BLOB", "DTYPES", "INDEX", "Store", "TensorInfo"]
@@ -163,6 +164,10 @@ class Store:
         """The bytes of `name`, a read-only view of the mapping."""
         info = self.info(name)
         return self._blob[info.offset : info.offset + info.nbytes]
+
+    def of(self, spec: TensorSpec) -> NDArray[Any]:
+        """`expect` for a tensor of the schema that is no stream."""
+        return self.expect(spec.name, spec.dtype, *spec.shape)
 
     def expect(self, name: str, dtype: str, *shape: int) -> NDArray[Any]:
         """`get`, checked to be `dtype` with as many elements as `shape`, and in that shape.

@@ -15,34 +15,15 @@ from typing import Protocol
 from qwen35.bundle.config import ModelConfig, VisionConfig
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.manifest import Manifest
+from qwen35.bundle.schema import packed_kernels, stream_bytes, text_schema, vision_schema
 from qwen35.bundle.specs import GemmSpec, GemvSpec
 from qwen35.bundle.tensors import Store
 
-__all__ = ["check_model", "stream_bytes", "text_tensors"]
+__all__ = ["check_model"]
 
 
 IN_PLACE = ("down", "v_fc2")
 """GEMMs whose A another GEMM writes: no host row has their stride."""
-
-
-def stream_bytes(rows: int, k: int, gemv_format: str) -> int:
-    """Bytes of a head-layout stream of `rows` outputs over `k` inputs (whole groups of 8 rows)."""
-    groups = -(-rows // 8)
-    return groups * (k // 128) * 832 if gemv_format == "bfp6s" else groups * (k // 8) * 72
-
-
-def text_tensors(config: ModelConfig) -> dict[str, tuple[str, str]]:
-    """The text model's packed streams: tensor name -> (GEMM key or "", GEMV key)."""
-    out = {}
-    for i, kind in enumerate(config.layer_types):
-        out[f"l{i}.g.in"] = (kind, kind)
-        out[f"l{i}.g.o"] = ("o", "o")
-        out[f"l{i}.g.gu"] = ("gu", "gu")
-        for j in range(config.n_down):
-            out[f"l{i}.g.down{j}"] = ("down", "down")
-    for j in range(config.n_head):
-        out[f"head{j}"] = ("", "head")
-    return out
 
 
 class Opened(Protocol):
@@ -170,7 +151,7 @@ class _Checker:
         if head.m != c.head_rows:
             self.fail(head.line, f"gemv head: M={head.m}, param head_rows is {c.head_rows}")
         exact = self.bundle.emulated
-        for name, (gemm, gemv) in text_tensors(c).items():
+        for name, (gemm, gemv) in packed_kernels(c).items():
             if gemm:
                 self.stream(name, self.bundle.gemms[gemm].b_bytes, f"b_bytes of gemm {gemm}", exact)
             if exact:
@@ -188,11 +169,9 @@ class _Checker:
                     False,
                     c.tie_word_embeddings,
                 )
-        for i, kind in enumerate(c.layer_types):
-            self._host(f"l{i}.h.", kind)
-        self.f32("ln_f", c.hidden_size)
-        if not c.tie_word_embeddings:
-            self.bundle.tensors.expect("embed", "bf16", c.vocab_size, c.hidden_size)
+        for spec in text_schema(c):
+            if not spec.rows:
+                self.bundle.tensors.of(spec)
 
     def _in_place(self, reader: GemmSpec, writer: GemmSpec, chunks: int) -> None:
         """`reader` takes its A where `writer` put its C, by strides that their streams hold.
@@ -208,20 +187,6 @@ class _Checker:
             f"c_stride={writer.c_stride}",
         )
         self.bundle.gemms[reader.key] = replace(reader, lda=writer.c_stride)
-
-    def _host(self, at: str, kind: str) -> None:
-        c = self.config
-        self.f32(at + "ln1", c.hidden_size)
-        self.f32(at + "ln2", c.hidden_size)
-        if kind == "lin":
-            self.f32(at + "ba", 2 * c.linear_num_value_heads, c.hidden_size)
-            self.f32(at + "conv", c.conv_dim, c.linear_conv_kernel_dim)
-            self.f32(at + "A", c.linear_num_value_heads)
-            self.f32(at + "dt_bias", c.linear_num_value_heads)
-            self.f32(at + "norm", c.linear_value_head_dim)
-        else:
-            self.f32(at + "q_norm", c.head_dim)
-            self.f32(at + "k_norm", c.head_dim)
 
     def vision(self, v: VisionConfig) -> None:
         wide = v.n_merge * v.hidden_size
@@ -240,25 +205,15 @@ class _Checker:
             spec = self.gemm(key, v.hidden_size, columns, columns, merger)
             if spec.lda < wide:
                 self.fail(spec.line, f"gemm {key}: lda={spec.lda} is less than the merger's rows of {wide}")
-        self.f32("vis.pos", v.pos_side * v.pos_side, v.hidden_size)
-        self.f32("vis.m_ln_w", v.hidden_size)
-        self.f32("vis.m_ln_b", v.hidden_size)
-        self._weight("patch", "v_patch", v.hidden_size)
-        for i in range(v.depth):
-            for name in ("ln1_w", "ln1_b", "ln2_w", "ln2_b"):
-                self.f32(f"vis.b{i}.{name}", v.hidden_size)
-            self._weight(f"b{i}.qkv", "v_qkv", 3 * v.hidden_size)
-            self._weight(f"b{i}.proj", "v_proj", v.hidden_size)
-            self._weight(f"b{i}.fc1", "v_fc1", fc1.n)
-            self._weight(f"b{i}.fc2", "v_fc2", v.hidden_size, v.n_fc2)
-        self._weight("m1", "v_m1", wide, v.n_merge)
-        self._weight("m2", "v_m2", v.out_hidden_size, v.n_merge)
-
-    def _weight(self, name: str, gemm: str, outputs: int, slices: int = 0) -> None:
-        """Weight `vis.NAME` (`slices` K slices of it) and its factors: a compiled bundle may do without."""
-        exact, wanted = self.bundle.emulated, self.bundle.gemms[gemm].b_bytes
-        for part in [f"vis.{name}.{j}" for j in range(slices)] or [f"vis.{name}"]:
-            self.stream(part, wanted, f"b_bytes of gemm {gemm}", exact)
-        vision, factors = self.config.vision, f"vis.{name}.f"
-        if factors in self.bundle.tensors or (exact and vision is not None and vision.weights == "w8"):
-            self.f32(factors, outputs)
+        checked = set()
+        for tensor in vision_schema(v):
+            if tensor.rows:
+                wanted = self.bundle.gemms[tensor.gemm].b_bytes
+                self.stream(tensor.name, wanted, f"b_bytes of gemm {tensor.gemm}", self.bundle.emulated)
+                checked.add((tensor.weight, fc1.n if tensor.part == "fc1" else tensor.rows))
+            elif not tensor.is_factors:
+                self.f32(tensor.name, *tensor.shape)
+        for weight, outputs in sorted(checked):  # a compiled bundle may do without
+            factors = weight + ".f"
+            if factors in self.bundle.tensors or (self.bundle.emulated and v.weights == "w8"):
+                self.f32(factors, outputs)

@@ -24,7 +24,7 @@ COMMANDS = {
     "bench": ("qwen35.bench", "measure speed"),
     "serve": ("qwen35.serve", "answer other programs: OpenAI's HTTP API"),
     "image": ("qwen35.rootfs", "write a minimal image that boots and answers"),
-    "info": ("qwen35.bundle.info", "tell what a bundle holds"),
+    "info": ("qwen35.info", "tell what a bundle holds"),
 }
 
 

@@ -129,7 +129,7 @@ def _check_before_loading(options: argparse.Namespace) -> None:
 
 
 def _introduce(model: Qwen35) -> None:
-    from qwen35.api import REAL_BUNDLE, REAL_CHECKPOINT
+    from qwen35.bundle.sizes import REAL_BUNDLE, REAL_CHECKPOINT
 
     line, hf, python = f"running {model.info.line()}", own_program("hf"), own_program("python")
     if model.info.builtin and model.info.emulated:

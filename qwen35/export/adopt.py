@@ -13,9 +13,10 @@ from dataclasses import replace
 from qwen35.bundle.bundle import Bundle
 from qwen35.bundle.config import VisionConfig
 from qwen35.bundle.errors import BundleError
+from qwen35.bundle.schema import TensorSpec
 from qwen35.bundle.writer import BundleWriter
 from qwen35.export.errors import CheckpointError
-from qwen35.export.plan import Item, Options
+from qwen35.export.plan import Options
 
 __all__ = ["adopted_options", "adopted_vision", "check_items", "copy_kernels"]
 
@@ -58,12 +59,12 @@ def adopted_vision(bundle: Bundle, planned: VisionConfig | None) -> VisionConfig
     )
 
 
-def check_items(bundle: Bundle, items: Iterable[Item], gemv_format: str) -> None:
+def check_items(bundle: Bundle, items: Iterable[TensorSpec], gemv_format: str) -> None:
     """Every packed tensor must be what a kernel of `bundle` reads. Raises CheckpointError naming both."""
     for item in items:
         if not item.rows:
             continue
-        key, wanted = ("v_" if item.weights else "") + item.part, item.nbytes(gemv_format)
+        key, wanted = item.gemm or item.gemv, item.nbytes(gemv_format)
         gemm, gemv = bundle.gemms.get(key), bundle.gemvs.get(key)
         shapes = {f"gemm {key}": (gemm.n, gemm.k, gemm.b_bytes)} if gemm is not None else {}
         if gemv is not None:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from amdxdna.entry import no_threads
 from amdxdna.text import printable
+from qwen35.bundle.sizes import SIZES
 from qwen35.cli.args import Parser
 from qwen35.errors import UsageError, explain
-from qwen35.export.plan import SIZES, Options
+from qwen35.export.plan import Options
 from qwen35.extras import require
 
 if TYPE_CHECKING:

@@ -16,13 +16,14 @@ from qwen35.bundle.bundle import Bundle
 from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.params import config_params
+from qwen35.bundle.schema import TensorSpec, text_schema, vision_schema
 from qwen35.bundle.writer import BundleWriter
 from qwen35.errors import ModelError, TokenizerError
 from qwen35.export.adopt import adopted_options, adopted_vision, check_items, copy_kernels
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.kernels import write_kernels
 from qwen35.export.noise import Noise
-from qwen35.export.plan import Item, Options, layout, plan_random, plan_text
+from qwen35.export.plan import Options, plan_random, plan_text
 from qwen35.export.progress import Progress
 from qwen35.export.random import RandomText, RandomVision
 from qwen35.export.rows import all_finite
@@ -32,7 +33,6 @@ from qwen35.export.vision import (
     plan_random_vision,
     plan_vision,
     vision_gemms,
-    vision_layout,
 )
 from qwen35.export.vocabulary import tokenizer_json
 from qwen35.formats import FormatError
@@ -62,7 +62,7 @@ _CASES = (
 class Source(Protocol):
     """Where tensors come from."""
 
-    def pieces(self, item: Item) -> Iterator[NDArray[Any]]:
+    def pieces(self, item: TensorSpec) -> Iterator[NDArray[Any]]:
         """The item's bytes in order, as contiguous arrays."""
 
 
@@ -91,7 +91,7 @@ def export_checkpoint(
     )
     parts = _parts(config, CheckpointText(checkpoint, config, noise))
     if config.vision is not None:
-        parts.append((CheckpointVision(checkpoint, config.vision), list(vision_layout(config.vision))))
+        parts.append((CheckpointVision(checkpoint, config.vision), list(vision_schema(config.vision))))
     if kernels is not None:
         check_items(kernels, (item for _, items in parts for item in items), config.gemv_format)
     origin = f"checkpoint {checkpoint.path.resolve().name}"
@@ -116,7 +116,7 @@ def export_random(
     force: bool = False,
     quiet: bool = False,
 ) -> Path:
-    """Writes a full-shape bundle of seeded random weights (plan.SIZES) to `out`; returns its path.
+    """Writes a bundle of seeded random weights in one of the known sizes to `out`; returns its path.
 
     `tokenizer`: a tokenizer.json to use instead of the stand-in. Raises as export_checkpoint does.
     """
@@ -126,7 +126,7 @@ def export_random(
     text = tokenizer_json(config.vocab_size).encode() if tokenizer is None else _tokenizer(tokenizer)
     parts = _parts(config, RandomText(config, seed))
     if config.vision is not None:
-        parts.append((RandomVision(config.vision, seed), list(vision_layout(config.vision))))
+        parts.append((RandomVision(config.vision, seed), list(vision_schema(config.vision))))
     job = _Job(f"random weights, {size}, seed {seed}", config, options.vision_chunk, parts)
     return _write(job, Path(out), text, force=force, quiet=quiet)
 
@@ -138,7 +138,7 @@ class _Job:
     origin: str
     config: ModelConfig
     vision_chunk: int
-    parts: list[tuple[Source, list[Item]]]
+    parts: list[tuple[Source, list[TensorSpec]]]
     kernels: Bundle | None = None
 
     @property
@@ -146,8 +146,8 @@ class _Job:
         return sum(item.nbytes(self.config.gemv_format) for _, items in self.parts for item in items)
 
 
-def _parts(config: ModelConfig, source: Source) -> list[tuple[Source, list[Item]]]:
-    return [(source, list(layout(config)))]
+def _parts(config: ModelConfig, source: Source) -> list[tuple[Source, list[TensorSpec]]]:
+    return [(source, list(text_schema(config)))]
 
 
 def _write(job: _Job, out: Path, tokenizer: bytes, *, force: bool, quiet: bool) -> Path:
@@ -174,7 +174,7 @@ def _write(job: _Job, out: Path, tokenizer: bytes, *, force: bool, quiet: bool) 
 
 
 def _write_item(
-    writer: BundleWriter, item: Item, source: Source, gemv_format: str, progress: Progress
+    writer: BundleWriter, item: TensorSpec, source: Source, gemv_format: str, progress: Progress
 ) -> None:
     size = item.nbytes(gemv_format)
     shape, dtype = ((size,), "u8") if item.rows else (item.shape, item.dtype)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qwen35.export.plan import Item
+from qwen35.bundle.schema import TensorSpec
 from qwen35.export.rows import to_float32
 from qwen35.formats import by_name
 
@@ -28,7 +28,9 @@ class Noise:
         # (layer, part) -> signal, noise of the format, noise of bfp16; the head is layer -1
         self._sums: dict[tuple[int, str], NDArray[np.float64]] = {}
 
-    def add(self, item: Item, weights: NDArray[Any], stream: NDArray[np.uint8], gemv_format: str) -> None:
+    def add(
+        self, item: TensorSpec, weights: NDArray[Any], stream: NDArray[np.uint8], gemv_format: str
+    ) -> None:
         """Counts a block of `item`: its weights [rows, k] (float32 or bf16 bits) and their stream."""
         self.format = gemv_format
         rows, k = weights.shape

@@ -1,25 +1,24 @@
-"""What a bundle of a model will hold: its params and, in order, its text tensors.
+"""What a bundle of a model will hold: its config, which the tensor schema follows from.
 
-From a checkpoint's config.json (`text_config`) or from one of the model sizes (`SIZES`).
+From a checkpoint's config.json (`text_config`) or from one of the known sizes (qwen35.bundle.sizes).
 
-Rules: the MLP is padded with zeros to whole 32|32 pairs (param `I` is the padded width); down_proj's K is
-padded with zeros to `n_down` slices of D; the head is cut into `n_head` dispatches of `head_rows` rows,
-the last one filled up with zero rows.
+Rules: the MLP is padded with zeros to whole 32|32 pairs (`intermediate_size` is the padded width);
+down_proj's K is padded with zeros to `n_down` slices of hidden_size; the head is cut into `n_head` dispatches
+of `head_rows` rows, the last one filled up with zero rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.params import THETA
-from qwen35.bundle.validate import stream_bytes
+from qwen35.bundle.sizes import SIZES
 from qwen35.errors import UsageError
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.errors import CheckpointError
 
-__all__ = ["SIZES", "Item", "Options", "layout", "plan_random", "plan_text", "problem"]
+__all__ = ["Options", "plan_random", "plan_text", "problem"]
 
 _HEAD_ROWS = 50_000
 """Most rows of one head dispatch, unless asked for otherwise."""
@@ -52,37 +51,6 @@ class Options:
             raise UsageError(f"--max-prompt {self.max_prompt} is no multiple of --chunk {self.chunk}")
         if self.head_rows % 8 or self.head_rows < 0:
             raise UsageError(f"--head-rows {self.head_rows} is no multiple of 8")
-
-
-@dataclass(frozen=True)
-class Item:
-    """One tensor of the bundle: `part` is its name without layer and slice (`in`, `down`, `ln1`, ...).
-
-    A packed stream has `rows` x `k` weights; anything else has `shape` and dtype `f32` or `bf16`. The
-    tower's streams name their `weights` (w8 or bfp16x2) and end with a float32 bias a row.
-    """
-
-    name: str
-    part: str
-    layer: int = -1
-    slice: int = 0
-    rows: int = 0
-    k: int = 0
-    shape: tuple[int, ...] = ()
-    dtype: str = "f32"
-    weights: str = ""
-
-    def nbytes(self, gemv_format: str) -> int:
-        """Bytes in tensors.bin; `gemv_format` is the text model's."""
-        if self.weights:
-            copies = 2 if self.weights == "bfp16x2" else 1
-            return copies * stream_bytes(self.rows, self.k, "bfp16") + 4 * self.rows
-        if self.rows:
-            return stream_bytes(self.rows, self.k, gemv_format)
-        size = 2 if self.dtype == "bf16" else 4
-        for dim in self.shape:
-            size *= dim
-        return size
 
 
 def _derive(config: ModelConfig, options: Options) -> ModelConfig:
@@ -157,7 +125,7 @@ def plan_random(size: str, options: Options) -> ModelConfig:
     """The text params of one of SIZES. Raises UsageError for an unknown size or an option it cannot take."""
     if size.lower() not in SIZES:
         raise UsageError(f"--random {size}: known sizes are {', '.join(SIZES)}")
-    config = _derive(SIZES[size.lower()], options)
+    config = _derive(SIZES[size.lower()].text, options)
     found = problem(config)
     if found:
         raise UsageError(f"--random {size}: {found}")
@@ -189,36 +157,6 @@ def problem(config: ModelConfig) -> str | None:
     return None
 
 
-def layout(config: ModelConfig) -> Iterator[Item]:
-    """The text tensors in file order: each layer's streams and host parameters, final norm, head, embed."""
-    c = config
-    for i, kind in enumerate(c.layer_types):
-        g, h = f"l{i}.g.", f"l{i}.h."
-        yield Item(g + "in", kind, i, rows=c.n_lin if kind == "lin" else c.n_att, k=c.hidden_size)
-        yield Item(g + "o", "o", i, rows=c.hidden_size, k=c.o_in)
-        yield Item(g + "gu", "gu", i, rows=2 * c.intermediate_size, k=c.hidden_size)
-        for j in range(c.n_down):
-            yield Item(f"{g}down{j}", "down", i, j, rows=c.hidden_size, k=c.hidden_size)
-        shapes: dict[str, tuple[int, ...]] = {"ln1": (c.hidden_size,), "ln2": (c.hidden_size,)}
-        if kind == "lin":
-            shapes.update(
-                ba=(2 * c.linear_num_value_heads, c.hidden_size),
-                conv=(c.conv_dim, c.linear_conv_kernel_dim),
-                A=(c.linear_num_value_heads,),
-                dt_bias=(c.linear_num_value_heads,),
-                norm=(c.linear_value_head_dim,),
-            )
-        else:
-            shapes.update(q_norm=(c.head_dim,), k_norm=(c.head_dim,))
-        for part, shape in shapes.items():
-            yield Item(h + part, part, i, shape=shape)
-    yield Item("ln_f", "ln_f", shape=(c.hidden_size,))
-    for j in range(c.n_head):
-        yield Item(f"head{j}", "head", slice=j, rows=c.head_rows, k=c.hidden_size)
-    if not c.tie_word_embeddings:
-        yield Item("embed", "embed", shape=(c.vocab_size, c.hidden_size), dtype="bf16")
-
-
 def _layer_types(checkpoint: Checkpoint, layers: int) -> tuple[str, ...]:
     text = checkpoint.text
     names = text.table.get("layer_types")
@@ -239,55 +177,3 @@ def _mrope_section(checkpoint: Checkpoint) -> tuple[int, int, int] | None:
     if len(numbers) != 3:
         raise rope.fail("mrope_section", f"has {len(numbers)} numbers instead of three")
     return numbers[0], numbers[1], numbers[2]
-
-
-def _size(
-    D: int,
-    I: int,  # noqa: E741 the published manifest's name
-    layers: int,
-    heads: int,
-    kv_heads: int,
-    value_heads: int,
-    *,
-    vocab: int = 248320,
-    hd: int = 256,
-    lin: tuple[int, int] = (16, 128),
-    tied: bool = True,
-) -> ModelConfig:
-    key_heads, lin_dim = lin
-    base = vocab - 276
-    return ModelConfig(
-        hidden_size=D,
-        intermediate_size=I,
-        layer_types=tuple("att" if i % 4 == 3 else "lin" for i in range(layers)),
-        vocab_size=vocab,
-        rms_norm_eps=1e-6,
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        head_dim=hd,
-        rotary_dim=hd // 4,
-        rope_theta=1e7,
-        mrope_section=(11, 11, 10) if hd == 256 else None,
-        linear_num_value_heads=value_heads,
-        linear_num_key_heads=key_heads,
-        linear_key_head_dim=lin_dim,
-        linear_value_head_dim=lin_dim,
-        linear_conv_kernel_dim=4,
-        chunk=0,
-        max_prompt=0,
-        n_down=0,
-        head_rows=0,
-        n_head=0,
-        eos_token_id=(base, base + 2),
-        tie_word_embeddings=tied,
-    )
-
-
-SIZES: dict[str, ModelConfig] = {
-    "tiny": _size(256, 768, 4, 4, 2, 4, vocab=2048, hd=64, lin=(4, 64)),
-    "0.8b": _size(1024, 3584, 24, 8, 2, 16),
-    "2b": _size(2048, 6144, 24, 8, 2, 16),
-    "4b": _size(2560, 9216, 32, 16, 4, 32),
-    "9b": _size(4096, 12288, 32, 16, 4, 32, tied=False),
-}
-"""The published text shapes (and a tiny one), before `Options` are applied."""

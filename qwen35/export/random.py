@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qwen35.bundle.config import ModelConfig, VisionConfig
-from qwen35.export.plan import Item
-from qwen35.formats import to_bf16
+from qwen35.bundle.schema import TensorSpec, stream_bytes
+from qwen35.formats import bfp6s, to_bf16
 
 __all__ = ["RandomText", "RandomVision", "random_stream"]
 
@@ -36,7 +36,7 @@ def random_stream(
     """
     bits = np.random.SFC64(np.random.SeedSequence(seed))
     group = _bfp6s_group if gemv_format == "bfp6s" else _bfp16_group
-    size = (k // 128) * 832 if gemv_format == "bfp6s" else (k // 8) * 72
+    size = stream_bytes(8, k, gemv_format)
     step = max(1, _BLOCK_BYTES // size)
     count = -(-rows // 8)
     for first in range(0, count, step):
@@ -70,7 +70,7 @@ def _normal_table(std: float) -> tuple[bytes, int]:
 def _bfp6s_group(raw: NDArray[np.uint8], k: int, std: float) -> NDArray[np.uint8]:
     scales = [(c, e) for c in range(5, 9) for e in range(-53, 11)]
     c, e = min(scales, key=lambda scale: abs(math.log(_BFP6S_SPREAD * scale[0] / 2 * 2.0 ** scale[1] / std)))
-    segments = raw.reshape(len(raw), k // 128, 832)
+    segments = raw.reshape(len(raw), k // bfp6s.K_STEP, bfp6s.GROUP_BYTES)
     segments[..., 768:] = (e + 133 - 80) << 2 | (c - 5)
     return segments
 
@@ -85,7 +85,7 @@ def _blank(part: NDArray[np.uint8], first: int, used: int, k: int, gemv_format: 
             group.reshape(k // 8, 8, 9)[:, max(keep, 0) :] = 0
         elif keep <= 0:
             # u = 32 is zero: low nibbles 0, high bits 2 in both halves and both lane ranges
-            planes = group.reshape(k // 128, 832)[:, :768].reshape(-1, 8, 96)
+            planes = group.reshape(k // bfp6s.K_STEP, bfp6s.GROUP_BYTES)[:, :768].reshape(-1, 8, 96)
             planes[..., :64], planes[..., 64:] = 0, 0xAA
 
 
@@ -98,12 +98,12 @@ def _generator(seed: tuple[int, int]) -> np.random.Generator:
 
 
 class RandomText:
-    """The text tensors of a random model, item by item of `plan.layout`."""
+    """The text tensors of a random model, item by item of `schema.text_schema`."""
 
     def __init__(self, config: ModelConfig, seed: int = 0) -> None:
         self._config, self._seed = config, seed
 
-    def pieces(self, item: Item) -> Iterator[NDArray[Any]]:
+    def pieces(self, item: TensorSpec) -> Iterator[NDArray[Any]]:
         """The item's bytes in order, as contiguous arrays."""
         seed = _seed(self._seed, item.name)
         if item.rows:
@@ -120,13 +120,13 @@ class RandomText:
         else:
             yield np.ascontiguousarray(self._host(item, rng), np.float32)
 
-    def _spread(self, item: Item) -> float:
+    def _spread(self, item: TensorSpec) -> float:
         c = self._config
         if item.part == "head":
             return 2 / math.sqrt(c.hidden_size)
         return 1 / math.sqrt(c.intermediate_size if item.part == "down" else item.k)
 
-    def _host(self, item: Item, rng: np.random.Generator) -> NDArray[Any]:
+    def _host(self, item: TensorSpec, rng: np.random.Generator) -> NDArray[Any]:
         if item.part == "A":
             return -rng.uniform(0.5, 8.0, item.shape)
         if item.part == "dt_bias":
@@ -143,12 +143,12 @@ class RandomText:
 
 
 class RandomVision:
-    """The tower's tensors of a random model, item by item of `vision.vision_layout`; factors are one."""
+    """The tower's tensors of a random model, item by item of `schema.vision_schema`; factors are one."""
 
     def __init__(self, config: VisionConfig, seed: int = 0) -> None:
         self._config, self._seed = config, seed
 
-    def pieces(self, item: Item) -> Iterator[NDArray[Any]]:
+    def pieces(self, item: TensorSpec) -> Iterator[NDArray[Any]]:
         """The item's bytes in order, as contiguous arrays."""
         v, seed = self._config, _seed(self._seed, item.name)
         rng = _generator(seed)

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qwen35.bundle.config import ModelConfig
+from qwen35.bundle.schema import TensorSpec
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.noise import Noise
-from qwen35.export.plan import Item
 from qwen35.export.rows import Columns, Interleave, Joined, Matrix, Padded, Rows, all_finite, to_float32
 from qwen35.formats import FormatError, by_name, to_bf16
 
@@ -41,14 +41,14 @@ def encode_rows(source: Rows, gemv_format: str, seen: Seen | None = None) -> Ite
 
 
 class CheckpointText:
-    """The text tensors of a checkpoint, item by item of `plan.layout`."""
+    """The text tensors of a checkpoint, item by item of `schema.text_schema`."""
 
     def __init__(self, checkpoint: Checkpoint, config: ModelConfig, noise: Noise | None = None) -> None:
         """`noise` counts what encoding costs."""
         self._checkpoint, self._config, self._noise = checkpoint, config, noise
         self._inner = checkpoint.text.count("intermediate_size")
 
-    def pieces(self, item: Item) -> Iterator[NDArray[Any]]:
+    def pieces(self, item: TensorSpec) -> Iterator[NDArray[Any]]:
         """The item's bytes in order, as contiguous arrays."""
         if item.rows:
             seen, name = None, self._config.gemv_format
@@ -66,7 +66,7 @@ class CheckpointText:
         else:
             yield np.ascontiguousarray(self.array(item), np.float32)
 
-    def rows(self, item: Item) -> Rows:
+    def rows(self, item: TensorSpec) -> Rows:
         """The matrix behind a packed stream, [item.rows, item.k]."""
         c, at = self._config, f"layers.{item.layer}."
         get = self._checkpoint.matrix
@@ -103,7 +103,7 @@ class CheckpointText:
         )
         return Padded(table, c.head_rows, item.slice * c.head_rows)
 
-    def array(self, item: Item) -> NDArray[np.float32]:
+    def array(self, item: TensorSpec) -> NDArray[np.float32]:
         """A host parameter, float32 of item.shape."""
         c, get = self._config, self._checkpoint.finite_tensor
         if item.part == "ln_f":

@@ -1,9 +1,9 @@
 """The vision tower in a bundle: its params, its GEMMs, and a checkpoint's weights as their streams.
 
-Every GEMM has K = v.D and its bias at the end of the stream: of a weight cut into K slices the first one
-carries the bias, the others zeros. The patch kernels of both frames are summed and K is padded with zeros
-to D. fc1 has n_fc2*D outputs, those past I with zero weights, bias 0 and factor 1, so that fc2's slices read
-it in place.
+Every GEMM has K = hidden_size and its bias at the end of the stream: of a weight cut into K slices the first
+one carries the bias, the others zeros. The patch kernels of both frames are summed and K is padded with zeros
+to hidden_size. fc1 has n_fc2 * hidden_size outputs, those past intermediate_size with zero weights, bias 0
+and factor 1, so that fc2's slices read it in place.
 
 Weights `w8`: a row's weights are q * f * 2^e with int8 q, one e and one factor f in [1, 2). The stream holds
 q * 2^e as bfp16 blocks of one exponent, and the bias divided by f; tensor `vis.NAME.f` holds the factors,
@@ -24,11 +24,13 @@ from numpy.typing import NDArray
 
 from qwen35.bundle.config import ModelConfig, VisionConfig
 from qwen35.bundle.params import THETA
+from qwen35.bundle.schema import TensorSpec
+from qwen35.bundle.sizes import SIZES
 from qwen35.errors import ModelError
 from qwen35.export.checkpoint import Checkpoint, read_json
 from qwen35.export.errors import CheckpointError
 from qwen35.export.kernels import Gemm
-from qwen35.export.plan import Item, Options
+from qwen35.export.plan import Options
 from qwen35.export.rows import to_float32
 from qwen35.formats import bfp16
 
@@ -38,7 +40,6 @@ __all__ = [
     "plan_vision",
     "quantise_w8",
     "vision_gemms",
-    "vision_layout",
     "vision_problem",
     "w8_stream",
 ]
@@ -93,17 +94,17 @@ def plan_vision(checkpoint: Checkpoint, options: Options) -> VisionConfig | None
 
 
 def plan_random_vision(size: str, options: Options, text: ModelConfig) -> VisionConfig | None:
-    """The published tower of one of plan.SIZES, or None with options.vision "none"."""
+    """The tower of one of the known sizes, or None with options.vision "none"."""
     if options.vision == "none":
         return None
-    D, depth, heads, inner, patch = _SIZES[size.lower()]
+    known = SIZES[size.lower()]
     first = text.eos_token_id[0]
     return VisionConfig(
-        hidden_size=D,
-        intermediate_size=inner,
-        depth=depth,
-        num_heads=heads,
-        patch_size=patch,
+        hidden_size=known.vision_hidden_size,
+        intermediate_size=known.vision_intermediate_size,
+        depth=known.vision_depth,
+        num_heads=known.vision_num_heads,
+        patch_size=known.vision_patch_size,
         spatial_merge_size=2,
         out_hidden_size=text.hidden_size,
         pos_side=48,
@@ -114,17 +115,10 @@ def plan_random_vision(size: str, options: Options, text: ModelConfig) -> Vision
         min_pixels=MIN_PIXELS,
         max_pixels=max(options.max_pixels, MIN_PIXELS),
         weights=options.vision,
-        max_patches=max_patches(max(options.max_pixels, MIN_PIXELS), patch, 2, options.vision_chunk),
+        max_patches=max_patches(
+            max(options.max_pixels, MIN_PIXELS), known.vision_patch_size, 2, options.vision_chunk
+        ),
     )
-
-
-_SIZES = {  # hidden, blocks, heads, MLP, patch
-    "tiny": (256, 2, 4, 768, 8),
-    "0.8b": (768, 12, 12, 3072, 16),
-    "2b": (1024, 24, 16, 4096, 16),
-    "4b": (1024, 24, 16, 4096, 16),
-    "9b": (1152, 27, 16, 4304, 16),
-}
 
 
 def max_patches(max_pixels: int, patch: int, merge: int, chunk: int) -> int:
@@ -168,32 +162,6 @@ def vision_gemms(v: VisionConfig, chunk: int) -> list[Gemm]:
     ]
 
 
-def vision_layout(v: VisionConfig) -> Iterator[Item]:
-    """The tower's tensors in file order."""
-
-    def weight(part: str, rows: int, layer: int = -1, slices: int = 0) -> Iterator[Item]:
-        name = f"vis.b{layer}.{part}" if layer >= 0 else f"vis.{part}"
-        for j in range(max(slices, 1)):
-            stream = f"{name}.{j}" if slices else name
-            yield Item(stream, part, layer, j, rows=rows, k=v.hidden_size, weights=v.weights)
-        if v.weights == "w8":
-            yield Item(name + ".f", part + ".f", layer, shape=(rows,))
-
-    yield from weight("patch", v.hidden_size)
-    yield Item("vis.pos", "pos", shape=(v.pos_side * v.pos_side, v.hidden_size))
-    for i in range(v.depth):
-        for part in ("ln1_w", "ln1_b", "ln2_w", "ln2_b"):
-            yield Item(f"vis.b{i}.{part}", part, i, shape=(v.hidden_size,))
-        yield from weight("qkv", 3 * v.hidden_size, i)
-        yield from weight("proj", v.hidden_size, i)
-        yield from weight("fc1", v.n_fc2 * v.hidden_size, i)
-        yield from weight("fc2", v.hidden_size, i, v.n_fc2)
-    yield Item("vis.m_ln_w", "m_ln_w", shape=(v.hidden_size,))
-    yield Item("vis.m_ln_b", "m_ln_b", shape=(v.hidden_size,))
-    yield from weight("m1", v.n_merge * v.hidden_size, slices=v.n_merge)
-    yield from weight("m2", v.out_hidden_size, slices=v.n_merge)
-
-
 Quantised = tuple[NDArray[np.int8], NDArray[np.int32], NDArray[np.float32]]
 
 
@@ -227,14 +195,14 @@ def pair_stream(weights: NDArray[np.float32], bias: NDArray[np.float32]) -> NDAr
 
 
 class CheckpointVision:
-    """The tower's tensors of a checkpoint, item by item of `vision_layout`."""
+    """The tower's tensors of a checkpoint, item by item of `vision_schema`."""
 
     def __init__(self, checkpoint: Checkpoint, config: VisionConfig) -> None:
         self._checkpoint, self._config = checkpoint, config
         # A weight's slices and factors come one after the other: one weight is kept.
         self._quantised = lru_cache(maxsize=1)(self._quantise)
 
-    def pieces(self, item: Item) -> Iterator[NDArray[Any]]:
+    def pieces(self, item: TensorSpec) -> Iterator[NDArray[Any]]:
         """The item's bytes as one contiguous array."""
         if item.part.endswith(".f"):
             yield self._quantised(item.part[:-2], item.layer)[2]
@@ -273,7 +241,7 @@ class CheckpointVision:
     def _quantise(self, part: str, layer: int) -> Quantised:
         return quantise_w8(self.weight(part, layer)[0])
 
-    def _stream(self, item: Item) -> NDArray[np.uint8]:
+    def _stream(self, item: TensorSpec) -> NDArray[np.uint8]:
         weights, bias = self.weight(item.part, item.layer)
         columns = slice(item.slice * self._config.hidden_size, (item.slice + 1) * self._config.hidden_size)
         if item.slice:
@@ -283,7 +251,7 @@ class CheckpointVision:
         q, e, f = self._quantised(item.part, item.layer)
         return w8_stream(np.ascontiguousarray(q[:, columns]), e, bias / f)
 
-    def _host(self, item: Item) -> NDArray[Any]:
+    def _host(self, item: TensorSpec) -> NDArray[Any]:
         v, get = self._config, self._checkpoint.vision_tensor
         if item.part == "pos":
             return to_float32(get("pos_embed.weight", *item.shape))

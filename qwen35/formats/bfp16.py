@@ -19,12 +19,14 @@ NAME = "bfp16"
 CODE = 0
 """The number of this format in the emulator's instruction streams."""
 K_STEP = 8
+GROUP_BYTES = 72
+"""Of 8 rows over K_STEP weights each."""
 
 
 def nbytes(rows: int, k: int, *, bias: bool = False) -> int:
     """Bytes of a stream. Raises FormatError unless rows and k are multiples of 8."""
     stream.check_shape(NAME, rows, k, K_STEP)
-    return rows * (k // 8) * 9 + (4 * rows if bias else 0)
+    return rows // 8 * (k // K_STEP) * GROUP_BYTES + (4 * rows if bias else 0)
 
 
 def encode(

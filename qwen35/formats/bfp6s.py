@@ -20,12 +20,14 @@ NAME = "bfp6s"
 CODE = 1
 """The number of this format in the emulator's instruction streams."""
 K_STEP = 128
+GROUP_BYTES = 832
+"""Of 8 rows over K_STEP weights each."""
 
 
 def nbytes(rows: int, k: int, *, bias: bool = False) -> int:
     """Bytes of a stream. Raises FormatError unless rows is a multiple of 8 and k of 128."""
     stream.check_shape(NAME, rows, k, K_STEP)
-    return rows // 8 * (k // 128) * 832 + (4 * rows if bias else 0)
+    return rows // 8 * (k // K_STEP) * GROUP_BYTES + (4 * rows if bias else 0)
 
 
 def encode(
@@ -53,7 +55,9 @@ def decode_rows(
     Raises FormatError for rows past the stream's end.
     """
     stream.check_shape(NAME, 8, k, K_STEP)
-    return stream.decode_rows(NAME, _host.lib.fmt_bfp6s_decode, _host.ffi, data, k, k // 128 * 832, rows, out)
+    return stream.decode_rows(
+        NAME, _host.lib.fmt_bfp6s_decode, _host.ffi, data, k, k // K_STEP * GROUP_BYTES, rows, out
+    )
 
 
 def decode(data: NDArray[np.uint8], rows: int, k: int) -> NDArray[np.float32]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amdxdna.buffer import Buffer
+from qwen35.bundle.schema import TensorSpec, text_schema
 from qwen35.errors import ModelError
 from qwen35.host import Norm
 from qwen35.model.attention import Attention
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from qwen35.bundle.config import ModelConfig
     from qwen35.bundle.tensors import Store
 
-__all__ = ["Layer", "build_layers", "check_dims", "layer_tensors"]
+__all__ = ["Layer", "build_layers", "check_dims"]
 
 
 @dataclass(frozen=True)
@@ -36,15 +37,6 @@ class Layer:
     w_o: Buffer
     w_gu: Buffer
     w_down: tuple[Buffer, ...]
-
-
-def layer_tensors(config: ModelConfig) -> list[str]:
-    """The packed tensors of all layers, in the order of their use."""
-    return [
-        f"l{i}.g.{part}"
-        for i in range(config.num_hidden_layers)
-        for part in ("in", "o", "gu", *(f"down{j}" for j in range(config.n_down)))
-    ]
 
 
 def check_dims(config: ModelConfig) -> None:
@@ -71,42 +63,43 @@ def build_layers(config: ModelConfig, tensors: Store, weights: Callable[[str], B
 
     Raises BundleError for a host parameter that is missing or has another size.
     """
-    return [_layer(config, tensors, weights, i, kind) for i, kind in enumerate(config.layer_types)]
+    specs: dict[int, list[TensorSpec]] = {}
+    for spec in text_schema(config):
+        specs.setdefault(spec.layer, []).append(spec)
+    return [
+        _layer(config, tensors, weights, index, kind, specs[index])
+        for index, kind in enumerate(config.layer_types)
+    ]
 
 
 def _layer(
-    config: ModelConfig, tensors: Store, weights: Callable[[str], Buffer], index: int, kind: str
+    config: ModelConfig,
+    tensors: Store,
+    weights: Callable[[str], Buffer],
+    index: int,
+    kind: str,
+    specs: list[TensorSpec],
 ) -> Layer:
-    c, at = config, f"l{index}.h."
+    eps = config.rms_norm_eps
+    host = {spec.part: tensors.of(spec) for spec in specs if not spec.rows}
+    packed: dict[str, list[Buffer]] = {}
+    for spec in specs:
+        if spec.rows:
+            packed.setdefault(spec.part, []).append(weights(spec.name))
     mixer: DeltaNet | Attention
-    proj = None
+    norm_in = Norm(host["ln1"], eps, config.n_down if index else 0, host.get("ba"))
     if kind == "lin":
-        proj = tensors.expect(at + "ba", "f32", 2 * c.linear_num_value_heads, c.hidden_size)
-    adds = c.n_down if index else 0
-    norm_in = Norm(tensors.expect(at + "ln1", "f32", c.hidden_size), c.rms_norm_eps, adds, proj)
-    if kind == "lin":
-        mixer = DeltaNet(
-            c,
-            tensors.expect(at + "conv", "f32", c.conv_dim, c.linear_conv_kernel_dim),
-            tensors.expect(at + "A", "f32", c.linear_num_value_heads),
-            tensors.expect(at + "dt_bias", "f32", c.linear_num_value_heads),
-            tensors.expect(at + "norm", "f32", c.linear_value_head_dim),
-            norm_in.proj_cols,
-        )
+        mixer = DeltaNet(config, host["conv"], host["A"], host["dt_bias"], host["norm"], norm_in.proj_cols)
     else:
-        mixer = Attention(
-            c,
-            tensors.expect(at + "q_norm", "f32", c.head_dim),
-            tensors.expect(at + "k_norm", "f32", c.head_dim),
-        )
+        mixer = Attention(config, host["q_norm"], host["k_norm"])
     return Layer(
         index,
         kind,
         norm_in,
-        Norm(tensors.expect(at + "ln2", "f32", c.hidden_size), c.rms_norm_eps, 1),
+        Norm(host["ln2"], eps, 1),
         mixer,
-        weights(f"l{index}.g.in"),
-        weights(f"l{index}.g.o"),
-        weights(f"l{index}.g.gu"),
-        tuple(weights(f"l{index}.g.down{j}") for j in range(c.n_down)),
+        packed[kind][0],
+        packed["o"][0],
+        packed["gu"][0],
+        tuple(packed["down"]),
     )

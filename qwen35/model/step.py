@@ -20,8 +20,6 @@ from qwen35.model.npu import Dispatch, Group
 from .._host import ffi, lib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from amdxdna.buffer import Buffer
     from qwen35.bundle.config import ModelConfig
     from qwen35.model.cache import StateCache
@@ -73,7 +71,7 @@ class Step:
         npu: NpuModel,
         layers: list[Layer],
         final: Norm,
-        head: Callable[[int], Buffer],
+        heads: list[Buffer],
         cache: StateCache,
         timing: Timing,
     ) -> None:
@@ -133,7 +131,7 @@ class Step:
         size = config.head_rows * 2
         self._npu = npu
         self._head_operands = [
-            (row, head(j), self._part(logits, j * size, size)) for j in range(config.n_head)
+            (row, weights, self._part(logits, j * size, size)) for j, weights in enumerate(heads)
         ]
         self._head = npu.dispatch("head", 0, self._head_operands)
 

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qwen35 import host
-from qwen35.bundle.validate import text_tensors
+from qwen35.bundle.schema import packed_kernels, text_schema
 from qwen35.errors import ModelError, PromptTooLong
 from qwen35.host import Norm
 from qwen35.model.cache import Mark, Snapshot, StateCache
 from qwen35.model.embed import Embedding
-from qwen35.model.layers import build_layers, check_dims, layer_tensors
+from qwen35.model.layers import build_layers, check_dims
 from qwen35.model.npu import Group, NpuModel
 from qwen35.model.prompt import Prompt
 from qwen35.model.rope import Rope, text_positions
@@ -81,7 +81,9 @@ class TextModel:
         self.timing = Timing.traced()
         self.npu = NpuModel(bundle, device, options, note)
         self.npu.chances = 1
-        heads = [f"head{j}" for j in range(config.n_head)]
+        packed = packed_kernels(config)
+        heads = [name for name, (_, gemv) in packed.items() if gemv == "head"]
+        specs = {spec.part: spec for spec in text_schema(config) if not spec.rows and spec.layer < 0}
         with Threads(1) as beside:
             warming = beside.submit(self.npu.warm, [*dict.fromkeys(config.layer_types), *KEYS])
 
@@ -92,27 +94,22 @@ class TextModel:
             self.weights = Weights.load(
                 bundle,
                 device,
-                [*layer_tensors(config), *heads],
+                list(packed),
                 way=self.npu.options.weights,
                 trial=trial,
                 release=release,
                 progress=progress,
             )
             warming.result()
-        table = (
-            None
-            if config.tie_word_embeddings
-            else bundle.tensors.expect("embed", "bf16", config.vocab_size, config.hidden_size)
-        )
+        table = bundle.tensors.of(specs["embed"]) if "embed" in specs else None
         streams = [self.weights.bytes(name) for name in heads] if config.tie_word_embeddings else []
         self.embedding = Embedding(config, streams, table)
         self._cache = StateCache(config, max_ctx)
         self._marks: dict[int, Mark] = {}
         self._rope = Rope(config)
         self._layers = build_layers(config, bundle.tensors, self.weights.__getitem__)
-        self._final = Norm(
-            bundle.tensors.expect("ln_f", "f32", config.hidden_size), config.rms_norm_eps, config.n_down
-        )
+        self._final = Norm(bundle.tensors.of(specs["ln_f"]), config.rms_norm_eps, config.n_down)
+        self._heads = heads
         self._prompt, self._step = self._walks()
         self._try_chains()
         self.npu.chances = 0
@@ -127,14 +124,14 @@ class TextModel:
                 self.npu,
                 self._layers,
                 self._final,
-                lambda j: weights[f"head{j}"],
+                [weights[name] for name in self._heads],
                 self._cache,
                 self.timing,
             ),
         )
 
     def _try_mapped(self, mapped: dict[str, Buffer]) -> str:
-        keys = {name: gemv for name, (_, gemv) in text_tensors(self.config).items()}
+        keys = {name: gemv for name, (_, gemv) in packed_kernels(self.config).items()}
         wrong = try_mapped(self.npu, keys, mapped)
         if wrong:
             self.npu.note(f"weights are copied, user memory is not used: {wrong}")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from qwen35.bundle.schema import vision_schema
 from qwen35.errors import ImageError
 from qwen35.formats import bf16
 from qwen35.model.timing import Timing
@@ -72,26 +73,25 @@ class VisionTower:
         self.config, self._npu = config, npu
         self.timing = timing or Timing()
         c, tensors = config, bundle.tensors
-        self._names = [f"b{i}.{name}" for i in range(c.depth) for name in ("qkv", "proj", "fc1")]
-        slices = [f"b{i}.fc2.{j}" for i in range(c.depth) for j in range(c.n_fc2)]
-        merger = [f"{name}.{j}" for name in ("m1", "m2") for j in range(c.n_merge)]
+        specs = {spec.name: spec for spec in vision_schema(c)}
         self._weights = Weights.load(
             bundle,
             npu.device,
-            [f"vis.{name}" for name in ("patch", *self._names, *slices, *merger)],
+            [name for name, spec in specs.items() if spec.rows],
             way=way,
             release=release,
             progress=progress,
         )
 
-        def vector(name: str, size: int) -> F32:
-            return np.array(tensors.expect("vis." + name, "f32", size))
+        def host(name: str) -> F32:
+            return np.array(tensors.of(specs["vis." + name]))
 
-        def factors(name: str, size: int) -> F32 | None:
-            return vector(name + ".f", size) if f"vis.{name}.f" in tensors else None
+        def factors(name: str, outputs: int) -> F32 | None:
+            name = f"vis.{name}.f"
+            return np.array(tensors.expect(name, "f32", outputs)) if name in tensors else None
 
-        self._inner = npu.gemm_spec("v_fc1").n  # v.I, or more where the exporter padded it
-        self._table = np.array(tensors.expect("vis.pos", "f32", c.pos_side * c.pos_side, c.hidden_size))
+        self._inner = npu.gemm_spec("v_fc1").n  # intermediate_size, or more where the exporter padded it
+        self._table = host("pos")
         self._patch_factors = factors("patch", c.hidden_size)
         self._m1_factors, self._m2_factors = (
             factors("m1", c.n_merge * c.hidden_size),
@@ -104,15 +104,15 @@ class VisionTower:
             self._blocks.append(
                 _Block(
                     LayerNorm(
-                        vector(at + "ln1_w", c.hidden_size),
-                        vector(at + "ln1_b", c.hidden_size),
+                        host(at + "ln1_w"),
+                        host(at + "ln1_b"),
                         c.n_fc2 if i else 0,
                         before,
                     ),
                     FullAttention(c.num_heads, c.head_dim, factors(at + "qkv", 3 * c.hidden_size)),
                     LayerNorm(
-                        vector(at + "ln2_w", c.hidden_size),
-                        vector(at + "ln2_b", c.hidden_size),
+                        host(at + "ln2_w"),
+                        host(at + "ln2_b"),
                         1,
                         factors(at + "proj", c.hidden_size),
                     ),
@@ -120,9 +120,7 @@ class VisionTower:
                 )
             )
             before = factors(at + "fc2", c.hidden_size)
-        self._merger_norm = LayerNorm(
-            vector("m_ln_w", c.hidden_size), vector("m_ln_b", c.hidden_size), c.n_fc2, before
-        )
+        self._merger_norm = LayerNorm(host("m_ln_w"), host("m_ln_b"), c.n_fc2, before)
         self._buffers: dict[str, Buffer] = {}
         self._chunks = 0
 

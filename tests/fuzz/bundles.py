@@ -15,13 +15,14 @@ from qwen35.bundle import Bundle
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.manifest import Manifest
 from qwen35.bundle.params import read_config
+from qwen35.bundle.schema import text_schema, vision_schema
 from qwen35.bundle.tensors import read_index
 from qwen35.errors import ModelError, TokenizerError
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.errors import CheckpointError
-from qwen35.export.plan import Options, layout, plan_text
+from qwen35.export.plan import Options, plan_text
 from qwen35.export.safetensors import SafeTensors
-from qwen35.export.vision import plan_vision, vision_layout
+from qwen35.export.vision import plan_vision
 from qwen35.model.rope import Rope
 from qwen35.tokenizer import Tokenizer
 from tests.fuzz import mutate
@@ -137,9 +138,9 @@ def _plan(directory: Path) -> None:
     checkpoint = Checkpoint(directory)
     config = plan_text(checkpoint, Options())
     vision = plan_vision(checkpoint, Options())
-    for item in layout(config):
+    for item in text_schema(config):
         item.nbytes("bfp16")
-    for item in vision_layout(vision) if vision is not None else ():
+    for item in vision_schema(vision) if vision is not None else ():
         item.nbytes("bfp16")
     Rope(config)
 

@@ -17,7 +17,7 @@ import pytest
 
 from amdxdna.device import Device
 from qwen35.bundle import Bundle, BundleError
-from qwen35.bundle.info import describe, lines
+from qwen35.info.describe import describe, lines
 from qwen35.model.text import TextModel
 from tests.support import reference_rules
 from tests.support.model_bundle import bundle_path, run, tokens

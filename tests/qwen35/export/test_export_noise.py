@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from qwen35.bundle import Bundle
+from qwen35.bundle.schema import TensorSpec
 from qwen35.export import export_main
 from qwen35.export.noise import Noise
-from qwen35.export.plan import Item
 from qwen35.formats import bfp6s, bfp16, by_name, to_bf16
 from tests.support.synthetic import SHAPES, bfp16_round, smaller, write_checkpoint
 from tests.support.unpacking import projections
@@ -63,7 +63,7 @@ def test_a_layer_that_is_encoded_badly_stands_out() -> None:
         weights = rng.standard_normal((64, 128)).astype(np.float32)
         if layer == 1:
             weights[:, ::16] *= 300  # one large weight a block takes the bits of the fifteen others
-        item = Item(f"l{layer}.g.o", "o", layer, rows=64, k=128)
+        item = TensorSpec(f"l{layer}.g.o", "o", layer, rows=64, k=128)
         noise.add(item, to_bf16(weights) if layer else weights, bfp6s.encode(weights), "bfp6s")
         noise.add(item, weights, bfp6s.encode(weights), "bfp6s")
     others = [noise.decibels(layer)[0] for layer in (0, 2)]
@@ -74,9 +74,9 @@ def test_a_layer_that_is_encoded_badly_stands_out() -> None:
 
 def test_weights_that_are_kept_exactly() -> None:
     noise, weights = Noise(), np.full((8, 128), 0.5, np.float32)
-    noise.add(Item("head0", "head", rows=8, k=128), weights, bfp16.encode(weights), "bfp16")
+    noise.add(TensorSpec("head0", "head", rows=8, k=128), weights, bfp16.encode(weights), "bfp16")
     assert noise.lines() == ["head: inf dB"] and "inf dB" in noise.summary()
-    noise.add(Item("l0.g.o", "o", 0, rows=8, k=128), 0 * weights, bfp16.encode(0 * weights), "bfp16")
+    noise.add(TensorSpec("l0.g.o", "o", 0, rows=8, k=128), 0 * weights, bfp16.encode(0 * weights), "bfp16")
     assert noise.layers == [0, -1]
 
 

@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 
 from qwen35.bundle import Bundle
+from qwen35.bundle.schema import text_schema, vision_schema
+from qwen35.bundle.sizes import SIZES
 from qwen35.errors import UsageError
 from qwen35.export import random as export_random_module
 from qwen35.export.exporter import export_random
 from qwen35.export.kernels import text_gemms, text_gemvs
-from qwen35.export.plan import SIZES, Options, layout, plan_random
+from qwen35.export.plan import Options, plan_random
 from qwen35.export.random import random_stream
-from qwen35.export.vision import plan_random_vision, vision_gemms, vision_layout, vision_problem
+from qwen35.export.vision import plan_random_vision, vision_gemms, vision_problem
 from qwen35.formats import by_name
 from tests.support.unpacking import unpack
 
@@ -76,12 +78,12 @@ def test_published_shapes(size: str) -> None:
     )
     for gemm in vision_gemms(v, 256):
         assert gemm.k == v.hidden_size and gemm.n % 8 == 0 and gemm.lda >= gemm.k
-    streams = sum(1 for item in vision_layout(v) if item.rows)
+    streams = sum(1 for item in vision_schema(v) if item.rows)
     assert streams == 1 + blocks * 7 + 8
     if size == "2b":
-        total = sum(item.nbytes("bfp16") for item in layout(config))
+        total = sum(item.nbytes("bfp16") for item in text_schema(config))
         assert 2.0e9 < total < 2.2e9
-        assert 1.4e9 < sum(item.nbytes("bfp6s") for item in layout(config)) < 1.6e9
+        assert 1.4e9 < sum(item.nbytes("bfp6s") for item in text_schema(config)) < 1.6e9
 
 
 @pytest.mark.parametrize("weights", ["bfp16", "bfp6s"])
@@ -126,9 +128,9 @@ def test_a_tiny_bundle_of_every_kind_opens(tmp_path: Path, weights: str, vision:
     bundle = Bundle.open(export_random("tiny", tmp_path / "b", options, quiet=True))
     assert (bundle.config.vision is None) == (vision == "none")
     assert bundle.emulated and bundle.verify() > 10
-    names = [item.name for item in layout(bundle.config)]
+    names = [item.name for item in text_schema(bundle.config)]
     if bundle.config.vision is not None:
-        names += [item.name for item in vision_layout(bundle.config.vision)]
+        names += [item.name for item in vision_schema(bundle.config.vision)]
     assert list(bundle.tensors) == names
 
 

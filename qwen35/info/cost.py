@@ -1,6 +1,6 @@
 """What a model that is not here would cost: download, bundle, memory and the time of its export.
 
-Figures come from the published shapes (qwen35.export.plan.SIZES) and the options that `export` has by
+Figures come from the published shapes (qwen35.bundle.sizes) and the options that `export` has by
 default; the export's time from encoding and writing a few megabytes where the bundle would go.
 """
 
@@ -11,27 +11,29 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qwen35.api import REAL_BUNDLE
+from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.hub import listing
+from qwen35.bundle.schema import TensorSpec, text_schema, vision_schema
+from qwen35.bundle.sizes import PUBLISHED, SIZES, size_of
 from qwen35.errors import ModelError
+from qwen35.export.kernels import text_gemms
+from qwen35.export.plan import Options, plan_random
+from qwen35.export.vision import plan_random_vision, vision_gemms
 from qwen35.extras import own_program
+from qwen35.info.describe import memory, size_text
 
 __all__ = ["cost", "cost_lines", "is_model"]
 
-PUBLISHED = ("Qwen/Qwen3.5-0.8B", "Qwen/Qwen3.5-2B", "Qwen/Qwen3.5-4B", "Qwen/Qwen3.5-9B")
-COMPILED = {"2b": (REAL_BUNDLE, 2_500_000_000)}
-"""Size -> bundle whose kernels are compiled for NPU2, and its bytes (its repository lists 2.5 GB)."""
 _SAMPLE_SECONDS, _SAMPLE_BYTES = 1.5, 96 << 20
 
 
 def is_model(word: str) -> bool:
     """Whether a word names a published size or model, whose cost is known, rather than a file or folder."""
-    named = {*_by_size(), *(name.lower() for name in PUBLISHED)}
-    return not os.path.lexists(word) and word.lower() in named
+    return not os.path.lexists(word) and word.lower() in _known()
 
 
 def cost(word: str, max_ctx: int = 8192) -> dict[str, Any]:
@@ -40,15 +42,10 @@ def cost(word: str, max_ctx: int = 8192) -> dict[str, Any]:
     Of a model that is not one of the published ones the Hub is asked. Raises ModelError where
     it does not answer or the model's shape is none that is known.
     """
-    from qwen35.bundle.info import memory
-    from qwen35.export.plan import Options
-
-    known = {**_by_size(), **{name.lower(): (size, name) for size, name in _by_size().values()}}
-    if word.lower() in known:
-        (size, name), listed = known[word.lower()], None
-    else:
+    known, listed = _known().get(word.lower()), None
+    size, name = (known, PUBLISHED[known].checkpoint) if known is not None else (None, word)
+    if size is None:
         size, listed = _ask(word)
-        name = word
     c, text, tower = _planned(size, Options())
     sizes = {
         "text": sum(item.nbytes(c.gemv_format) for item in text if item.rows),
@@ -71,8 +68,9 @@ def cost(word: str, max_ctx: int = 8192) -> dict[str, Any]:
         "export_seconds": bundle / rate,
     }
     compiled: dict[str, Any] | None = None
-    if size in COMPILED and name in PUBLISHED:
-        where, nbytes = COMPILED[size]
+    published = PUBLISHED[size]
+    if published.compiled is not None and name == published.checkpoint:
+        where, nbytes = published.compiled.repository, published.compiled.nbytes
         rest = sum(value for key, value in needs.items() if key != "weights")
         compiled = {
             "model": where,
@@ -104,62 +102,43 @@ def cost_lines(facts: dict[str, Any]) -> list[str]:
         f"{_duration(emulated['export_seconds'])} and the reading of the download",
         f"         {hf} download {emulated['model']} --local-dir CHECKPOINT && "
         f"{python} -m qwen35 export CHECKPOINT --out DIR",
-        f"here     {_size(free['disk'])} of disk free in this folder, {_size(free['memory'])} of memory free",
+        f"here     {size_text(free['disk'])} of disk free in this folder, "
+        f"{size_text(free['memory'])} of memory free",
     ]
     return out
 
 
 def _way(way: dict[str, Any]) -> str:
     return (
-        f"download {_size(way['download'])}, bundle {_size(way['bundle'])}, memory about "
-        f"{_size(way['memory'])}: {'fits' if way['fits'] else 'does not fit'} here"
+        f"download {size_text(way['download'])}, bundle {size_text(way['bundle'])}, memory about "
+        f"{size_text(way['memory'])}: {'fits' if way['fits'] else 'does not fit'} here"
     )
 
 
-def _by_size() -> dict[str, tuple[str, str]]:
-    names = {name.rpartition("-")[2].lower(): name for name in PUBLISHED}
-    return {size: (size, name) for size, name in names.items()}
+def _known() -> dict[str, str]:
+    """Size by every name of the published models, in lower case."""
+    return {name.lower(): size for size, known in PUBLISHED.items() for name in (size, known.checkpoint)}
 
 
-def _planned(size: str, options: Any) -> tuple[Any, list[Any], list[Any]]:
+def _planned(size: str, options: Options) -> tuple[ModelConfig, list[TensorSpec], list[TensorSpec]]:
     """The shape, and the tensors of text model and tower that `export --random SIZE` writes."""
-    from dataclasses import replace
-
-    from qwen35.export.plan import layout, plan_random
-    from qwen35.export.vision import plan_random_vision, vision_layout
-
     config = plan_random(size, options)
     vision = plan_random_vision(size, options, config)
     config = replace(config, vision=vision)
-    return config, list(layout(config)), list(vision_layout(vision)) if vision is not None else []
+    return config, list(text_schema(config)), list(vision_schema(vision)) if vision is not None else []
 
 
-def _spans(c: Any) -> dict[str, tuple[int, int, int]]:
-    from qwen35.export.kernels import text_gemms
-    from qwen35.export.vision import vision_gemms
-
+def _spans(c: ModelConfig) -> dict[str, tuple[int, int, int]]:
     gemms = [*text_gemms(c), *(vision_gemms(c.vision, c.chunk) if c.vision else [])]
     return {g.key: (g.chunks * g.m * g.lda, g.chunks * g.m * g.c_stride, g.c_stride) for g in gemms}
 
 
 def _checkpoint_bytes(size: str) -> int:
     """A checkpoint of bf16: every weight of model, embedding and tower two bytes, without the padding."""
-    from qwen35.export.plan import SIZES, Options
-
     c, text, tower = _planned(size, Options())
-    count: int = c.vocab_size * c.hidden_size * (1 if SIZES[size].tie_word_embeddings else 2)
-    count += _elements(item for item in text if item.part not in ("head", "embed"))
-    return 2 * (count + _elements(tower))
-
-
-def _elements(items: Iterable[Any]) -> int:
-    total = 0
-    for item in items:
-        count = item.rows * item.k if item.rows else 1
-        for dim in () if item.rows else item.shape:
-            count *= dim
-        total += count
-    return total
+    count: int = c.vocab_size * c.hidden_size * (1 if SIZES[size].text.tie_word_embeddings else 2)
+    count += sum(spec.count for spec in text if spec.part not in ("head", "embed"))
+    return 2 * (count + sum(spec.count for spec in tower))
 
 
 def _export_rate(width: int) -> float:
@@ -188,21 +167,18 @@ def _export_rate(width: int) -> float:
 
 def _ask(model: str) -> tuple[str, int]:
     """(size of the same shape, bytes of its files) of a model of the Hub."""
-    from qwen35.export.plan import SIZES
-
     config, nbytes = listing(model)
     text = config.get("text_config", config)
     shape = [
         text.get(key) if isinstance(text, dict) else None
         for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size")
     ]
-    for size, c in SIZES.items():
-        if shape == [c.hidden_size, c.intermediate_size, c.num_hidden_layers, c.vocab_size]:
-            return size, nbytes
+    if (size := size_of(*shape)) is not None:
+        return size, nbytes
     raise ModelError(
         "its shape is none of Qwen3.5's published ones",
         model,
-        f"known are {', '.join(_by_size())}; qwen35 export tries any Qwen3.5 checkpoint",
+        f"known are {', '.join(PUBLISHED)}; qwen35 export tries any Qwen3.5 checkpoint",
     )
 
 
@@ -211,10 +187,6 @@ def _available() -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) << 10
     return 0
-
-
-def _size(nbytes: int) -> str:
-    return f"{nbytes / 1e9:.2f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"
 
 
 def _duration(seconds: float) -> str:

@@ -1,21 +1,15 @@
-"""`python -m qwen35 info`: what a bundle holds and needs, and whether every byte is as exported."""
+"""What a bundle holds, and the memory that a run of it needs."""
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from amdxdna.text import printable
 from qwen35.bundle.bundle import Bundle
 from qwen35.bundle.config import ModelConfig
-from qwen35.bundle.errors import BundleError
-from qwen35.bundle.validate import text_tensors
-from qwen35.cli.args import Parser
+from qwen35.bundle.schema import packed_kernels
 
-__all__ = ["describe", "info_main", "lines", "memory"]
+__all__ = ["SHAPE", "describe", "lines", "memory", "size_text"]
 
 SHAPE = 1
 """Version of what `describe` returns and `--json` prints."""
@@ -31,9 +25,9 @@ def describe(bundle: Bundle, max_ctx: int = 8192) -> dict[str, Any]:
     the device buffers of a whole prefill pass and of the largest image.
     """
     config, store = bundle.config, bundle.tensors
-    text = sum(store.info(name).nbytes for name in text_tensors(config))
+    text = sum(store.info(name).nbytes for name in packed_kernels(config))
     sizes = {"text": text, "vision": 0, "host": 0, "embedding": 0, "references": 0}
-    streams = set(text_tensors(config))
+    streams = set(packed_kernels(config))
     for name in store:
         if name not in streams:
             sizes[_group(name)] += store.info(name).nbytes
@@ -42,7 +36,7 @@ def describe(bundle: Bundle, max_ctx: int = 8192) -> dict[str, Any]:
         "shape": SHAPE,
         "bundle": str(bundle.path),
         "version": bundle.manifest.version,
-        "name": model_name(bundle),
+        "name": bundle.name,
         "model": {
             "hidden": config.hidden_size,
             "mlp": config.intermediate_size,
@@ -92,22 +86,6 @@ def describe(bundle: Bundle, max_ctx: int = 8192) -> dict[str, Any]:
     }
 
 
-def model_name(bundle: Bundle) -> str:
-    """The param `name`, or the published size of this shape, or just Qwen3.5."""
-    from qwen35.export.plan import SIZES
-
-    if "name" in bundle.manifest.params:
-        return bundle.manifest.params["name"].text
-    config = bundle.config
-    for size, known in SIZES.items():
-        shapes = [
-            (c.hidden_size, c.intermediate_size, c.num_hidden_layers, c.vocab_size) for c in (config, known)
-        ]
-        if shapes[0] == shapes[1] and size != "tiny":
-            return f"Qwen3.5-{size.upper()}"
-    return "Qwen3.5"
-
-
 def lines(facts: dict[str, Any]) -> list[str]:
     """The facts for people, one line a subject."""
     m, v, size, memory = facts["model"], facts["vision"], facts["bytes"], facts["memory"]
@@ -123,93 +101,19 @@ def lines(facts: dict[str, Any]) -> list[str]:
             f"{v['max_pixels']:,} pixels ({v['max_patches']:,} patches)"
         )
     parts = {"text": f" ({facts['format']})", "vision": "", "host": "", "embedding": "", "references": ""}
-    told = ", ".join(f"{key} {_size(size[key])}{note}" for key, note in parts.items() if size[key])
+    told = ", ".join(f"{key} {size_text(size[key])}{note}" for key, note in parts.items() if size[key])
     out += [
-        f"weights  {_size(size['blob'])}: {told}",
+        f"weights  {size_text(size['blob'])}: {told}",
         f"kernels  {len(facts['contexts'])} contexts ({', '.join(facts['contexts'])}), {facts['streams']} "
         f"instruction streams, chunks of {facts['chunk']} rows, {facts['max_prompt']:,} rows a pass",
         f"device   {_EMULATED if facts['device'] == 'emulated' else _COMPILED}",
-        f"memory   about {_size(sum(memory.values()))} at {facts['max_ctx']:,} tokens: "
-        + ", ".join(f"{key.replace('_', ' ')} {_size(value)}" for key, value in memory.items() if value),
+        f"memory   about {size_text(sum(memory.values()))} at {facts['max_ctx']:,} tokens: "
+        + ", ".join(f"{key.replace('_', ' ')} {size_text(value)}" for key, value in memory.items() if value),
         f"checks   {facts['tokenizer_cases']} tokenizer cases, {len(facts['references'])} reference runs, "
         f"{facts['checksums']} checksums",
     ]
     out += [f"unusual  {text}" for text in facts["warnings"]]
     return out
-
-
-def info_main(argv: Sequence[str]) -> int:
-    """Runs `info`; returns 0. Raises UsageError, and BundleError where a byte differs or none is recorded."""
-    parser = Parser(prog="qwen35 info", description="Tells what a bundle holds and what it needs to run.")
-    add = parser.add_argument
-    add(
-        "bundle",
-        nargs="?",
-        metavar="BUNDLE",
-        help="directory, or Hugging Face id (default: as for a "
-        "prompt); or what an export would start from: 0.8b, 2b, 4b, 9b, a checkpoint's id",
-    )
-    add("--verify", action="store_true", help="read every byte and compare with the recorded checksums")
-    add("--max-ctx", type=int, default=8192, metavar="N", help="tokens of context (default 8192)")
-    add("--json", action="store_true", help="one JSON object on stdout")
-    add("--quiet", "-q", action="store_true", help="no progress")
-    options = parser.parse_args(list(argv))
-    from qwen35.bundle.cost import cost, cost_lines, is_model
-    from qwen35.bundle.hub import NoBundle
-    from qwen35.find import find_bundle
-
-    found = None
-    if options.bundle is None or not is_model(options.bundle):
-        try:
-            found = find_bundle(options.bundle)
-        except NoBundle:  # a checkpoint of the Hub
-            if options.bundle is None:
-                raise
-    if found is None:
-        costs = cost(options.bundle, max(1, options.max_ctx))
-        print(json.dumps(costs) if options.json else "\n".join(map(printable, cost_lines(costs))))
-        return 0
-    bundle = Bundle.open(found)
-    facts = describe(bundle, max(1, options.max_ctx))
-    from qwen35.model.options import Options
-
-    facts["options"] = vars(Options.of())
-    if options.verify:
-        facts["verified"] = _verify(bundle, options.quiet)
-    if options.json:
-        json.dump(facts, sys.stdout)
-        print()
-    else:
-        print("\n".join(printable(line) for line in lines(facts)))
-        print(
-            f"options  {Options.of().line()} (QWEN35_CHAINS, QWEN35_WEIGHTS, QWEN35_WAIT; --timing tells "
-            "what came of them)"
-        )
-        if options.verify:
-            print(f"verified {facts['verified']} files, every byte as exported" + printable(_unsummed(facts)))
-    return 0
-
-
-def _unsummed(facts: dict[str, Any]) -> str:
-    """Which files nothing is recorded of, to go on with; or ""."""
-    files = facts["unsummed"]
-    more = f" and {len(files) - 5} more" if len(files) > 5 else ""
-    return f"; not verified, since no checksum is recorded: {', '.join(files[:5])}{more}" if files else ""
-
-
-def _verify(bundle: Bundle, quiet: bool) -> int:
-    from qwen35.export.progress import Progress
-
-    if not bundle.sums:
-        raise BundleError(
-            bundle.manifest.path,
-            0,
-            "no checksums are recorded: nothing to verify",
-            "only bundles of our exporter have them",
-        )
-    total = sum(Path(bundle.file(entry.file)).stat().st_size for entry in bundle.sums.values())
-    with Progress("verify", total, quiet=quiet) as progress:
-        return bundle.verify(lambda done, _: progress.add(done - progress.done))
 
 
 def _group(name: str) -> str:
@@ -256,5 +160,6 @@ def memory(
     }
 
 
-def _size(nbytes: int) -> str:
+def size_text(nbytes: int) -> str:
+    """Bytes for people."""
     return f"{nbytes / 1e9:.2f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"
