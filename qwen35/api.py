@@ -29,8 +29,8 @@ from qwen35.turns import Turn
 
 if TYPE_CHECKING:
     from qwen35.bundle import Bundle
+    from qwen35.images.embed import Images
     from qwen35.model.text import TextModel
-    from qwen35.pictures import Pictures
     from qwen35.structured import JsonGrammars
 
 __all__ = ["Info", "Qwen35"]
@@ -89,7 +89,7 @@ class Qwen35(Uncopied):
         *,
         stop: Sequence[int] = (),
         info: Info | None = None,
-        vision: Pictures | None = None,
+        vision: Images | None = None,
         device: Any = None,
         pass_tokens: int = 0,
         cache_bytes: int = 512 << 20,
@@ -151,7 +151,7 @@ class Qwen35(Uncopied):
         cache_bytes = whole("cache_bytes", cache_bytes, 0)
         called("progress", progress)
         called("note", note)
-        imports("numpy", "qwen35.bundle", "qwen35.device", "qwen35.model.text", "qwen35.pictures")
+        imports("numpy", "qwen35.bundle", "qwen35.device", "qwen35.model.text", "qwen35.images.embed")
         from qwen35.bundle import Bundle
 
         directory = find_bundle(path)
@@ -182,9 +182,9 @@ class Qwen35(Uncopied):
                 tokenizer = reading.result()
             pictures = None
             if bundle.config.vision is not None:
-                from qwen35.pictures import Pictures
+                from qwen35.images.embed import Images
 
-                pictures = Pictures(model, note=note)
+                pictures = Images(model, note=note)
             return cls(
                 model,
                 tokenizer,
@@ -372,11 +372,11 @@ class Qwen35(Uncopied):
         return Reply(run, self.tokenizer, replace(options, done=end), sampler)
 
     def check_image(self, image: Any) -> None:
-        """Raises ImageError when `image` cannot be read, or when the bundle has no vision tower."""
+        """Raises ImageError when `images` cannot be read, or when the bundle has no vision tower."""
         self.require_open()
-        self._pictures().look(image)
+        self._pictures().read(image)
 
-    def _pictures(self) -> Pictures:
+    def _pictures(self) -> Images:
         if self.vision is None:
             where = str(self.info.bundle or self.info.name)
             raise ImageError("this bundle has no vision tower", where, "leave the image out")

@@ -17,7 +17,7 @@ from qwen35.template import ImageSlot, Piece, encode
 from qwen35.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from qwen35.pictures import Pictures, Seen, Told
+    from qwen35.images.embed import Images, PromptImage, Told
 
 __all__ = ["assemble"]
 
@@ -25,7 +25,7 @@ __all__ = ["assemble"]
 def assemble(
     pieces: Iterable[Piece],
     tokenizer: Tokenizer,
-    pictures: Pictures | None = None,
+    pictures: Images | None = None,
     *,
     allow_special: bool = False,
     limit: int | None = None,
@@ -40,11 +40,11 @@ def assemble(
     """
     pieces, stats = list(pieces), stats if stats is not None else Stats()
     images = [piece.image for piece in pieces if isinstance(piece, ImageSlot)]
-    seen: list[Seen] = []
+    seen: list[PromptImage] = []
     if images and pictures is not None:
         began = time.perf_counter()
         for image in images:
-            seen.append(pictures.look(image))
+            seen.append(pictures.read(image))
             stats.image_tokens += seen[-1].tokens
             if limit is not None and stats.image_tokens > limit:
                 raise PromptTooLong(stats.image_tokens, limit, least=True)

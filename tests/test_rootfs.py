@@ -254,7 +254,7 @@ def test_blas(kind: str) -> None:
 
 
 def image(*words: str, status: int = 0, **environment: str) -> str:
-    """Runs `image`; its stdout, or its stderr where it is to fail."""
+    """Runs `images`; its stdout, or its stderr where it is to fail."""
     done = subprocess.run(
         [sys.executable, "-m", "qwen35", "image", *words],
         cwd=CHECKOUT,

@@ -26,7 +26,7 @@ from qwen35.formats import from_bf16, to_bf16
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
-    from qwen35.model.npu import Dispatch
+    from qwen35.model.projections import Dispatch
     from qwen35.model.text import TextModel
 
 __all__ = ["TOLERANCE", "Kept", "text_kernels", "vision_kernels"]

@@ -16,7 +16,7 @@ import numpy as np
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
     from amdxdna.kernel import Kernel
-    from qwen35.model.npu import NpuModel, Operands
+    from qwen35.model.projections import Operands, Projections
 
 __all__ = ["Ledger"]
 
@@ -25,12 +25,12 @@ Key = tuple[str, int, "Buffer", bytes]
 
 
 class Ledger:
-    """Digests of results by operands: as `NpuModel.watcher` it is told of each single command that ended.
+    """Digests of results by operands: as `Projections.watcher` it is told of each single command that ended.
 
     A buffer of weights is the same one as long as it is the same object: the ledger keeps them.
     """
 
-    def __init__(self, npu: NpuModel) -> None:
+    def __init__(self, npu: Projections) -> None:
         self._npu = npu
         self._first: dict[Key, bytes] = {}
         self._once: set[Key] = set()

@@ -12,7 +12,7 @@ from amdxdna.errors import DeviceLost, XdnaError
 from qwen35.accept.item import Item, Verdict
 from qwen35.bundle.schema import packed_kernels
 from qwen35.errors import explain
-from qwen35.model.trial import try_chains, try_mapped
+from qwen35.model.probe import probe_chains, probe_mapped
 from qwen35.model.weights import map_weights
 
 if TYPE_CHECKING:
@@ -38,11 +38,11 @@ def chains(model: TextModel, spent: Callable[[], float] = lambda: 0.0) -> Item:
             f"this driver's word on a chain's end cannot be trusted ({model.device.profile.name})",
             {"profile": model.device.profile.name},
         )
-    groups = [*model.trial_groups()]
+    groups = [*model.probe_groups()]
     if not groups:
         return Item(name, Verdict.SKIP, "this bundle makes no group of runs")
     for _ in range(TRIALS):
-        wrong = try_chains(npu, groups)
+        wrong = probe_chains(npu, groups)
         if wrong:
             return Item(name, Verdict.OFF, f"{wrong}; single commands gave the same each time")
     model.reset()
@@ -96,7 +96,7 @@ def user_memory(model: TextModel) -> Item:
     except XdnaError as error:
         return Item(name, Verdict.OFF, f"refused: {explain(error)}")
     try:
-        wrong = try_mapped(model.npu, keys, mapped or {})
+        wrong = probe_mapped(model.npu, keys, mapped or {})
     finally:
         for buffer in (mapped or {}).values():
             buffer.close()

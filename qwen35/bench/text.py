@@ -14,7 +14,7 @@ from amdxdna.device import Device
 from amdxdna.opening import open_node
 from qwen35.bench import machine
 from qwen35.bench.figures import Printer, median
-from qwen35.bench.null import NullNode, bare_seconds
+from qwen35.bench.null_node import NullNode, bare_seconds
 from qwen35.bundle.bundle import Bundle
 from qwen35.bundle.schema import packed_kernels, text_schema
 from qwen35.model.embed import Embedding
@@ -93,7 +93,7 @@ class Subject:
         zeros, hardware computes them.
         """
         self.model.reset()
-        self.model._prompt.padding = _ONE if filled else 0
+        self.model._prefill.padding = _ONE if filled else 0
         began = time.perf_counter()
         self.model.prefill(self._ids[:tokens])
         return time.perf_counter() - began
@@ -137,7 +137,7 @@ class Subject:
 
     def dispatch_seconds(self, count: int = 2000, repeats: int = 15) -> float:
         """Seconds of one kernel run in `null` mode, packet to wait, with operands and result flushed."""
-        layer = self.model._step._plans[0]
+        layer = self.model._decoder._plans[0]
         with self.mode("null"):
             return _best(layer.output.run, count, repeats)
 
@@ -212,7 +212,7 @@ def host_figures(subject: Subject, out: Printer, context: int, prompt: int, coun
     )
     if subject.emulated:
         with subject.mode("instant"):
-            layer = subject.model._step._plans[0]
+            layer = subject.model._decoder._plans[0]
             out.add("emulated_dispatch", _best(layer.output.run, 1000, 9) * 1e6, "us")
     calls, dispatches = subject.ioctls()
     out.add("ioctls_token", calls, "ioctls", "at most 2 a dispatch", dispatches=dispatches)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from qwen35.api import Qwen35
     from qwen35.bundle import Bundle
     from qwen35.bundle.specs import Reference
-    from qwen35.pictures import Pictures, Seen
+    from qwen35.images.embed import Images, PromptImage
 
 __all__ = ["MARGIN", "SHARE", "checks"]
 
@@ -124,7 +124,7 @@ class _Run:
                 return
             try:
                 rgb = np.array(self._tensor("rgb"))
-                seen = pictures.look(rgb)
+                seen = pictures.read(rgb)
             except QwenError as error:
                 yield self._finding("picture", False, str(error))
                 return
@@ -150,7 +150,7 @@ class _Run:
     def _finding(self, what: str, passed: bool | None, text: str, **values: Any) -> Finding:
         return Finding(f"{self.reference.name} {what}", passed, text, values)
 
-    def _picture(self, seen: Seen, pictures: Pictures) -> Iterator[Finding]:
+    def _picture(self, seen: PromptImage, pictures: Images) -> Iterator[Finding]:
         grid = tuple(int(v) for v in self._tensor("grid"))
         patches = self._tensor("patches")
         if seen.grid != grid or seen.patches.size != patches.size:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qwen35.sampling import Sampling
     from qwen35.stats import Stats
 
-__all__ = ["answer_options", "sampling_of", "show", "told"]
+__all__ = ["answer_options", "sampling_of", "show", "report_stats"]
 
 
 def answer_options(
@@ -79,10 +79,10 @@ def show(reply: Reply, options: argparse.Namespace, info: Info, clear: Callable[
         notice(f"error: {reply.note}")
     elif reply.note and not options.quiet:
         notice(reply.note)
-    told(reply.stats, options, info)
+    report_stats(reply.stats, options, info)
 
 
-def told(stats: Stats, options: argparse.Namespace, info: Info) -> None:
+def report_stats(stats: Stats, options: argparse.Namespace, info: Info) -> None:
     """Writes the statistics of one answer as the options want them; as JSON with what answered, and where."""
     if options.stats == "json":
         values = {"model": info.name, "device": info.device, "emulated": info.emulated, **stats.as_dict()}

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from qwen35.cli.answers import answer_options, sampling_of, show
 from qwen35.cli.entries import Endless
-from qwen35.cli.line import LineReader
 from qwen35.cli.output import Progress, notice, report
 from qwen35.cli.paths import one_path, paths
+from qwen35.cli.readline import LineReader
 from qwen35.cli.signals import Interrupt
 from qwen35.errors import PromptTooLong, UsageError
 
@@ -34,7 +34,7 @@ class Chat:
     def __init__(self, model: Qwen35, options: argparse.Namespace) -> None:
         self.model = model
         self.options = options
-        self.talk = model.conversation(options.system)
+        self.conversation = model.conversation(options.system)
         self.thinking: bool = options.thinking
         self.images: list[str] = list(options.image)
         self.last: Stats | None = None
@@ -118,7 +118,7 @@ class Chat:
         progress = Progress(enabled=not self.options.quiet)
         with Interrupt() as interrupt, contextlib.closing(progress):
             try:
-                reply = self.talk.ask(
+                reply = self.conversation.ask(
                     text,
                     images=images,
                     options=answer_options(
@@ -163,35 +163,35 @@ class Chat:
         sys.stderr.flush()
 
     def _clear(self, rest: str) -> None:
-        self.talk.clear()
+        self.conversation.clear()
         self.images.clear()
-        notice("forgotten; the system message stays" if self.talk.system else "forgotten")
+        notice("forgotten; the system message stays" if self.conversation.system else "forgotten")
 
     def _undo(self, rest: str) -> None:
-        question = self.talk.undo()
+        question = self.conversation.undo()
         if question is None:
             raise UsageError("there is nothing to take back")
         notice(f"took back: {question[:60]}{'...' * (len(question) > 60)}")
 
     def _retry(self, rest: str) -> None:
-        before, pending = list(self.talk.messages), self.images
+        before, pending = list(self.conversation.messages), self.images
         last = next((m for m in reversed(before) if m["role"] == "user"), None)
-        question = self.talk.undo()
+        question = self.conversation.undo()
         if last is None or question is None:
             raise UsageError("there is no question to ask again")
-        content, undone = last["content"], len(self.talk.messages)
+        content, undone = last["content"], len(self.conversation.messages)
         self.images = [i["image"] for i in content if "image" in i] if isinstance(content, list) else []
         try:
             self._ask(question)
         finally:
             self.images = pending
-            if len(self.talk.messages) == undone:  # failed, or stopped before the answer began
-                self.talk.messages[:] = before
+            if len(self.conversation.messages) == undone:  # failed, or stopped before the answer began
+                self.conversation.messages[:] = before
 
     def _system(self, rest: str) -> None:
         if rest:
-            self.talk.system = None if rest == "-" else rest
-        notice(f"system message: {self.talk.system or 'none'}")
+            self.conversation.system = None if rest == "-" else rest
+        notice(f"system message: {self.conversation.system or 'none'}")
 
     def _think(self, rest: str) -> None:
         if rest not in ("", "on", "off"):
@@ -215,15 +215,15 @@ class Chat:
         if not rest:
             raise UsageError("/save needs a file name")
         path = one_path(rest)
-        self.talk.save(path)
-        notice(f"saved {self.talk.turns} turn{'s' * (self.talk.turns != 1)} to {path}")
+        self.conversation.save(path)
+        notice(f"saved {self.conversation.turns} turn{'s' * (self.conversation.turns != 1)} to {path}")
 
     def _load(self, rest: str) -> None:
         if not rest:
             raise UsageError("/load needs a file name")
         path = one_path(rest)
-        self.talk.load(path)
-        notice(f"loaded {self.talk.turns} turn{'s' * (self.talk.turns != 1)} from {path}")
+        self.conversation.load(path)
+        notice(f"loaded {self.conversation.turns} turn{'s' * (self.conversation.turns != 1)} from {path}")
 
     def _stats(self, rest: str) -> None:
         if self.last is not None:

@@ -51,13 +51,13 @@ def load_model(options: argparse.Namespace) -> Qwen35:
     """The model that the options name."""
     from qwen35.api import Qwen35
 
-    with contextlib.closing(Progress(enabled=not options.quiet)) as told:
+    with contextlib.closing(Progress(enabled=not options.quiet)) as progress:
         return Qwen35.load(
             options.bundle,
             options.max_ctx,
             options.device,
             cache_bytes=options.cache_mb << 20 if options.chat else 0,
-            progress=lambda done, total: told("weights", done, total),
+            progress=lambda done, total: progress("weights", done, total),
             note=None if options.quiet else notice,
             chains=options.chains,
             weights=options.weights,
@@ -122,7 +122,7 @@ def _check_before_loading(options: argparse.Namespace) -> None:
         require("json", "--json-schema")
     require_address_space()
     if options.image:
-        from qwen35.image import check_file
+        from qwen35.images import check_file
 
         for image in options.image:
             check_file(image)

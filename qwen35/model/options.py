@@ -2,7 +2,7 @@
 
 Single commands, weights copied into SHARE BOs and waits that end are what public programs run this NPU with
 (the reference runtime does nothing else). Command chains and user-pointer weights are faster or leaner where
-they work: `auto` uses them when qwen35.model.trial has shown at load that they do.
+they work: `auto` uses them when qwen35.model.probe has shown at load that they do.
 """
 
 from __future__ import annotations

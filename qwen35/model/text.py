@@ -15,14 +15,14 @@ from qwen35.bundle.schema import packed_kernels, text_schema
 from qwen35.errors import ModelError, PromptTooLong
 from qwen35.host import Norm
 from qwen35.model.cache import Mark, Snapshot, StateCache
+from qwen35.model.decode import Decoder
 from qwen35.model.embed import Embedding
 from qwen35.model.layers import build_layers, check_dims
-from qwen35.model.npu import Group, NpuModel
-from qwen35.model.prompt import Prompt
+from qwen35.model.prefill import Prefill
+from qwen35.model.probe import probe_chains, probe_mapped, run_singly
+from qwen35.model.projections import Group, Projections
 from qwen35.model.rope import Rope, text_positions
-from qwen35.model.step import Step
 from qwen35.model.timing import Timing
-from qwen35.model.trial import run_singly, try_chains, try_mapped
 from qwen35.model.weights import Progress, Weights
 from qwen35.threads import Threads
 
@@ -79,7 +79,7 @@ class TextModel:
         if threads is not None:
             host.set_threads(threads)
         self.timing = Timing.traced()
-        self.npu = NpuModel(bundle, device, options, note)
+        self.npu = Projections(bundle, device, options, note)
         self.npu.chances = 1
         packed = packed_kernels(config)
         heads = [name for name, (_, gemv) in packed.items() if gemv == "head"]
@@ -89,7 +89,7 @@ class TextModel:
 
             def trial(mapped: dict[str, Buffer]) -> str:
                 warming.result()
-                return self._try_mapped(mapped)
+                return self._probe_mapped(mapped)
 
             self.weights = Weights.load(
                 bundle,
@@ -110,16 +110,16 @@ class TextModel:
         self._layers = build_layers(config, bundle.tensors, self.weights.__getitem__)
         self._final = Norm(bundle.tensors.of(specs["ln_f"]), config.rms_norm_eps, config.n_down)
         self._heads = heads
-        self._prompt, self._step = self._walks()
-        self._try_chains()
+        self._prefill, self._decoder = self._make_passes()
+        self._probe_chains()
         self.npu.chances = 0
 
-    def _walks(self) -> tuple[Prompt, Step]:
+    def _make_passes(self) -> tuple[Prefill, Decoder]:
         """Prefill and decode over new device buffers."""
         config, weights = self.config, self.weights
         return (
-            Prompt(config, self.npu, self._layers, self._cache, self.timing),
-            Step(
+            Prefill(config, self.npu, self._layers, self._cache, self.timing),
+            Decoder(
                 config,
                 self.npu,
                 self._layers,
@@ -130,14 +130,14 @@ class TextModel:
             ),
         )
 
-    def _try_mapped(self, mapped: dict[str, Buffer]) -> str:
+    def _probe_mapped(self, mapped: dict[str, Buffer]) -> str:
         keys = {name: gemv for name, (_, gemv) in packed_kernels(self.config).items()}
-        wrong = try_mapped(self.npu, keys, mapped)
+        wrong = probe_mapped(self.npu, keys, mapped)
         if wrong:
             self.npu.note(f"weights are copied, user memory is not used: {wrong}")
         return wrong
 
-    def _try_chains(self) -> None:
+    def _probe_chains(self) -> None:
         """Decides about command chains and opens the contexts, so that no first prompt waits for it."""
         npu = self.npu
         if npu.options.chains != "auto":
@@ -153,8 +153,8 @@ class TextModel:
             self._first()
             return
         began = perf_counter()
-        groups = self.trial_groups()
-        wrong = try_chains(npu, groups)
+        groups = self.probe_groups()
+        wrong = probe_chains(npu, groups)
         npu.chains, npu.chains_why = (
             not wrong,
             wrong
@@ -170,12 +170,12 @@ class TextModel:
 
     def _first(self) -> None:
         """The first commands where no trial makes them, and the contexts: what fails once runs again."""
-        run_singly(self.trial_groups())
+        run_singly(self.probe_groups())
         self.npu.open_contexts()
 
-    def trial_groups(self) -> list[Group]:
-        """The groups of several runs that tokens and prompts are made of, for qwen35.model.trial."""
-        return [*self._step.groups(), *self._prompt.groups()]
+    def probe_groups(self) -> list[Group]:
+        """The groups of several runs that tokens and prompts are made of, for qwen35.model.probe."""
+        return [*self._decoder.groups(), *self._prefill.groups()]
 
     @property
     def ways(self) -> list[str]:
@@ -257,7 +257,7 @@ class TextModel:
                 timing.lap("host.rope")
                 last = stop == tokens.size
                 inside = [cut - start for cut in cuts if start < cut <= stop]
-                row, mixed = self._prompt.run(
+                row, mixed = self._prefill.run(
                     x,
                     tables,
                     past + start,
@@ -267,7 +267,7 @@ class TextModel:
                     {cut - start: mark for cut, mark in made.items() if start < cut <= stop},
                 )
                 side = target
-            logits = self._step.finish(row, mixed)
+            logits = self._decoder.finish(row, mixed)
         self._cache.commit(tokens.size, int(where.max()) + 1)
         self._marks = made
         return logits
@@ -279,7 +279,7 @@ class TextModel:
         binding's errors.
         """
         self._marks = {}
-        cache, step, timing = self._cache, self._step, self.timing
+        cache, decoder, timing = self._cache, self._decoder, self.timing
         length, position = cache.length, cache.position
         if length >= self.max_ctx:
             raise PromptTooLong(length + 1, self.max_ctx)
@@ -287,11 +287,11 @@ class TextModel:
             cache.clear_side()
         with self._transaction(1):
             timing.start()
-            self.embedding.row(int(token), step.x[0])
+            self.embedding.row(int(token), decoder.x[0])
             timing.lap("host.embed")
-            self._rope.row(position, step.cosines, step.sines)
+            self._rope.row(position, decoder.cosines, decoder.sines)
             timing.lap("host.rope")
-            logits = step.run(length, cache.side)
+            logits = decoder.run(length, cache.side)
         cache.commit(1, position + 1)
         return logits
 
@@ -324,8 +324,8 @@ class TextModel:
 
     def close(self) -> None:
         """Gives kernels, buffers and weights back to the device. Idempotent."""
-        self._prompt.close()
-        self._step.close()
+        self._prefill.close()
+        self._decoder.close()
         self.embedding.close()
         self.npu.close()
         self.weights.close()
@@ -347,9 +347,9 @@ class TextModel:
 
     def _leave_buffers(self) -> None:
         """New device buffers for what follows; a command that never ended may write into the old ones."""
-        self._prompt.leak()
-        self._step.leak()
-        self._prompt, self._step = self._walks()
+        self._prefill.leak()
+        self._decoder.leak()
+        self._prefill, self._decoder = self._make_passes()
         self.npu.note(
             "a command never ended: its buffers are left to the NPU and new ones are used; their "
             "memory comes back when the device is closed"

@@ -1,4 +1,4 @@
-"""The command line of `image`."""
+"""The command line of `images`."""
 
 from __future__ import annotations
 

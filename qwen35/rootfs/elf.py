@@ -84,7 +84,7 @@ def dynamic(image: bytes) -> Dynamic | None:
 
 
 def compact(image: bytes) -> bytes:
-    """The same program or shared object with its segments alone, or `image` where that would not be less."""
+    """The same program or shared object with its segments alone, or `images` where that would not be less."""
     headers = _headers(image)
     loads = sorted((h for h in headers if h[0] == _LOAD), key=lambda h: h[2])
     (table,) = struct.unpack_from("<Q", image, _PHOFF) if loads else (0,)

@@ -17,9 +17,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from qwen35.serve.errors import ApiError, api_error
 from qwen35.serve.fields import Fields, parse_json
 from qwen35.serve.job import Job, Piece
-from qwen35.serve.line import Line
 from qwen35.serve.metrics import Metrics
 from qwen35.serve.options import Served
+from qwen35.serve.queue import FairQueue
 from qwen35.serve.store import Store
 from qwen35.threads import Threads
 
@@ -97,15 +97,15 @@ class Service:
     served: Served
     limits: Limits
     log: Callable[[str], None] | None = None
-    line: Line = field(init=False)
+    queue: FairQueue = field(init=False)
     store: Store = field(init=False)
     metrics: Metrics = field(init=False)
     thread: Threads = field(init=False)
 
     def __post_init__(self) -> None:
-        self.line = Line(self.limits.queue)
+        self.queue = FairQueue(self.limits.queue)
         self.store = Store(self.limits.stored)
-        self.metrics = Metrics(self.served.model, self.line)
+        self.metrics = Metrics(self.served.model, self.queue)
         self.thread = Threads(1, "answers")
         self.jobs: set[Job] = set()
         self.device = self.served.model.device
@@ -114,7 +114,7 @@ class Service:
     def drain(self) -> None:
         """Takes no more requests, ends the waiting ones now and the running one after `grace` seconds."""
         ending = ApiError(503, "the server is ending", code="shutdown")
-        self.line.close(ending)
+        self.queue.close(ending)
 
         def cut() -> None:
             for job in list(self.jobs):
@@ -138,7 +138,7 @@ class Answering:
         request, began = Request(scope, receive), monotonic()
         status, sent = 200, _Sent(send)
         try:
-            with self.service.line.enter(request.client.host if request.client else "") as place:
+            with self.service.queue.enter(request.client.host if request.client else "") as place:
                 body = parse_json(await _body(request, self.service.limits))
                 form = self.read(body, self.service.served)
                 job = Job(form.begin, form.enough)

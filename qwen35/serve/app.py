@@ -153,9 +153,9 @@ async def _model(request: Request) -> Response:
 
 async def _health(request: Request) -> Response:
     service: Service = request.app.state.service
-    line = service.line
+    queue = service.queue
     return JSONResponse(
-        {"status": "ok", "model": service.served.names[0], "running": line.running, "waiting": line.waiting}
+        {"status": "ok", "model": service.served.names[0], "running": queue.running, "waiting": queue.waiting}
     )
 
 

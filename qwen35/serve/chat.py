@@ -67,14 +67,14 @@ class Chat(Question):
         kind, text, tokens = piece
         if kind == "reasoning":
             return [self._chunk({"reasoning_content": text})]
-        shown = self.said.feed(text)
+        shown = self.filter.feed(text)
         if not shown:
             return []
         return [self._chunk({"content": shown}, logprobs=self._entries(reply, tokens))]
 
     def closing(self, reply: Reply, timings: dict[str, Any]) -> list[Event]:
         """The rest of the text, the calls, why it ended, and what it cost."""
-        rest, calls = self.said.end(reply)
+        rest, calls = self.filter.end(reply)
         events = []
         if rest:
             events.append(self._chunk({"content": rest}, logprobs=self._entries(reply, len(reply.tokens))))
@@ -104,7 +104,7 @@ class Chat(Question):
 
     def whole(self, reply: Reply, timings: dict[str, Any]) -> dict[str, Any]:
         """The answer that is not streamed."""
-        text, calls = self.said.whole(reply)
+        text, calls = self.filter.whole(reply)
         message: dict[str, Any] = {
             "role": "assistant",
             "content": text if text or not calls else None,

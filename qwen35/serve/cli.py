@@ -260,9 +260,9 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
                 notice("anybody who reaches this address may ask: give --api-key")
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            if service.line.inside:
+            if service.queue.inside:
                 notice(
-                    f"ending: {service.line.waiting} waiting are refused, {service.line.running} running "
+                    f"ending: {service.queue.waiting} waiting are refused, {service.queue.running} running "
                     f"have {options.grace:g} s"
                 )
             service.drain()

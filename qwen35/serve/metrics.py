@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 if TYPE_CHECKING:
     from qwen35.api import Qwen35
-    from qwen35.serve.line import Line
+    from qwen35.serve.queue import FairQueue
     from qwen35.stats import Stats
 
 __all__ = ["CONTENT_TYPE", "Metrics"]
@@ -20,7 +20,7 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 
 class Metrics:
     """Counters of one server, apart from every other registry of the process."""
 
-    def __init__(self, model: Qwen35, line: Line) -> None:
+    def __init__(self, model: Qwen35, queue: FairQueue) -> None:
         self.registry = registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -45,8 +45,8 @@ class Metrics:
         self.queued = histogram("queue_seconds", "From a request's arrival to its turn")
         self.took = histogram("request_seconds", "From a request's arrival to its answer's end")
         self.decode = histogram("token_seconds", "Mean time a token of an answer after its first")
-        gauge("queue_waiting", "Requests that wait", lambda: line.waiting)
-        gauge("queue_running", "Requests that are answered", lambda: line.running)
+        gauge("queue_waiting", "Requests that wait", lambda: queue.waiting)
+        gauge("queue_running", "Requests that are answered", lambda: queue.running)
         gauge("prefix_cache_states", "States kept", lambda: len(model.session.cache or ()))
         gauge(
             "prefix_cache_bytes",

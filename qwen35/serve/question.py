@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from qwen35.serve.calls import CallFilter
 from qwen35.serve.fields import Fields
 from qwen35.serve.options import Options, Served, Tools
-from qwen35.serve.said import Said
 
 if TYPE_CHECKING:
     from qwen35.conversation import Reply
@@ -43,7 +43,7 @@ class Question:
             json_schema=schema,
             begin=tools.forced,
         )
-        self.said = Said(tools)
+        self.filter = CallFilter(tools)
         self._reported = 0
 
     def refuse_together(self, body: Fields, schema: str, logprobs: str, words: str) -> None:
@@ -67,7 +67,7 @@ class Question:
 
     def enough(self, reply: Reply) -> bool:
         """Whether the one call that is allowed is there."""
-        return self.said.enough(reply)
+        return self.filter.enough(reply)
 
     def new_logprobs(self, reply: Reply, tokens: int) -> list[dict[str, Any]]:
         """Logprobs of the tokens up to number `tokens` that were not reported before."""

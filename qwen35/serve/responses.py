@@ -81,12 +81,12 @@ class Answer(Question):
         """A delta of reasoning or text; text of tool calls waits for the end."""
         kind, text, tokens = piece
         if kind == "text":
-            text = self.said.feed(text)
+            text = self.filter.feed(text)
         return self._delta(kind, text, reply, tokens) if text else []
 
     def closing(self, reply: Reply, timings: dict[str, Any]) -> list[Event]:
         """The rest of the text, the calls, and the whole response."""
-        rest, calls = self.said.end(reply)
+        rest, calls = self.filter.end(reply)
         events = []
         if rest:
             events += self._delta("text", rest, reply, len(reply.tokens))
@@ -125,7 +125,7 @@ class Answer(Question):
 
     def whole(self, reply: Reply, timings: dict[str, Any]) -> dict[str, Any]:
         """The answer that is not streamed."""
-        text, calls = self.said.whole(reply)
+        text, calls = self.filter.whole(reply)
         status = self._status(reply)
         if reply.reasoning:
             self._output.append(_reasoning(reply.reasoning, status if not (text or calls) else "completed"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qwen35.image import resize, smart_resize
+from qwen35.images import resize, smart_resize
 
 from . import phrases, pictures, scenes, sdf
 from .corpus import Corpus, Sample, Turn, dressed, phrase, thought

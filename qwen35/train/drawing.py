@@ -75,7 +75,7 @@ def _stroke(pen: ImageDraw.ImageDraw, points: Points, width: int) -> None:
 def _put(
     image: Pixels, mask: Image.Image, at: tuple[int, int], fill: Rgb, rng: random.Random, flat: bool
 ) -> None:
-    """Lays a colour over `image` where the mask says, its corner at (x, y) of the picture."""
+    """Lays a colour over `images` where the mask says, its corner at (x, y) of the picture."""
     alpha = np.asarray(mask.reduce(FINER), np.float32)[..., None] / 255
     height, width = image.shape[:2]
     left, top = max(0, -at[0]), max(0, -at[1])

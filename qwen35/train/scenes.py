@@ -6,7 +6,7 @@ import math
 import random
 from dataclasses import dataclass
 
-from qwen35.image import smart_resize
+from qwen35.images import smart_resize
 
 from . import grounds
 from .grounds import Rgb

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
     from qwen35.bundle.bundle import Bundle
     from qwen35.bundle.config import VisionConfig
-    from qwen35.model.npu import NpuModel
+    from qwen35.model.projections import Projections
 
 __all__ = ["VisionTower"]
 
@@ -58,7 +58,7 @@ class VisionTower:
     def __init__(
         self,
         bundle: Bundle,
-        npu: NpuModel,
+        npu: Projections,
         config: VisionConfig,
         timing: Timing | None = None,
         *,

@@ -30,7 +30,7 @@ from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.exporter import export_checkpoint, export_random
 from qwen35.export.plan import Options
 from qwen35.find import DEFAULT_BUNDLE
-from qwen35.image.load import load
+from qwen35.images.load import load
 from qwen35.structured import read_schema
 from qwen35.tokenizer import Tokenizer
 from tests.support import synthetic

@@ -17,7 +17,7 @@ import pytest
 from amdxdna.device import Device
 from amdxdna.errors import XdnaError
 from qwen35.bundle import Bundle
-from qwen35.model.npu import NpuModel
+from qwen35.model.projections import Projections
 from qwen35.model.text import TextModel
 from qwen35.vision.tower import VisionTower
 from tests.support.binding import adder
@@ -132,7 +132,7 @@ class Model:
         self.text = TextModel(self.bundle, self.device, 256)
         assert self.bundle.config.vision is not None
         vision = self.bundle.config.vision
-        self.npu = NpuModel(self.bundle, self.device)
+        self.npu = Projections(self.bundle, self.device)
         self.tower = VisionTower(self.bundle, self.npu, vision)
         self.patches = np.random.default_rng(1).random((16, vision.patch_dim), np.float32)
         self.ids = tokens("vision", 40)

@@ -21,7 +21,7 @@ from qwen35.export.exporter import export_checkpoint  # noqa: E402
 from qwen35.export.plan import Options  # noqa: E402
 from qwen35.export.refs import TOP, Reference, Request, attach, record  # noqa: E402
 from qwen35.export.vision import MAX_PIXELS, MIN_PIXELS  # noqa: E402
-from qwen35.image.patches import Preprocessor  # noqa: E402
+from qwen35.images.patches import Preprocessor  # noqa: E402
 from qwen35.train import vocabulary  # noqa: E402
 from qwen35.train.checkpoint import save_pretrained  # noqa: E402
 from qwen35.train.corpus import Corpus  # noqa: E402

@@ -12,7 +12,7 @@ class Stop:
     """Raises at the n-th run of anything on the device."""
 
     def __init__(self, monkeypatch, after, error=KeyboardInterrupt):
-        from qwen35.model.npu import Dispatch
+        from qwen35.model.projections import Dispatch
 
         self.left, self.error, self.original = after, error, Dispatch.run
         monkeypatch.setattr(Dispatch, "run", lambda dispatch: self.run(dispatch))

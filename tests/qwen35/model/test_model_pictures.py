@@ -71,7 +71,7 @@ def prompt_of(model: Qwen35, images: list[np.ndarray]) -> Input:
     for words, image in zip_longest([*WORDS[: len(images)], WORDS[-1]], images):
         content += [{"text": words}, *([{"image": image}] if image is not None else [])]
     assert model.vision is not None
-    seen = [model.vision.look(image) for image in images]
+    seen = [model.vision.read(image) for image in images]
     prompt = encode(
         render([{"role": "user", "content": content}]),
         model.tokenizer,

@@ -208,7 +208,7 @@ def test_rows_that_fill_a_chunk_are_zero():
     with model("tied") as text:
         text.prefill(tokens("tied", 64))
         text.prefill(tokens("tied", 19))
-        rows = text._prompt._a_rows[: 32 * 128].reshape(32, 128)  # the last mixer's output, two chunks of 16
+        rows = text._prefill._a_rows[: 32 * 128].reshape(32, 128)  # the last mixer's output, two chunks of 16
         assert rows[:19].any(axis=1).all() and not rows[19:].any()
 
 
@@ -293,7 +293,7 @@ def test_results_of_a_step_have_room_for_padded_rows():
     with Device.open("emu:threads=1,quiet") as device, TextModel(bundle, device) as text:
         names = {id(kernel): key for (key, _), kernel in text.npu._kernels.items()}
         sizes = {}
-        for plan in text._step._plans:
+        for plan in text._decoder._plans:
             for runs in (plan.project, plan.output, plan.gate_up, plan.down):
                 for kernel, (_, _, result) in runs._calls[0]:
                     sizes[names[id(kernel)]] = result.nbytes
@@ -454,5 +454,5 @@ def test_the_rows_that_fill_a_chunk_change_nothing():
     with model("grouped") as text:
         want = text.prefill(ids)
         text.reset()
-        text._prompt.padding = 0x3F80
+        text._prefill.padding = 0x3F80
         assert np.array_equal(text.prefill(ids), want)

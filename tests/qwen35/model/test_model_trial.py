@@ -27,7 +27,7 @@ QUIET = "emu:threads=1,quiet,tdr=1"
 @pytest.fixture(autouse=True)
 def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What else runs decides nothing."""
-    monkeypatch.setattr("qwen35.model.trial._GRACE", 60.0)
+    monkeypatch.setattr("qwen35.model.probe._GRACE", 60.0)
 
 
 def load(options: str = "", notes: list[str] | None = None, **ways) -> TextModel:
@@ -177,9 +177,8 @@ def test_what_the_trial_finds_is_off_and_told_in_one_line(fault: str, words: str
 
 
 def test_a_chain_that_takes_too_long_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    from qwen35.model import trial
 
-    monkeypatch.setattr(trial, "_GRACE", -10.0)
+    monkeypatch.setattr("qwen35.model.probe._GRACE", -10.0)
     text = load()
     assert not text.npu.chains and "a chain took" in text.npu.chains_why
     shut(text)
@@ -391,7 +390,7 @@ def test_buffers_of_a_command_that_never_ended_are_not_used_again(
         return settle(shared) and False
 
     settle = SharedContext.settle
-    before = {buffer.address for buffer in text._step._buffers}
+    before = {buffer.address for buffer in text._decoder._buffers}
     with monkeypatch.context() as patch:
         patch.setattr(SharedContext, "settle", stuck)
         with pytest.raises(CommandTimeout):
@@ -399,14 +398,14 @@ def test_buffers_of_a_command_that_never_ended_are_not_used_again(
                 text.reset()
                 run(text, IDS, 16)
     assert len(notes) == 1 and notes[0].startswith("a command never ended")
-    assert not before & {buffer.address for buffer in text._step._buffers}
+    assert not before & {buffer.address for buffer in text._decoder._buffers}
     text.reset()
     assert np.array_equal(answers(text), wanted)
 
 
 def test_a_towers_buffers_are_left_alone_too(monkeypatch: pytest.MonkeyPatch) -> None:
     from amdxdna.pool import SharedContext
-    from qwen35.model.npu import NpuModel
+    from qwen35.model.projections import Projections
     from qwen35.vision.tower import VisionTower
 
     bundle = Bundle.open(bundle_path("vision"))
@@ -414,7 +413,7 @@ def test_a_towers_buffers_are_left_alone_too(monkeypatch: pytest.MonkeyPatch) ->
     assert config is not None
     patches = np.random.default_rng(0).standard_normal((16, config.patch_dim), np.float32)
     with Device.open(QUIET) as device:
-        tower = VisionTower(bundle, NpuModel(bundle, device), config)
+        tower = VisionTower(bundle, Projections(bundle, device), config)
         want = tower.encode(patches, (4, 4))
         before = {buffer.address for buffer in tower._buffers.values()}
         with monkeypatch.context() as patch, pytest.raises(CommandFailed):
@@ -436,7 +435,7 @@ def test_a_context_that_cannot_be_destroyed_is_told(monkeypatch: pytest.MonkeyPa
     def busy() -> None:
         raise DeviceBusy("busy", call="DESTROY_HWCTX")
 
-    plan = text._step._plans[0].output
+    plan = text._decoder._plans[0].output
     plan._calls[0][0][0].start(*plan._calls[0][0][1])
     with monkeypatch.context() as patch:
         patch.setattr(context, "close", busy)

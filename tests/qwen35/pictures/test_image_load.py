@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from qwen35.errors import ImageError
-from qwen35.image.load import MAX_PIXELS, load
+from qwen35.images.load import MAX_PIXELS, load
 
 RNG = np.random.default_rng(11)
 RGB = RNG.integers(0, 256, (13, 21, 3), dtype=np.uint8)

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from qwen35.errors import ImageError
-from qwen35.image.load import LIMITS, MAX_BYTES, MAX_PIXELS, load
+from qwen35.images.load import LIMITS, MAX_BYTES, MAX_PIXELS, load
 
 SIDE, WEBP_SIDE = 4096, 3072
 MOST = 300 << 20
@@ -101,7 +101,7 @@ def test_the_largest_picture_stays_small(tmp_path: Path, what: str) -> None:
             "-c",
             (
                 "import re, sys\n"
-                "from qwen35.image.load import load\n"
+                "from qwen35.images.load import load\n"
                 "shape = load(sys.argv[1]).shape\n"
                 # Not ru_maxrss, which begins with what the parent had at the fork.
                 "print(*shape, re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from qwen35.errors import ImageError
-from qwen35.image import Preprocessor, smart_resize
+from qwen35.images import Preprocessor, smart_resize
 
 REAL = Preprocessor(patch=16, merge=2, min_pixels=65536, max_pixels=1048576)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qwen35.image.resize import axis_taps, resize
+from qwen35.images.resize import axis_taps, resize
 
 
 def picture(rng: np.random.Generator, height: int, width: int, kind: str) -> np.ndarray:

@@ -16,7 +16,7 @@ from qwen35.bundle import Bundle
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.exporter import export_checkpoint
 from qwen35.export.plan import Options
-from qwen35.model.npu import NpuModel
+from qwen35.model.projections import Projections
 from qwen35.vision.tower import VisionTower
 from tests.support.pixels import pixels
 from tests.support.synthetic import SHAPES, write_checkpoint
@@ -38,7 +38,7 @@ def tower(path: Path) -> Iterator[VisionTower]:
     config = bundle.config.vision
     assert config is not None
     with Device.open("emu:threads=1,quiet") as device:
-        npu = NpuModel(bundle, device)
+        npu = Projections(bundle, device)
         made = VisionTower(bundle, npu, config)
         yield made
         made.close()

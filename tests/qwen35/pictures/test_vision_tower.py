@@ -16,7 +16,7 @@ from qwen35.errors import ImageError
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.exporter import export_checkpoint
 from qwen35.export.plan import Options
-from qwen35.model.npu import NpuModel
+from qwen35.model.projections import Projections
 from qwen35.vision.positions import block_order, resample, rotation
 from qwen35.vision.tower import VisionTower
 from tests.support.pixels import pixels
@@ -71,7 +71,7 @@ def build(folder: Path, shape: Shape, weights: str, seed: int) -> Iterator[Rig]:
     with Device.open("emu") as device:
         config = bundle.config.vision
         assert config is not None
-        npu = NpuModel(bundle, device)
+        npu = Projections(bundle, device)
         tower = VisionTower(bundle, npu, config)
         yield Rig(tower, reference_tower(folder / "hf", tensors))
         tower.close()

@@ -83,7 +83,7 @@ def test_32_clients_get_what_each_gets_alone(tmp_path: Path, http: Any) -> None:
             request["stream"] = stream
             while True:
                 got = http.post(f"{server.url}/chat/completions", json=request)
-                most[0] = max(most[0], server.service.line.inside)
+                most[0] = max(most[0], server.service.queue.inside)
                 if got.status_code != 429:
                     assert got.status_code == 200, got.text
                     return content(got)
@@ -101,7 +101,7 @@ def test_32_clients_get_what_each_gets_alone(tmp_path: Path, http: Any) -> None:
         )
         assert cached > whole / 4
         assert figure(http, server, 'qwen35_requests_total{path="/v1/chat/completions",status="200"}') == 96
-        until(lambda: server.service.line.inside == 0)
+        until(lambda: server.service.queue.inside == 0)
     (tmp_path / "alone").mkdir()
     with fake(tmp_path / "alone", cache_bytes=0) as model:
 
@@ -147,7 +147,7 @@ def test_a_client_that_leaves_ends_its_answer(slow: tuple[Qwen35, Slow], http: A
                 if round_ == 2:
                     until(lambda: made.decoded > 0)  # one at least leaves in the middle of its answer
                 time.sleep(rng.random() * 0.2)
-            until(lambda: server.service.line.inside == 0)
+            until(lambda: server.service.queue.inside == 0)
             before = made.decoded
             time.sleep(0.05)
             assert made.decoded == before  # the model is at rest
@@ -175,14 +175,14 @@ def test_who_does_not_read_keeps_nobody_waiting(tmp_path: Path, http: Any) -> No
     """The model is free once it has said everything, and the place once nothing was read for a time."""
     with fake(tmp_path, lambda question: "word " * 150) as model, serving(model) as server:
         with long_answer(server):
-            until(lambda: server.service.line.inside == 1 and server.service.line.running == 0)
+            until(lambda: server.service.queue.inside == 1 and server.service.queue.running == 0)
             got = http.post(f"{server.url}/chat/completions", json=body("Hi", max_tokens=3))
-            assert got.status_code == 200 and server.service.line.inside == 1
-        until(lambda: server.service.line.inside == 0)
+            assert got.status_code == 200 and server.service.queue.inside == 1
+        until(lambda: server.service.queue.inside == 0)
     with fake(tmp_path, lambda question: "word " * 150) as model, serving(model, stalled=1) as server:
         with long_answer(server):
-            until(lambda: server.service.line.inside == 1)
-            until(lambda: server.service.line.inside == 0)
+            until(lambda: server.service.queue.inside == 1)
+            until(lambda: server.service.queue.inside == 0)
         assert http.post(f"{server.url}/chat/completions", json=body("Hi", max_tokens=3)).status_code == 200
 
 
@@ -234,10 +234,10 @@ def test_a_client_that_leaves_the_queue_is_no_longer_in_it(slow: tuple[Qwen35, S
         next(lines)
         with pytest.raises(httpx.ReadTimeout):
             http.post(f"{server.url}/chat/completions", json=body("Hi"), timeout=0.2)
-        until(lambda: server.service.line.waiting == 0)
-        assert server.service.line.running == 1
+        until(lambda: server.service.queue.waiting == 0)
+        assert server.service.queue.running == 1
         first.close()
-        until(lambda: server.service.line.inside == 0)
+        until(lambda: server.service.queue.inside == 0)
 
 
 def test_a_request_has_its_time(slow: tuple[Qwen35, Slow], http: Any) -> None:
@@ -255,7 +255,7 @@ def test_an_ending_server_tells_those_that_wait(slow: tuple[Qwen35, Slow], http:
     model, _ = slow
     with serving(model, limits={"grace": 0.1}) as server, ThreadPoolExecutor(2) as pool:
         asked = [pool.submit(http.post, f"{server.url}/chat/completions", json=body("Hi")) for _ in range(2)]
-        until(lambda: server.service.line.inside == 2)
+        until(lambda: server.service.queue.inside == 2)
         server.server.should_exit = True
         for each in asked:
             got = each.result(WAIT)
@@ -331,10 +331,10 @@ def test_a_client_that_leaves_at_its_turn_keeps_nobody_waiting() -> None:
 
     from qwen35.serve.errors import ApiError
     from qwen35.serve.job import Job
-    from qwen35.serve.line import Line
+    from qwen35.serve.queue import FairQueue
 
     async def run() -> list[str]:
-        line, told = Line(10), []
+        line, told = FairQueue(10), []
 
         def never(*_: Any) -> Any:
             raise AssertionError("it was cancelled before")
@@ -364,10 +364,10 @@ def test_clients_take_turns() -> None:
     """One asks thrice before two others ask once each: they need not wait for all three."""
     import asyncio
 
-    from qwen35.serve.line import Line
+    from qwen35.serve.queue import FairQueue
 
     async def run() -> list[str]:
-        line, order = Line(10), []
+        line, order = FairQueue(10), []
 
         async def one(client: str) -> None:
             with line.enter(client) as place:

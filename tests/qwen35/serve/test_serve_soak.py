@@ -168,7 +168,7 @@ def test_32_clients_for_a_time(load: Load) -> None:
 
     def watch() -> None:
         while not over.wait(0.02):
-            now = (service.line.inside, service.store.nbytes, model.session.cache.nbytes)
+            now = (service.queue.inside, service.store.nbytes, model.session.cache.nbytes)
             bounds[:] = map(max, bounds, now)
             sizes.append(resident())
 
@@ -188,7 +188,7 @@ def test_32_clients_for_a_time(load: Load) -> None:
     assert bounds[0] <= QUEUE + 1 and bounds[1] <= STORED and bounds[2] <= KEPT, bounds
     assert max(sizes) - max(sizes[: len(sizes) // 4 + 1]) < GROWTH
     end = time.monotonic() + WAIT
-    while service.line.inside:
+    while service.queue.inside:
         assert time.monotonic() < end
         time.sleep(0.01)
     path, body, want = load.want[0]

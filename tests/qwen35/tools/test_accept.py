@@ -27,7 +27,7 @@ EMU = "emu:threads=1,quiet"  # whose driver ends a hung command after two second
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer repetitions than for a person."""
     monkeypatch.setattr("qwen35.accept.ways.TRIALS", 2)
-    monkeypatch.setattr("qwen35.model.trial._GRACE", 60.0)  # what else runs decides nothing
+    monkeypatch.setattr("qwen35.model.probe._GRACE", 60.0)  # what else runs decides nothing
     monkeypatch.setattr("qwen35.accept.ways.RELOADS", 1)
     monkeypatch.setattr("qwen35.accept.answers.PROMPTS", ("one", "two"))
     monkeypatch.setattr("qwen35.accept.answers.NEW", 4)

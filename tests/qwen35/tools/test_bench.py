@@ -17,7 +17,7 @@ from amdxdna.opening import open_node
 from amdxdna.run import State
 from qwen35.bench import bench_main, machine
 from qwen35.bench.figures import SHAPE, Figure, Printer, median, ratios
-from qwen35.bench.null import NullNode, bare_seconds
+from qwen35.bench.null_node import NullNode, bare_seconds
 from qwen35.bench.pairs import speed_figures
 from qwen35.bench.peers import Peer, missing
 from qwen35.bench.text import Subject, chain_figures, cold_figures, drop, host_figures, profile_lines, warm

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from qwen35.image import smart_resize
+from qwen35.images import smart_resize
 from qwen35.train import grounds, pictures
 from qwen35.train.drawing import draw
 from qwen35.train.grammar import core

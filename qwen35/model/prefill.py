@@ -15,23 +15,23 @@ from numpy.typing import NDArray
 
 from qwen35.model.attention import Attention
 from qwen35.model.deltanet import DeltaNet
-from qwen35.model.npu import Dispatch, Group
+from qwen35.model.projections import Dispatch, Group
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
     from qwen35.bundle.config import ModelConfig
     from qwen35.model.cache import Mark, StateCache
     from qwen35.model.layers import Layer
-    from qwen35.model.npu import NpuModel
+    from qwen35.model.projections import Projections
     from qwen35.model.timing import Timing
 
-__all__ = ["Prompt"]
+__all__ = ["Prefill"]
 
 F32 = NDArray[np.float32]
 U16 = NDArray[np.uint16]
 
 
-class Prompt:
+class Prefill:
     """The device buffers and the walk of a prefill pass. Not thread-safe.
 
     Buffers are sized by the longest pass so far and kept. `padding` are the bf16 bits that the rows behind a
@@ -40,7 +40,7 @@ class Prompt:
     """
 
     def __init__(
-        self, config: ModelConfig, npu: NpuModel, layers: list[Layer], cache: StateCache, timing: Timing
+        self, config: ModelConfig, npu: Projections, layers: list[Layer], cache: StateCache, timing: Timing
     ) -> None:
         self._config, self._npu, self._layers, self._cache, self._timing = config, npu, layers, cache, timing
         keys = [*dict.fromkeys(config.layer_types), "o", "gu", "down"]

@@ -20,9 +20,9 @@ from qwen35.formats import to_bf16
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
-    from qwen35.model.npu import Group, NpuModel
+    from qwen35.model.projections import Group, Projections
 
-__all__ = ["run_singly", "try_chains", "try_mapped"]
+__all__ = ["run_singly", "probe_chains", "probe_mapped"]
 
 _ROUNDS, _MOST = 2, 8
 """How often each way runs; the more, where one seems slower."""
@@ -32,7 +32,7 @@ _POISON = 0x7FC1
 """Before each run every element of a result is this NaN, which no kernel makes: what did not run shows."""
 
 
-def try_chains(npu: NpuModel, groups: Iterable[Group]) -> str:
+def probe_chains(npu: Projections, groups: Iterable[Group]) -> str:
     """Runs each group singly and as a chain, in turns; what is wrong with chains, or "" for nothing.
 
     The inputs are seeded noise; they and the results are zero afterwards, and nothing is in flight. Raises
@@ -56,7 +56,7 @@ def run_singly(groups: Iterable[Group]) -> None:
             _write(buffer, np.zeros(buffer.nbytes, np.uint8))
 
 
-def _try_group(npu: NpuModel, group: Group) -> str:
+def _try_group(npu: Projections, group: Group) -> str:
     singly: list[float] = []
     chained: list[float] = []
     wanted: list[bytes] = []
@@ -130,7 +130,7 @@ def _write(buffer: Buffer, data: NDArray[Any]) -> None:
     buffer.clean = clean
 
 
-def try_mapped(npu: NpuModel, keys: Mapping[str, str], mapped: Mapping[str, Buffer]) -> str:
+def probe_mapped(npu: Projections, keys: Mapping[str, str], mapped: Mapping[str, Buffer]) -> str:
     """Runs GEMVs over user-pointer weights and over copies of them; what is wrong, or "" for nothing.
 
     `keys`: tensor name -> GEMV key, `mapped`: tensor name -> buffer. Tried are the smallest and the largest,
@@ -149,7 +149,7 @@ def try_mapped(npu: NpuModel, keys: Mapping[str, str], mapped: Mapping[str, Buff
     return ""
 
 
-def _try_tensor(npu: NpuModel, name: str, key: str, weights: Buffer) -> str:
+def _try_tensor(npu: Projections, name: str, key: str, weights: Buffer) -> str:
     spec = npu.gemv_spec(key)
     x, y = npu.alloc(spec.k * 2), npu.alloc(spec.m * 2)
     copy = npu.device.alloc(weights.nbytes, flush=False)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from amdxdna.run import Run
     from qwen35.bundle.bundle import Bundle
 
-__all__ = ["Dispatch", "Group", "NpuModel", "Operands"]
+__all__ = ["Dispatch", "Group", "Projections", "Operands"]
 
 Operands = tuple[Buffer, Buffer, Buffer]
 """A, B, C of a GEMM or x, W, y of a GEMV."""
@@ -54,7 +54,7 @@ class Dispatch:
 
     def __init__(
         self,
-        model: NpuModel,
+        model: Projections,
         pool: ContextPool,
         calls: Sequence[tuple[Kernel, Operands, int]],
         read: bool = True,
@@ -87,7 +87,7 @@ class Dispatch:
         return ""
 
     def run(self) -> None:
-        """Runs and waits. Raises the binding's errors; see NpuModel.drain for what to do then."""
+        """Runs and waits. Raises the binding's errors; see Projections.drain for what to do then."""
         groups, marks = self._calls, self._marks
         chained = False
         marks.put()
@@ -165,7 +165,7 @@ class Dispatch:
             self._again_after(error, mark)
 
     def _again_after(self, error: CommandFailed, mark: int) -> None:
-        """Runs singly in fresh contexts where that helps (:meth:`NpuModel.forgive`). Raises `error` else."""
+        """Runs singly in fresh contexts where that helps (`Projections.forgive`). Raises `error` else."""
         losses = self._model.forgive(error, 0)
         while True:
             self._marks.put(mark)
@@ -211,7 +211,7 @@ def _writes_elsewhere(kernel: Kernel, operands: Operands) -> bool:
 
 @dataclass(frozen=True)
 class Group:
-    """A group of several runs with the buffers it reads and writes, for a trial (qwen35.model.trial).
+    """A group of several runs with the buffers it reads and writes, for a trial (qwen35.model.probe).
 
     The trial makes each way's run `rounds` times.
     """
@@ -223,7 +223,7 @@ class Group:
     rounds: int = 1
 
 
-class NpuModel:
+class Projections:
     """The kernels of one bundle on one device; kernels are made at first use and kept. Not thread-safe.
 
     Use: `npu.gemm("lin", chunks, a, b, c)`, `npu.gemv("o", x, w, y)`, or `npu.dispatch(...)` for a group of
@@ -241,7 +241,7 @@ class NpuModel:
         self.bundle, self.device, self.options = bundle, device, options or Options()
         self.note: Callable[[str], None] = note or (lambda line: None)
         self.chains = self.options.chains != "off"
-        """Whether groups of runs go as command chains; qwen35.model.trial decides it at load."""
+        """Whether groups of runs go as command chains; qwen35.model.probe decides it at load."""
         self.chains_why = {"on": "as asked", "off": "as asked", "auto": "not tried"}[self.options.chains]
         self.blind = False
         """The device computes nothing (the benchmark's modes): results are not looked at."""

@@ -6,8 +6,8 @@ the patches and the grid that the tower takes.
 
 from __future__ import annotations
 
-from qwen35.image.load import MAX_PIXELS, check_file, load
-from qwen35.image.patches import Prepared, Preprocessor, smart_resize
-from qwen35.image.resize import resize
+from qwen35.images.load import MAX_PIXELS, check_file, load
+from qwen35.images.patches import Prepared, Preprocessor, smart_resize
+from qwen35.images.resize import resize
 
 __all__ = ["MAX_PIXELS", "Prepared", "Preprocessor", "check_file", "load", "resize", "smart_resize"]

@@ -13,12 +13,12 @@ from qwen35.toolcalls import parse_tool_calls
 if TYPE_CHECKING:
     from qwen35.conversation import Reply
 
-__all__ = ["Said"]
+__all__ = ["CallFilter"]
 
 _MARK, _END = "<tool_call>", "</tool_call>"
 
 
-class Said:
+class CallFilter:
     """The text of one answer with declared tools; without tools all of it is shown at once.
 
     Only the whole answer decides what is a call and what is text that looks like one. So text streams up to

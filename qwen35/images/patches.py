@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qwen35.errors import ImageError
-from qwen35.image.load import MAX_RATIO, ImageLike, load
-from qwen35.image.resize import resize
+from qwen35.images.load import MAX_RATIO, ImageLike, load
+from qwen35.images.resize import resize
 
 CHANNELS = 3
 

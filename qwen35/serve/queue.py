@@ -11,14 +11,14 @@ from time import monotonic
 
 from qwen35.serve.errors import ApiError
 
-__all__ = ["Line", "Place"]
+__all__ = ["FairQueue", "Place"]
 
 
 class Place:
     """One request's place, from before its body is read until its answer has ended."""
 
-    def __init__(self, line: Line, client: str) -> None:
-        self._line, self.client = line, client
+    def __init__(self, queue: FairQueue, client: str) -> None:
+        self._queue, self.client = queue, client
         self._called: asyncio.Future[None] | None = None
         self.began = monotonic()
         self.waited = 0.0
@@ -27,7 +27,7 @@ class Place:
     async def turn(self) -> None:
         """Waits until the model is this request's. Raises what `give_up` was given."""
         self._called = asyncio.get_running_loop().create_future()
-        self._line._join(self)
+        self._queue._join(self)
         await self._called
         self.waited = monotonic() - self.began
 
@@ -38,7 +38,7 @@ class Place:
 
     def done(self) -> None:
         """The model is the next one's; this request may still be reading its answer."""
-        self._line._end(self)
+        self._queue._end(self)
 
     def _call(self) -> bool:
         if self._called is None or self._called.done():
@@ -47,7 +47,7 @@ class Place:
         return True
 
 
-class Line:
+class FairQueue:
     """Of one event loop; no method may be called from another thread.
 
     `bound` requests may be inside beside the one that is answered; those that are still sending their body

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from qwen35.image import Prepared
+    from qwen35.images import Prepared
     from qwen35.model.text import TextModel
 
-__all__ = ["Pictures", "Seen", "Tower"]
+__all__ = ["Images", "PromptImage", "Tower"]
 
 Told = Callable[[str, int, int], None]
 
@@ -41,7 +41,7 @@ class Tower(Protocol):
         """Gives its weights back."""
 
 
-class Seen:
+class PromptImage:
     """One picture: its patch grid, how many prompt tokens it takes, and a digest of its patches."""
 
     def __init__(self, prepared: Prepared, merge: int) -> None:
@@ -62,10 +62,10 @@ class Seen:
         return [-1 - base - index for index in range(self.tokens)]
 
 
-class Pictures:
+class Images:
     """The pictures of a session, and the tower that turns them into embeddings.
 
-    `look` is thread-safe; what uses the tower is the session's, inside its steps.
+    `read` is thread-safe; what uses the tower is the session's, inside its steps.
 
     The tower is made for the first picture. Embeddings are kept by content, the least recently used dropped
     beyond `budget` bytes, and so are the patches of pictures from files: until then one is read again only
@@ -81,7 +81,7 @@ class Pictures:
         note: Callable[[str], None] | None = None,
     ) -> None:
         """`note` is told, in one line, of a picture that is made smaller."""
-        from qwen35.image import Preprocessor
+        from qwen35.images import Preprocessor
 
         vision = model.config.vision
         assert vision is not None
@@ -93,7 +93,7 @@ class Pictures:
         self._prepare = Preprocessor(
             vision.patch_size, vision.spatial_merge_size, vision.min_pixels, vision.max_pixels
         )
-        self._by_source: OrderedDict[tuple[Any, ...], Seen] = OrderedDict()
+        self._by_source: OrderedDict[tuple[Any, ...], PromptImage] = OrderedDict()
         self._lock = reentrant()
         self._by_content: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
 
@@ -108,7 +108,7 @@ class Pictures:
         self._tower = None
         self._make_tower = lambda: _tower(model)
 
-    def look(self, image: Any) -> Seen:
+    def read(self, image: Any) -> PromptImage:
         """Reads a picture (a path, a file's bytes, a Pillow image, a uint8 array). Raises ImageError."""
         key = _source(image)
         with self._lock:
@@ -120,7 +120,7 @@ class Pictures:
                 if key is not None and key in self._by_source:
                     self._by_source.move_to_end(key)
                 return seen
-        seen = Seen(self._prepare(image), self.config.spatial_merge_size)
+        seen = PromptImage(self._prepare(image), self.config.spatial_merge_size)
         if seen.grid[0] * seen.grid[1] > self.config.max_patches:
             raise ImageError(
                 f"the picture has {seen.grid[0] * seen.grid[1]:,} patches and the tower takes "
@@ -139,7 +139,7 @@ class Pictures:
                     self._by_source.popitem(last=False)
         return seen
 
-    def embeddings(self, seen: Seen, told: Told | None = None) -> NDArray[np.float32]:
+    def embeddings(self, seen: PromptImage, told: Told | None = None) -> NDArray[np.float32]:
         """The picture's rows, float32 [tokens, D]. Raises the binding's errors."""
         rows = self._by_content.get(seen.digest)
         if rows is None:
@@ -162,7 +162,7 @@ class Pictures:
         self,
         ids: Sequence[int],
         spans: Sequence[ImageSpan],
-        images: Sequence[Seen],
+        images: Sequence[PromptImage],
         stats: Stats,
         told: Told | None = None,
     ) -> Callable[[int, int], dict[str, Any]]:

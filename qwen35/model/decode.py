@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from qwen35.host import Norm, check, pointer
 from qwen35.model.attention import Attention
 from qwen35.model.deltanet import DeltaNet
-from qwen35.model.npu import Dispatch, Group
+from qwen35.model.projections import Dispatch, Group
 
 from .._host import ffi, lib
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from qwen35.bundle.config import ModelConfig
     from qwen35.model.cache import StateCache
     from qwen35.model.layers import Layer
-    from qwen35.model.npu import NpuModel
+    from qwen35.model.projections import Projections
     from qwen35.model.timing import Timing
 
-__all__ = ["Step"]
+__all__ = ["Decoder"]
 
 F32 = NDArray[np.float32]
 U16 = NDArray[np.uint16]
@@ -62,13 +62,13 @@ class _RowNorm:
         )
 
 
-class Step:
+class Decoder:
     """The buffers and the walk of one row. Not thread-safe."""
 
     def __init__(
         self,
         config: ModelConfig,
-        npu: NpuModel,
+        npu: Projections,
         layers: list[Layer],
         final: Norm,
         heads: list[Buffer],
@@ -228,14 +228,14 @@ class Step:
         self._timing.lap("host.logits")
         return out
 
-    def _input(self, npu: NpuModel, count: int) -> tuple[Buffer, Any, U16]:
+    def _input(self, npu: Projections, count: int) -> tuple[Buffer, Any, U16]:
         buffer = npu.alloc(count * 2)
         view: U16 = buffer.view(np.uint16)
         self._buffers.append(buffer)
         self._keep.append(view)
         return buffer, pointer(view), view
 
-    def _result(self, npu: NpuModel, count: int) -> tuple[Buffer, Any, U16]:
+    def _result(self, npu: Projections, count: int) -> tuple[Buffer, Any, U16]:
         buffer = npu.alloc(count * 2)
         view: U16 = buffer.view(np.uint16, writable=False)
         self._buffers.append(buffer)
