@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._host import ffi, lib
+from qwen35._host import ffi, lib
 
 __all__ = [
     "Norm",

@@ -10,13 +10,16 @@ from qwen35.arguments import called, stop_strings, text, wants, whole
 from qwen35.errors import UsageError
 from qwen35.sampling import LoopDetector, Sampling
 
-__all__ = ["MAX_NEW", "TRAINED_CTX", "AnswerOptions"]
+__all__ = ["MAX_NEW", "TRAINED_CTX", "AnswerOptions", "StepProgress"]
 
 MAX_NEW = 512
 """Most tokens of an answer, unless asked for otherwise."""
 TRAINED_CTX = 262_144
 """Tokens of the context that the model was trained with (max_position_embeddings of the published configs);
 more would run, and answer badly."""
+
+StepProgress = Callable[[str, int, int], None]
+"""Told of what is done, how much of it, and of how much."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class AnswerOptions:
     keep: bool = True
     begin: str = ""
     cancel: Callable[[], bool] | None = None
-    progress: Callable[[str, int, int], None] | None = None
+    progress: StepProgress | None = None
     done: Callable[[Any], None] | None = None
 
     def __post_init__(self) -> None:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 
 from qwen35.engine import Input
 from qwen35.errors import PromptTooLong
+from qwen35.options import StepProgress
 from qwen35.stats import Stats
 from qwen35.template import ImageSlot, Piece, encode
 from qwen35.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from qwen35.images.embed import Images, PromptImage, Told
+    from qwen35.images.embed import Images, PromptImage
 
 __all__ = ["assemble"]
 
@@ -30,7 +31,7 @@ def assemble(
     allow_special: bool = False,
     limit: int | None = None,
     stats: Stats | None = None,
-    progress: Told | None = None,
+    progress: StepProgress | None = None,
 ) -> Input:
     """The session's input of `pieces` (qwen35.template), whose pictures `pictures` reads.
 

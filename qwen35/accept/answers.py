@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from qwen35.accept.item import Item, Verdict
 from qwen35.check.proof import checks
+from qwen35.options import StepProgress
 from qwen35.sampling import GREEDY
 
 if TYPE_CHECKING:
@@ -33,12 +34,12 @@ PROMPTS = (
 NEW = 16
 
 
-def references(model: Qwen35, bundle: Bundle, told: Callable[[str, int, int], None] | None) -> Iterator[Item]:
+def references(model: Qwen35, bundle: Bundle, progress: StepProgress | None) -> Iterator[Item]:
     """What `check` finds, an item each."""
     if model.vision is not None:
         model.vision.forget()
     verdicts = {True: Verdict.OK, False: Verdict.FAIL, None: Verdict.NOTE}
-    for finding in checks(model, bundle, told):
+    for finding in checks(model, bundle, progress):
         yield Item(f"check: {finding.name}", verdicts[finding.passed], finding.text, finding.values)
 
 

@@ -65,7 +65,7 @@ def _accept(options: argparse.Namespace, target: Path, growing: bool) -> int:
     items: list[Item] = []
     finished = False
     with contextlib.closing(Progress(enabled=not options.quiet)) as progress:
-        run = Acceptance(find_bundle(options.bundle), options.device, hang=options.hang, told=progress)
+        run = Acceptance(find_bundle(options.bundle), options.device, hang=options.hang, progress=progress)
         report = Report(run)
         # A file has at all times what was found so far: a machine may not live to see the end.
         if growing:

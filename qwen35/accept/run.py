@@ -14,6 +14,7 @@ from qwen35.accept import answers, kernels, ways
 from qwen35.accept.item import Item, Verdict
 from qwen35.accept.ledger import Ledger
 from qwen35.errors import explain
+from qwen35.options import StepProgress
 
 if TYPE_CHECKING:
     from qwen35.api import Qwen35
@@ -25,8 +26,6 @@ __all__ = ["Acceptance"]
 _WATCHED = ("chains", "user-pointer", "contexts", "hang", "check", "speed", "prompts")
 """Parts whose single commands are compared with others of the same operands."""
 _NO_LONGER = "results are no longer those that were right: "
-
-Told = Callable[[str, int, int], None]
 
 
 class Acceptance:
@@ -44,10 +43,10 @@ class Acceptance:
         *,
         hang: bool = False,
         max_ctx: int = 2048,
-        told: Told | None = None,
+        progress: StepProgress | None = None,
     ) -> None:
-        """`hang`: also try a command that never ends. `told(what, done, total)` is told of long parts."""
-        self.path, self.device, self.hang, self.max_ctx, self.told = path, device, hang, max_ctx, told
+        """`hang`: also try a command that never ends. `progress(what, done, total)` is told of long parts."""
+        self.path, self.device, self.hang, self.max_ctx, self.progress = path, device, hang, max_ctx, progress
         self.chains = self.mapped = False
         """What the run found fit to use."""
         self.model: Qwen35 | None = None
@@ -320,7 +319,7 @@ class Acceptance:
 
     def _references(self) -> Iterator[Item]:
         assert self.model is not None
-        yield from answers.references(self.model, self._text.bundle, self.told)
+        yield from answers.references(self.model, self._text.bundle, self.progress)
 
     def _speed(self) -> Iterator[Item]:
         assert self.model is not None

@@ -7,7 +7,7 @@ over the vocabulary) of the step's logits, and `MARGIN` at least.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -17,6 +17,7 @@ from qwen35.bundle.errors import BundleError
 from qwen35.check.findings import Finding
 from qwen35.engine import Input
 from qwen35.errors import QwenError
+from qwen35.options import StepProgress
 from qwen35.prompt import assemble
 from qwen35.template import render
 
@@ -37,31 +38,29 @@ are compared, over hundreds of steps. At a spread of 2, as language models have 
 COSINE = {"w8": 0.99, "bfp16x2": 0.998}
 PATCH_ERROR = 1e-6
 
-Told = Callable[[str, int, int], None]
 
-
-def checks(model: Qwen35, bundle: Bundle, told: Told | None = None) -> Iterator[Finding]:
-    """Runs every check the bundle has records for; `told(what, done, total)` is told of long ones.
+def checks(model: Qwen35, bundle: Bundle, progress: StepProgress | None = None) -> Iterator[Finding]:
+    """Runs every check the bundle has records for; `progress(what, done, total)` is told of long ones.
 
     Raises BundleError for records or tensors that do not fit, and the binding's errors.
     """
     for line in bundle.unusual_lines:
         yield Finding("bundle", None, f"unusual: {line}")
-    yield from _checksums(bundle, told)
+    yield from _checksums(bundle, progress)
     yield from _tokenizer(model, bundle)
     if not bundle.references:
         yield Finding("references", None, "none recorded: nothing else can be proved")
     for reference in bundle.references:
-        yield from _Run(model, bundle, reference, told).findings()
+        yield from _Run(model, bundle, reference, progress).findings()
 
 
-def _checksums(bundle: Bundle, told: Told | None) -> Iterator[Finding]:
+def _checksums(bundle: Bundle, progress: StepProgress | None) -> Iterator[Finding]:
     """A defect too small to show in an answer shows here; that bytes are as exported proves nothing else."""
     if not bundle.sums:
         return
-    progress = None if told is None else lambda done, total: told("bytes", done, total)
+    step = None if progress is None else lambda done, total: progress("bytes", done, total)
     try:
-        count = bundle.verify(progress)
+        count = bundle.verify(step)
     except BundleError as error:
         yield Finding("checksums", False, str(error))
         return
@@ -86,8 +85,10 @@ def _tokenizer(model: Qwen35, bundle: Bundle) -> Iterator[Finding]:
 class _Run:
     """One reference run."""
 
-    def __init__(self, model: Qwen35, bundle: Bundle, reference: Reference, told: Told | None) -> None:
-        self.model, self.bundle, self.reference, self.told = model, bundle, reference, told
+    def __init__(
+        self, model: Qwen35, bundle: Bundle, reference: Reference, progress: StepProgress | None
+    ) -> None:
+        self.model, self.bundle, self.reference, self.progress = model, bundle, reference, progress
         self.ids = [int(i) for i in self._tensor("ids")]
         self.tokens = [int(i) for i in self._tensor("tokens")]
         ids, logits = self._tensor("top_ids"), self._tensor("top_logits")
@@ -133,7 +134,7 @@ class _Run:
         if seen is not None:
             content = [{"image": rgb}, {"text": self.reference.prompt}]
         pieces = render([{"role": "user", "content": content}], thinking=self.reference.thinking)
-        prompt = assemble(pieces, self.model.tokenizer, pictures, progress=self.told)
+        prompt = assemble(pieces, self.model.tokenizer, pictures, progress=self.progress)
         same = prompt.ids == self.ids
         yield self._finding(
             "prompt",
@@ -165,7 +166,7 @@ class _Run:
         )
         want = self._tensor("vision").astype(np.float64).ravel()
         with self.model.session.turns.alone():
-            got = pictures.embeddings(seen, self.told).astype(np.float64).ravel()
+            got = pictures.embeddings(seen, self.progress).astype(np.float64).ravel()
         if got.size != want.size:
             yield self._finding("tower", False, f"{got.size} values, recorded {want.size}")
             return
@@ -183,8 +184,8 @@ class _Run:
         near: list[float] = []
         far: list[float] = []
         for step, token in enumerate(self.tokens):
-            if self.told is not None:
-                self.told(self.reference.name, step, len(self.tokens))
+            if self.progress is not None:
+                self.progress(self.reference.name, step, len(self.tokens))
             ids, top = self.top_ids[step], self.top_logits[step]
             finite = bool(np.isfinite(logits).all())
             wild += not finite

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from . import bfp6s, bfp16
-from .bf16 import from_bf16, to_bf16
-from .stream import FormatError, Weights, interleave_gate_up
+from qwen35.formats import bfp6s, bfp16
+from qwen35.formats.bf16 import from_bf16, to_bf16
+from qwen35.formats.stream import FormatError, Weights, interleave_gate_up
 
 __all__ = [
     "FormatError",

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import _host
-from . import stream
-from .stream import Weights
+from qwen35 import _host
+from qwen35.formats import stream
+from qwen35.formats.stream import Weights
 
 NAME = "bfp16"
 CODE = 0

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..threads import Threads
+from qwen35.threads import Threads
 
 Weights = NDArray[Any]
 """[rows, k] as float32, or as bf16 bit patterns (uint16)."""

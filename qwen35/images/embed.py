@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from amdxdna.forklock import reentrant
 from qwen35.errors import ImageError
+from qwen35.options import StepProgress
 from qwen35.stats import Stats
 from qwen35.template import ImageSpan
 
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from qwen35.model.text import TextModel
 
 __all__ = ["Images", "PromptImage", "Tower"]
-
-Told = Callable[[str, int, int], None]
 
 
 class Tower(Protocol):
@@ -139,14 +138,14 @@ class Images:
                     self._by_source.popitem(last=False)
         return seen
 
-    def embeddings(self, seen: PromptImage, told: Told | None = None) -> NDArray[np.float32]:
+    def embeddings(self, seen: PromptImage, progress: StepProgress | None = None) -> NDArray[np.float32]:
         """The picture's rows, float32 [tokens, D]. Raises the binding's errors."""
         rows = self._by_content.get(seen.digest)
         if rows is None:
             if self._tower is None:
                 self._tower = self._make_tower()
-            progress = None if told is None else lambda done, total: told("picture", done, total)
-            rows = self._tower.encode(seen.patches, seen.grid, progress)
+            blocks = None if progress is None else lambda done, total: progress("picture", done, total)
+            rows = self._tower.encode(seen.patches, seen.grid, blocks)
             self._by_content[seen.digest] = rows
             kept = self._by_content.values()
             while len(kept) > 1 and sum(one.nbytes for one in kept) > self.budget:
@@ -164,7 +163,7 @@ class Images:
         spans: Sequence[ImageSpan],
         images: Sequence[PromptImage],
         stats: Stats,
-        told: Told | None = None,
+        progress: StepProgress | None = None,
     ) -> Callable[[int, int], dict[str, Any]]:
         """The `part` of an engine Input: rotary positions, and the embeddings of the images in a range.
 
@@ -183,7 +182,7 @@ class Images:
                 first, last = max(span.start, start), min(span.start + span.count, stop)
                 if first < last:
                     began = time.perf_counter()
-                    whole = self.embeddings(images[span.index], told)
+                    whole = self.embeddings(images[span.index], progress)
                     rows.append(whole[first - span.start : last - span.start])
                     stats.vision_s += time.perf_counter() - began
             return {

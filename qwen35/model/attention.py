@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qwen35._host import ffi, lib
 from qwen35.host import check, pointer, row_stride
-
-from .._host import ffi, lib
 
 if TYPE_CHECKING:
     from qwen35.bundle.config import ModelConfig

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qwen35._host import ffi, lib
 from qwen35.host import Norm, check, pointer
 from qwen35.model.attention import Attention
 from qwen35.model.deltanet import DeltaNet
 from qwen35.model.projections import Dispatch, Group
-
-from .._host import ffi, lib
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qwen35 import formats
+from qwen35._host import ffi, lib
 from qwen35.errors import ModelError
-
-from .._host import ffi, lib
 
 if TYPE_CHECKING:
     from qwen35.bundle.config import ModelConfig

@@ -17,11 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amdxdna.files import open_regular
+from qwen35._host import ffi, lib
 from qwen35.bundle.errors import BundleError
 from qwen35.errors import ModelError
-
-from .._host import ffi, lib
-from ..threads import Threads
+from qwen35.threads import Threads
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer

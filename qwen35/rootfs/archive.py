@@ -15,8 +15,7 @@ from typing import IO
 
 from amdxdna.output import whole_file
 from qwen35.errors import QwenError, UsageError
-
-from .tree import Tree
+from qwen35.rootfs.tree import Tree
 
 __all__ = ["COMPRESSORS", "newc", "write_folder", "write_initramfs", "write_squashfs"]
 

@@ -21,8 +21,7 @@ from pathlib import Path
 from amdxdna.emu.pci import qemu
 from amdxdna.text import printable
 from qwen35.errors import QwenError
-
-from .machine import ANSWER
+from qwen35.rootfs.machine import ANSWER
 
 __all__ = ["Machine", "boot", "by_hand", "guest_memory"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .modules import modules_in_order
-from .python import HOME
-from .tree import Tree
+from qwen35.rootfs.modules import modules_in_order
+from qwen35.rootfs.python import HOME
+from qwen35.rootfs.tree import Tree
 
 __all__ = ["ANSWER", "BUNDLE", "RUN", "SHELL", "WHOLE", "add_machine", "add_run", "finish"]
 

@@ -16,9 +16,9 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from . import elf
-from .loaded import LEFT_OUT_MODULES, Loaded, imports, loaded_by
-from .tree import Tree
+from qwen35.rootfs import elf
+from qwen35.rootfs.loaded import LEFT_OUT_MODULES, Loaded, imports, loaded_by
+from qwen35.rootfs.tree import Tree
 
 __all__ = ["APP", "HOME", "PythonRoot", "add_packages", "compiled"]
 

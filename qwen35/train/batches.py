@@ -11,9 +11,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from . import drawing, pictures, scenes
-from .corpus import Generator, Sample, Turn, render
-from .scenes import CELL, Scene
+from qwen35.train import drawing, pictures, scenes
+from qwen35.train.corpus import Generator, Sample, Turn, render
+from qwen35.train.scenes import CELL, Scene
 
 POOL = 8
 """Text batches drawn together and sorted by length, which keeps padding small."""

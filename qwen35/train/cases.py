@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qwen35.images import resize, smart_resize
-
-from . import phrases, pictures, scenes, sdf
-from .corpus import Corpus, Sample, Turn, dressed, phrase, thought
-from .datafile import FOLDER, DataError, sections
-from .drawing import draw
-from .scenes import CELL, MAX_PIXELS, MIN_PIXELS, Scene
-from .wordnet import Entry
+from qwen35.train import phrases, pictures, scenes, sdf
+from qwen35.train.corpus import Corpus, Sample, Turn, dressed, phrase, thought
+from qwen35.train.datafile import FOLDER, DataError, sections
+from qwen35.train.drawing import draw
+from qwen35.train.scenes import CELL, MAX_PIXELS, MIN_PIXELS, Scene
+from qwen35.train.wordnet import Entry
 
 Judge = Callable[[str], bool]
 

@@ -9,9 +9,8 @@ import torch
 from tokenizers import Tokenizer
 
 from amdxdna.output import write_whole
-
-from .network import MERGE, Network
-from .scenes import MAX_PIXELS, MIN_PIXELS, PATCH
+from qwen35.train.network import MERGE, Network
+from qwen35.train.scenes import MAX_PIXELS, MIN_PIXELS, PATCH
 
 TEMPLATE = (
     "{%- if messages[0]['role'] == 'system' %}<|im_start|>system\n{{ messages[0]['content'] }}<|im_end|>\n"

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from . import phrases
-from .datafile import Named
-from .grammar import apart, rough
-from .wordnet import PLURALS, Entry, WordNet, article, entries
+from qwen35.train import phrases
+from qwen35.train.datafile import Named
+from qwen35.train.grammar import apart, rough
+from qwen35.train.wordnet import PLURALS, Entry, WordNet, article, entries
 
 IM_START, IM_END = "<|im_start|>", "<|im_end|>"
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter
 
-from . import grounds
-from .grounds import Pixels, Rgb
-from .scenes import Scene, Thing
+from qwen35.train import grounds
+from qwen35.train.grounds import Pixels, Rgb
+from qwen35.train.scenes import Scene, Thing
 
 Points = list[tuple[float, float]]
 FINER = 3

@@ -21,14 +21,13 @@ import torch
 from tokenizers import Tokenizer
 
 from amdxdna.output import write_whole
-
-from . import cases as scored
-from .cases import MARKS, Case
-from .checkpoint import stop_ids
-from .corpus import Corpus, Sample, prompt
-from .network import pixels_of
-from .scenes import CELL
-from .wordnet import WordNet
+from qwen35.train import cases as scored
+from qwen35.train.cases import MARKS, Case
+from qwen35.train.checkpoint import stop_ids
+from qwen35.train.corpus import Corpus, Sample, prompt
+from qwen35.train.network import pixels_of
+from qwen35.train.scenes import CELL
+from qwen35.train.wordnet import WordNet
 
 MAX_NEW = 64
 
@@ -252,7 +251,7 @@ def _of_bundle(
     report: dict[str, Any],
 ) -> list[str]:
     """The same of a bundle on a device, for every so many questions."""
-    from .npu import run_bundle
+    from qwen35.train.npu import run_bundle
 
     step = max(1, len(cases) // args.compared)
     chosen = range(0, len(cases), step)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .datafile import FOLDER, Named, Section
+from qwen35.train.datafile import FOLDER, Named, Section
 
 _MARK = re.compile(r"<([^<>]*)>|\(([^()]*)\)")
 _SLOT = re.compile(r"\{\w+\}")

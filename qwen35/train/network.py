@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
 from transformers.models.qwen3_5.configuration_qwen3_5 import Qwen3_5TextConfig, Qwen3_5VisionConfig
 
-from . import vocabulary
-from .scenes import CELL, CELL_CLASSES, PATCH, WHOLE_BITS, WHOLE_CLASSES
+from qwen35.train import vocabulary
+from qwen35.train.scenes import CELL, CELL_CLASSES, PATCH, WHOLE_BITS, WHOLE_CLASSES
 
 MERGE = CELL // PATCH
 

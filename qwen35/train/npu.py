@@ -15,8 +15,7 @@ from qwen35.engine import generate
 from qwen35.prompt import assemble
 from qwen35.sampling import GREEDY, Sampler
 from qwen35.template import ImageSlot, Piece, Tokens
-
-from .scenes import CELL
+from qwen35.train.scenes import CELL
 
 IMAGE = "<|image_pad|>"
 

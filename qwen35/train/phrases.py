@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from .datafile import Named, Section, sections
-from .grammar import Grammar, core
+from qwen35.train.datafile import Named, Section, sections
+from qwen35.train.grammar import Grammar, core
 
 _PLACES = re.compile(r"\{(.*?)\}")
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
 
-from .datafile import sections
-from .grammar import Grammar, apart, core
-from .phrases import checked
-from .scenes import COLOURS, NUMBERS, SHAPES, Scene, Thing, place_of
+from qwen35.train.datafile import sections
+from qwen35.train.grammar import Grammar, apart, core
+from qwen35.train.phrases import checked
+from qwen35.train.scenes import COLOURS, NUMBERS, SHAPES, Scene, Thing, place_of
 
 NONE = "I see no simple shape."
 """The answer to every question about a picture that holds none."""

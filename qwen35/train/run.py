@@ -20,12 +20,11 @@ import torch.distributed
 import torch.multiprocessing
 
 from amdxdna.output import write_whole
-
-from . import default, evaluate
-from .corpus import Corpus
-from .datafile import DataError
-from .trainer import Trainer, TrainError, check_settings, tokenizer_of
-from .wordnet import WordNet, WordNetError
+from qwen35.train import default, evaluate
+from qwen35.train.corpus import Corpus
+from qwen35.train.datafile import DataError
+from qwen35.train.trainer import Trainer, TrainError, check_settings, tokenizer_of
+from qwen35.train.wordnet import WordNet, WordNetError
 
 STEPS, TOWER_STEPS = 13100, 3000
 

@@ -7,9 +7,8 @@ import random
 from dataclasses import dataclass
 
 from qwen35.images import smart_resize
-
-from . import grounds
-from .grounds import Rgb
+from qwen35.train import grounds
+from qwen35.train.grounds import Rgb
 
 PATCH, CELL = 8, 16
 """Pixels of a side of a patch and of an image token's cell."""

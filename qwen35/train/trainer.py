@@ -20,15 +20,14 @@ from tokenizers import Tokenizer
 from torch.nn import Parameter
 
 from amdxdna.output import write_whole
-
-from . import vocabulary
-from .batches import Batch, Batches, Encoder, Seen
-from .checkpoint import save_pretrained
-from .corpus import Corpus, Generator, Sample, Turn, phrase
-from .network import Network, config, initialise, patches_of, positions
-from .phrases import ASKED, HELD_OUT, UNKNOWN
-from .scenes import CELL_CLASSES, WHOLE_BITS, WHOLE_CLASSES
-from .wordnet import WordNet
+from qwen35.train import vocabulary
+from qwen35.train.batches import Batch, Batches, Encoder, Seen
+from qwen35.train.checkpoint import save_pretrained
+from qwen35.train.corpus import Corpus, Generator, Sample, Turn, phrase
+from qwen35.train.network import Network, config, initialise, patches_of, positions
+from qwen35.train.phrases import ASKED, HELD_OUT, UNKNOWN
+from qwen35.train.scenes import CELL_CLASSES, WHOLE_BITS, WHOLE_CLASSES
+from qwen35.train.wordnet import WordNet
 
 MIX = ("text", "picture", "text", "several", "text", "picture", "text", "tower", "text", "picture")
 """Kinds of batches, in turn, after the tower's own steps."""

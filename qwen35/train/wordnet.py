@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from .datafile import Named
-from .words import DROPPED, FIRST, KINDS, PINNED, Kind
+from qwen35.train.datafile import Named
+from qwen35.train.words import DROPPED, FIRST, KINDS, PINNED, Kind
 
 MAX_WORDS = 13
 """Longest gloss kept, in words: a longer one costs more training than one more word does."""

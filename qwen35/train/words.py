@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .datafile import FOLDER, DataError, Named, Section, lines, sections
+from qwen35.train.datafile import FOLDER, DataError, Named, Section, lines, sections
 
 
 @dataclass(frozen=True)
