@@ -130,6 +130,12 @@ def test_no_circles() -> None:
     assert circles(imports()) == []
 
 
+def test_no_circles_of_qwen35_hidden_in_functions() -> None:
+    """Imports inside functions make a start quicker; they are not there to hide a circle."""
+    graph = {name: found for name, found in imports(inside=True).items() if name.startswith("qwen35")}
+    assert circles(graph) == []
+
+
 def floor_of(name: str) -> int | None:
     """The floor of a module of the binding's core; None for what is no part of it."""
     parts = name.split(".")

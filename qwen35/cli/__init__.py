@@ -1,4 +1,8 @@
-"""`python -m qwen35`: answers on stdout, everything else on stderr."""
+"""`python -m qwen35`: answers on stdout, everything else on stderr.
+
+`args` knows the options, `run` asks once or line by line, `chat` is the conversation, `answers` one answer of
+either; `readline`, `entries` and `paths` read what people type.
+"""
 
 from __future__ import annotations
 

@@ -215,10 +215,6 @@ class Checkpoint:
         """A text matrix as a row source."""
         return Matrix(self.text_tensor(name, rows, k))
 
-    def has_text(self, name: str) -> bool:
-        """True where the checkpoint has that text tensor."""
-        return (name if name == "lm_head.weight" else self._text_prefix + name) in self.names
-
     def _tensor(self, name: str, shape: tuple[int, ...]) -> NDArray[Any]:
         if name not in self.names:
             raise CheckpointError(self.path, f"tensor {name} is missing", "is the download complete?")

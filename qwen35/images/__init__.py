@@ -1,7 +1,8 @@
 """Pictures for the vision tower: reading, resizing and cutting into patches, exactly as the checkpoint does.
 
 :func:`load` turns a path, a Pillow image or an array into RGB bytes; :class:`Preprocessor` turns those into
-the patches and the grid that the tower takes.
+the patches and the grid that the tower takes. `embed.Images` keeps the pictures of a session and has the
+tower make their embeddings.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The text model: weights, layers, state, and its projections on the NPU.
 
-`text` is the whole; `prompt` runs a prompt and `step` a token over `layers` (attention, DeltaNet, RoPE);
-`npu` dispatches projections; `cache` holds what a conversation leaves; `trial` proves the fast ways at load.
+`text` is the whole; `prefill` runs a prompt and `decode` a token over `layers` (attention, DeltaNet, RoPE);
+`projections` dispatches them to the device; `cache` holds the state; `probe` proves the fast ways at load.
 """

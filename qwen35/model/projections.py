@@ -226,8 +226,8 @@ class Group:
 class Projections:
     """The kernels of one bundle on one device; kernels are made at first use and kept. Not thread-safe.
 
-    Use: `npu.gemm("lin", chunks, a, b, c)`, `npu.gemv("o", x, w, y)`, or `npu.dispatch(...)` for a group of
-    runs that is used again and again.
+    Use: `npu.gemm("lin", chunks, a, b, c)`, or `npu.dispatch(...)` for a group of runs that is used again and
+    again.
     """
 
     def __init__(
@@ -328,10 +328,6 @@ class Projections:
     def gemm(self, key: str, chunks: int, a: Buffer, b: Buffer, c: Buffer) -> None:
         """C = A B over `chunks` chunks of rows; waits, and C is readable then."""
         self.dispatch(key, chunks, [(a, b, c)]).run()
-
-    def gemv(self, key: str, x: Buffer, w: Buffer, y: Buffer) -> None:
-        """y = W x; waits, and y is readable then."""
-        self.dispatch(key, 0, [(x, w, y)]).run()
 
     def kernel(self, key: str, chunks: int) -> Kernel:
         """The kernel of GEMM `key` over exactly `chunks` chunks, or of the GEMV where `chunks` is 0."""

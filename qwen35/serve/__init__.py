@@ -4,11 +4,12 @@
     app        routes, who may ask, errors in OpenAI's form
     answering  one request: admitted, read, queued, made in the model's thread, sent, cancelled
     connection how long a client may take to ask
-    line       the bounded queue before the model
+    queue      the bounded queue before the model
     job        an answer made in a thread and read on the event loop
     fields     reading a JSON body: types, ranges, what is refused
     options    sampling, lengths, tools and formats that every endpoint shares
     messages   OpenAI's messages and pictures in the engine's form; items: the Responses API's
+    calls      what of the text may be shown while it may hold tool calls
     question   what chat completions and responses ask for alike
     chat, completions, responses   each endpoint's body and its answers, whole and streamed
     store      responses that later requests go on from

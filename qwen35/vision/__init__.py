@@ -1,1 +1,4 @@
-"""The vision tower: patches in, rows of the text model's width out, its linears on the NPU."""
+"""The vision tower: patches in, rows of the text model's width out, its linears on the NPU.
+
+`tower` is the whole; `host` holds LayerNorm, attention and GELU, `positions` the table and the rotation.
+"""
