@@ -125,8 +125,8 @@ REAL_CHECKPOINT = SIZES["2b"].checkpoint
 
 
 def size_of(hidden_size: object, intermediate_size: object, layers: object, vocab_size: object) -> str | None:
-    """The published size of that shape; None for any other."""
-    for size, known in PUBLISHED.items():
+    """The known size of that shape; None for any other."""
+    for size, known in SIZES.items():
         c = known.text
         if (hidden_size, intermediate_size, layers, vocab_size) == (
             c.hidden_size,
@@ -142,4 +142,4 @@ def model_name(config: ModelConfig) -> str:
     """The published name of a model of that shape, or just Qwen3.5."""
     c = config
     size = size_of(c.hidden_size, c.intermediate_size, c.num_hidden_layers, c.vocab_size)
-    return SIZES[size].name if size is not None else "Qwen3.5"
+    return (size is not None and SIZES[size].name) or "Qwen3.5"

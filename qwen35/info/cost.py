@@ -68,7 +68,7 @@ def cost(word: str, max_ctx: int = 8192) -> dict[str, Any]:
         "export_seconds": bundle / rate,
     }
     compiled: dict[str, Any] | None = None
-    published = PUBLISHED[size]
+    published = SIZES[size]
     if published.compiled is not None and name == published.checkpoint:
         where, nbytes = published.compiled.repository, published.compiled.nbytes
         rest = sum(value for key, value in needs.items() if key != "weights")

@@ -458,8 +458,8 @@ def test_a_question_retried_in_vain_leaves_history_and_pictures(
     options = parse(["--chat", "--quiet"])
     options.schema = None
     chat = Chat(model, options)
-    chat.talk.ask("one").result()
-    before, asked = list(chat.talk.messages), []
+    chat.conversation.ask("one").result()
+    before, asked = list(chat.conversation.messages), []
 
     def ask(text: str) -> str:
         asked.append((text, chat.images))
@@ -472,7 +472,7 @@ def test_a_question_retried_in_vain_leaves_history_and_pictures(
     with pytest.raises(UsageError) if fails else contextlib.nullcontext():
         chat._retry("")
     assert asked == [("one", [])]
-    assert chat.talk.messages == before and chat.images == ["next.png"]
+    assert chat.conversation.messages == before and chat.images == ["next.png"]
 
 
 def test_repeated_prompts_and_shared_system_messages_are_not_computed_again(model: Qwen35) -> None:

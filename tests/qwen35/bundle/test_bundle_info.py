@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from qwen35.bundle import Bundle, BundleError
-from qwen35.bundle.info import describe, info_main, lines
 from qwen35.errors import UsageError
 from qwen35.export.exporter import export_random
 from qwen35.export.plan import Options
+from qwen35.info.cli import info_main
+from qwen35.info.describe import describe, lines
 from tests.support.synthetic import SHAPES
 from tests.support.synthetic_bundle import Habits, write_bundle
 
@@ -88,15 +89,13 @@ def test_a_compiled_bundle_says_what_it_needs(tmp_path: Path) -> None:
 def test_names(exported: Path, shape: tuple[int, int, int, int], name: str) -> None:
     from dataclasses import replace
 
-    from qwen35.bundle.info import model_name
-
     bundle = Bundle.open(exported)
     d, inner, layers, vocab = shape
     kinds = ("lin",) * layers
     bundle.__dict__["config"] = replace(
         bundle.config, hidden_size=d, intermediate_size=inner, layer_types=kinds, vocab_size=vocab
     )
-    assert model_name(bundle) == name
+    assert bundle.name == name
 
 
 def test_command(exported: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from qwen35.bundle import Bundle
-from qwen35.bundle.info import describe, lines
+from qwen35.info.describe import describe, lines
 from tests.support.published import MLP, D
 
 
@@ -24,7 +24,7 @@ def edit(path: Path, old: str, new: str) -> None:
 def test_it_opens_as_it_is(published: Path) -> None:
     bundle = Bundle.open(published)
     config = bundle.config
-    assert not bundle.emulated and config.tied and config.gemv_format == "bfp16"
+    assert not bundle.emulated and config.tie_word_embeddings and config.gemv_format == "bfp16"
     assert (config.n_lin, config.n_att, config.o_in, config.rope_theta) == (8192, 5120, D, 1e7)
     assert config.vision is not None and config.vision.n_fc2 == config.vision.n_merge == 4
     assert bundle.gemms["down"].stream(8).ctx == "mlp" and bundle.gemms["v_m2"].max_chunks == 4

@@ -10,7 +10,7 @@ import pytest
 from qwen35.bundle import Bundle, BundleError
 from qwen35.bundle.manifest import Manifest
 from qwen35.bundle.params import config_params, read_config
-from qwen35.bundle.validate import stream_bytes
+from qwen35.bundle.schema import stream_bytes
 from tests.support.synthetic import SHAPES
 from tests.support.synthetic_bundle import Habits, write_bundle
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from qwen35.bundle import Bundle, cost
-from qwen35.bundle.info import describe, info_main
+from qwen35.bundle import Bundle
 from qwen35.errors import ModelError
 from qwen35.export.exporter import export_random
 from qwen35.export.plan import Options
+from qwen35.info import cost, describe, info_main
 from tests.support.hub_server import hub_of
 
 SHAPE = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4, "vocab_size": 2048}

@@ -14,7 +14,7 @@ from qwen35.check import check_main
 from qwen35.export import export_main
 from qwen35.export.standard import picture_size, standard_picture
 from qwen35.formats import bfp6s
-from qwen35.image import smart_resize
+from qwen35.images import smart_resize
 from tests.support.synthetic import SHAPES, VisionShape, smaller, weights, write_checkpoint, write_safetensors
 
 SHAPE = smaller(SHAPES["untied"], layers=4, tied=True, vision=VisionShape())

@@ -10,8 +10,8 @@ import pytest
 from qwen35.bundle import Bundle
 from qwen35.errors import ModelError
 from qwen35.formats import bfp16, from_bf16, to_bf16
-from qwen35.model import npu as module
-from qwen35.model.npu import NpuModel
+from qwen35.model import projections as module
+from qwen35.model.projections import Projections
 from tests.support.model_bundle import bundle_path
 from tests.support.synthetic import bf16_round
 
@@ -19,7 +19,7 @@ from tests.support.synthetic import bf16_round
 @pytest.fixture
 def npu(device):
     path = bundle_path("grouped", "strides", (("chunks", 2), ("max_prompt", 96)))
-    return NpuModel(Bundle.open(path), device)
+    return Projections(Bundle.open(path), device)
 
 
 def weight(npu, name, rows, k):

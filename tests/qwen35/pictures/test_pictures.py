@@ -1,4 +1,4 @@
-"""qwen35.pictures: read once, through the tower once, told apart by content, usable on the command line."""
+"""Pictures in prompts: read once, through the tower once, told apart by content, on the command line too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from qwen35 import GREEDY, Qwen35
 from qwen35.engine import Input
 from qwen35.errors import ImageError
-from qwen35.pictures import Pictures
+from qwen35.images.embed import Images
 from tests.support.models import DEVICE, export
 from tests.support.program import ENV, ROOT
 
@@ -57,7 +57,7 @@ class CountingTower:
 @pytest.fixture
 def tower(model: Qwen35) -> CountingTower:
     counting = CountingTower(model.info.hidden)
-    model.vision = Pictures(model.model, lambda: counting)  # type: ignore[arg-type]
+    model.vision = Images(model.model, lambda: counting)  # type: ignore[arg-type]
     return counting
 
 
@@ -84,14 +84,14 @@ def test_pictures_from_files_are_kept_within_the_budget(
     pictures = model.vision
     assert pictures is not None
     paths = [picture(tmp_path / f"{seed}.png", seed) for seed in range(4)]
-    pictures.budget = 3 * pictures.look(paths[0]).patches.nbytes
-    first, second = pictures.look(paths[0]), pictures.look(paths[1])
-    pictures.look(paths[2])
-    assert pictures.look(paths[0]) is first
-    pictures.look(paths[3])
-    assert pictures.look(paths[0]) is first and pictures.look(paths[1]) is not second
+    pictures.budget = 3 * pictures.read(paths[0]).patches.nbytes
+    first, second = pictures.read(paths[0]), pictures.read(paths[1])
+    pictures.read(paths[2])
+    assert pictures.read(paths[0]) is first
+    pictures.read(paths[3])
+    assert pictures.read(paths[0]) is first and pictures.read(paths[1]) is not second
     pictures.budget = 0
-    assert pictures.look(paths[2]) is pictures.look(paths[2])
+    assert pictures.read(paths[2]) is pictures.read(paths[2])
 
 
 def test_states_of_different_pictures_are_not_mixed_up(model: Qwen35, bundle: Path, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_progress_tells_of_every_block_and_every_pass(model: Qwen35, tmp_path: P
 
 def test_kept_embeddings_are_bounded(model: Qwen35, tmp_path: Path) -> None:
     counting = CountingTower(model.info.hidden)
-    model.vision = Pictures(model.model, lambda: counting, budget=1)  # type: ignore[arg-type]
+    model.vision = Images(model.model, lambda: counting, budget=1)  # type: ignore[arg-type]
     shots = [picture(tmp_path / f"{seed}.png", seed) for seed in (1, 2)]
     for shot in (shots[0], shots[0], shots[1], shots[0]):
         model.chat("x", images=[shot], max_new=1, sampling=GREEDY, keep=False).result()

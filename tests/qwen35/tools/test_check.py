@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from qwen35.bundle import Bundle, BundleError
-from qwen35.bundle.info import info_main
 from qwen35.check import check_main
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.exporter import export_checkpoint
 from qwen35.export.plan import Options
 from qwen35.export.refs import Request, attach, record
+from qwen35.info import info_main
 from tests.support.synthetic import SHAPES, write_checkpoint
 
 pytestmark = pytest.mark.peer
