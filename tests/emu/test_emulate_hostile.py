@@ -94,6 +94,30 @@ os.close(os.open("{NODE}", os.O_RDWR))
     assert ended.stderr == ""
 
 
+@ROOT_ONLY
+def test_a_process_that_cannot_be_read_finds_no_device() -> None:
+    """Which is told once. The last call on its parent's device is no business of its."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        program = folder / "unreadable"
+        program.write_bytes(c_program(name="unreadable").read_bytes())
+        program.chmod(0o755)
+        words = ["emulate", "-O", "threads=1,quiet", "--", str(program), NODE]
+        code = f"""
+import os, sys
+from amdxdna.cli import main
+assert main({[*words[:4], "true"]!r}) == 0  # imports all there is
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+sys.exit(main({words!r}))
+"""
+        ended = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+        )
+    assert (ended.returncode, ended.stdout) == (0, "0 0\n"), ended.stderr
+    assert ended.stderr.count("cannot be read") == 1 and "it finds no device" in ended.stderr, ended.stderr
+
+
 def test_a_descriptor_is_not_opened_anew() -> None:
     """What a program holds with O_PATH or for reading is not taken with more than that."""
     ended = emulate_python("""
