@@ -32,12 +32,47 @@ _AFTER = 0.05
 
 
 def guarded(
-    body: Callable[[], int], tell: Callable[[str], None], failed: Callable[[BaseException], int]
+    body: Callable[[], int],
+    tell: Callable[[str], None],
+    failed: Callable[[BaseException], int],
+    last: bool = False,
 ) -> int:
     """Runs a command and returns its exit status: 0, 1, 2 or 130, also where the streams are at fault.
 
-    `tell` writes one line on stderr, `failed` reports an exception and returns its status.
+    `tell` writes one line on stderr, `failed` reports an exception and returns its status. With
+    `last` the process ends with the command, and from then on Ctrl-C is ignored: the second of an impatient
+    person would be raised in the interpreter's end, where Python drops it with a page of text.
     """
+    while True:
+        try:
+            status = _told(body, tell, failed, last)
+            if last:
+                _deaf()
+            return status
+        except KeyboardInterrupt:  # came while the end was being told
+            body = _stopped
+            if last:
+                _deaf()
+
+
+def _stopped() -> int:
+    raise KeyboardInterrupt
+
+
+def _deaf() -> None:
+    """Has SIGINT ignored for the rest of the process."""
+    while True:
+        try:
+            with contextlib.suppress(ValueError):  # another thread than the main one
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+            return
+        except KeyboardInterrupt:
+            continue
+
+
+def _told(
+    body: Callable[[], int], tell: Callable[[str], None], failed: Callable[[BaseException], int], last: bool
+) -> int:
     _require_streams()
     sys.unraisablehook = _unraisable
     try:
@@ -48,6 +83,8 @@ def guarded(
     except SystemExit as leaving:  # --help, --version
         status = leaving.code if isinstance(leaving.code, int) else FAILED
     except KeyboardInterrupt as stopped:
+        if last:
+            _deaf()
         if no_threads(stopped):
             tell(f"error: {_TOO_MANY}")
             status = FAILED

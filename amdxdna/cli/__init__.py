@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 tell(["amdxdna: error: stdout cannot be written: its reader is gone"])
             raise
 
-    return guarded(run, lambda line: tell([f"amdxdna: {line}"]), failed)
+    return guarded(run, lambda line: tell([f"amdxdna: {line}"]), failed, last=argv is None)
 
 
 def _run(words: list[str]) -> int:

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None, load: Loader | None = None) -> int:
     (tests give their own).
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    return guarded(lambda: _run(words, load), notice, _failed)
+    return guarded(lambda: _run(words, load), notice, _failed, last=argv is None)
 
 
 def _failed(error: BaseException) -> int:

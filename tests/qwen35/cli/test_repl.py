@@ -53,6 +53,13 @@ class Terminal:
             assert self.read(0.1) or text in self.screen[after:], f"ended without {text!r}:\n{self.screen}"
         return at + len(text)
 
+    def sees(self, text: str, after: int, seconds: float) -> bool:
+        """Whether `text` comes within `seconds`."""
+        end = time.monotonic() + seconds
+        while text not in self.screen[after:] and time.monotonic() < end:
+            self.read(0.05)
+        return text in self.screen[after:]
+
     def type(self, text: str) -> None:
         os.write(self.fd, text.encode())
 
@@ -236,14 +243,34 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(history: Path) -> No
         terminal.wait("half a line", start)  # the line editor has the terminal: Ctrl-C is its own now
         for _ in range(30):  # Python's input() may sleep through the one that comes just before its wait
             terminal.type("\x03")
-            terminal.read(1.0)
-            if "ends" in terminal.screen[start:]:
+            if terminal.sees("ends", start, seconds=1.0):
                 break
         terminal.wait("> ", terminal.wait("Ctrl-D or /exit ends", start))
         terminal.ask("/undo", "took back: still there")
         terminal.ask("/undo", "took back: long")
         terminal.type("/exit\n")
         assert terminal.finish() == 0
+    finally:
+        terminal.kill()
+
+
+def test_a_burst_of_ctrl_c_is_one_clean_end_or_none(history: Path) -> None:
+    """Whoever leans on the key: the chat goes on, or ends with status 130 and says so; no Python text."""
+    terminal = Terminal("--chat", QWEN35_HISTORY=str(history))
+    try:
+        terminal.wait("\n> ")
+        terminal.type("half a line")
+        terminal.wait("half a line")
+        for _ in range(200):
+            terminal.type("\x03")
+            if not terminal.read(0.003):
+                break
+        if not terminal.sees("qwen35: stopped", 0, seconds=3.0):
+            terminal.type("/exit\n")
+        status = terminal.finish()
+        assert status == (130 if "qwen35: stopped" in terminal.screen else 0), terminal.screen
+        for word in ("Traceback", "Exception", "object address", "lost sys", "Error"):
+            assert word not in terminal.screen, terminal.screen
     finally:
         terminal.kill()
 
