@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from types import FrameType
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -43,35 +44,40 @@ def guarded(
     `last` the process ends with the command, and from then on Ctrl-C is ignored: the second of an impatient
     person would be raised in the interpreter's end, where Python drops it with a page of text.
     """
-    while True:
-        try:
-            status = _told(body, tell, failed, last)
-            if last:
-                _deaf()
-            return status
-        except KeyboardInterrupt:  # came while the end was being told
-            body = _stopped
-            if last:
-                _deaf()
+    if not last or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        return _told(body, tell, failed)
+    stopping = False
+
+    def inside() -> int:
+        return body()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal stopping
+        while frame is not None:
+            if frame.f_code is inside.__code__:
+                break
+            frame = frame.f_back
+        else:
+            if stopping:
+                return  # the command is over, and its end is being told
+        stopping = True
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        status = _told(inside, tell, failed)
+    except KeyboardInterrupt:  # the first, while a result was flushed
+        status = _told(_stopped, tell, failed)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return status
 
 
 def _stopped() -> int:
     raise KeyboardInterrupt
 
 
-def _deaf() -> None:
-    """Has SIGINT ignored for the rest of the process."""
-    while True:
-        try:
-            with contextlib.suppress(ValueError):  # another thread than the main one
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
-            return
-        except KeyboardInterrupt:
-            continue
-
-
 def _told(
-    body: Callable[[], int], tell: Callable[[str], None], failed: Callable[[BaseException], int], last: bool
+    body: Callable[[], int], tell: Callable[[str], None], failed: Callable[[BaseException], int]
 ) -> int:
     _require_streams()
     sys.unraisablehook = _unraisable
@@ -80,11 +86,15 @@ def _told(
         if _dropped:
             _dropped.clear()
             raise KeyboardInterrupt
+    except SystemError as error:
+        # CPython's own, where a second Ctrl-C comes while it makes the first one's exception.
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            return _flushed(failed(error), tell)
+        tell("stopped")
+        status = INTERRUPTED
     except SystemExit as leaving:  # --help, --version
         status = leaving.code if isinstance(leaving.code, int) else FAILED
     except KeyboardInterrupt as stopped:
-        if last:
-            _deaf()
         if no_threads(stopped):
             tell(f"error: {_TOO_MANY}")
             status = FAILED

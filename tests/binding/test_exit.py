@@ -62,3 +62,32 @@ sys.exit(guarded(body, lambda line: print(line, file=sys.stderr), lambda error: 
         [sys.executable, "-c", code.replace("THEN", then)], capture_output=True, text=True, timeout=50
     )
     assert (done.returncode, done.stderr) == (130, "stopped\n")
+
+
+def test_ctrl_c_again_and_again_ends_in_one_word():
+    """Who leans on the key meets the command, the telling of its end and the interpreter's end."""
+    code = """
+import atexit, os, signal, subprocess, sys, time
+from amdxdna.entry import guarded
+def slowly():
+    for _ in range(300):
+        time.sleep(0.001)
+class Dying:
+    def __del__(self):
+        slowly()
+atexit.register(slowly)
+keep = Dying()
+leaning = subprocess.Popen([sys.executable, "-c",
+    f"import os, time\\nfor _ in range(2000): os.kill({os.getpid()}, 2); time.sleep(0.001)"],
+    stderr=subprocess.DEVNULL)  # it ends when there is nobody to signal
+def tell(line):
+    slowly()
+    print(line, file=sys.stderr)
+def body():
+    time.sleep(60)
+    return 0
+sys.exit(guarded(body, tell, lambda error: 1, last=True))
+"""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50)
+        assert (done.returncode, done.stderr) == (130, "stopped\n")

