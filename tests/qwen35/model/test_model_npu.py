@@ -49,7 +49,7 @@ def test_gemv(npu):
     w, matrix = weight(npu, "l3.g.in", spec.m, spec.k)
     x, values = filled(npu, (spec.k,), 1)
     y = npu.alloc(spec.m * 2)
-    npu.gemv("att", x, w, y)
+    npu.dispatch("att", 0, [(x, w, y)]).run()
     assert np.array_equal(from_bf16(y.view(np.uint16)), bf16_round((matrix @ values).astype(np.float32)))
 
 
