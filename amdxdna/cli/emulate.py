@@ -33,12 +33,15 @@ With --json an amdxdna.emulate document goes to stderr at the end:
 
 def parser() -> Parser:
     """The options of `emulate -- COMMAND`."""
+    from amdxdna.emu.options import OPTIONS
+
     p = Parser(
         "emulate",
         usage="amdxdna emulate [options] -- COMMAND [ARGUMENT...]\n"
         "       amdxdna emulate --vfio-user SOCKET [--print-qemu-args] [options]",
         description=_DESCRIPTION,
-        epilog=_EPILOG,
+        epilog=f"{_EPILOG}\n\nOptions of the device (-O, --fault; emu:KEY=VALUE,... of --device elsewhere; "
+        f"AMDXDNA_EMU gives defaults):\n{OPTIONS}",
     )
     add_device_options(p)
     p.add_argument(
@@ -62,7 +65,7 @@ def add_device_options(p: Parser) -> None:
         action="append",
         default=[],
         metavar="KIND=N",
-        help="hang=3, fail=2:0x3000002, slow=*:5000, refuse=1, open=1:EACCES, ...; repeatable",
+        help="hang=3, fail=2:0x3000002, chain_corrupt=*, refuse=1, open=1:EACCES, ...; repeatable",
     )
     add("--threads", metavar="N", help="threads a kernel computes on; 0: one a core (default)")
     add("--instant", action="store_true", help="kernels compute nothing and return at once")
@@ -73,7 +76,7 @@ def add_device_options(p: Parser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE,...",
-        help="any option of amdxdna/emu/options.py, as in emu:KEY=VALUE,...",
+        help="any option of the emulated device, as in emu:KEY=VALUE,...; amdxdna emulate --help lists them",
     )
     add(
         "--device-path",

@@ -18,14 +18,7 @@ KINDS = (*COMMAND_KINDS, *CHAIN_KINDS, "refuse", "refuse_config", "open", "lose"
 class Fault:
     """Fault `kind` for events `first` to `last` (None: from `first` on).
 
-    ``hang``: the command never completes. ``fail``: it ends with firmware status `value`. ``slow``: it takes
-    `value` microseconds more. ``corrupt``: byte `value` of its result has one bit wrong.
-    ``skip``: it does not run, and ends well. Of chains (lists of
-    several commands): ``chain_hang``, ``chain_fail`` (at its second member), ``chain_corrupt`` (of its last
-    member's result), and ``chain_skip``: only its first member runs, and it ends well. ``refuse``: creating
-    the context ends with status `value`. ``refuse_config``: configuring CUs ends with status `value`.
-    ``open``: opening the node fails with errno `value`. ``lose``: the device is removed when a command or
-    chain is submitted.
+    What each kind does with `value` is in :data:`amdxdna.emu.options.OPTIONS`.
     """
 
     kind: str

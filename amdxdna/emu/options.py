@@ -1,42 +1,7 @@
 """Options of the emulated device: the text after ``emu:``, and the environment's AMDXDNA_EMU.
 
 ``emu:slots=1,address=iova`` is a comma-separated list of ``key=value``; a key alone means ``key=1``.
-AMDXDNA_EMU has the same form and gives defaults. Each option, with its default:
-
-=================== =================================================================================
-``slots=16``        hardware contexts the NPU holds
-``columns=8``       AIE columns, 1 to 8
-``driver=7.3``      the driver it behaves as: 7.3, 7.2, 6.18, 6.18.5, 6.14 (Linux's own), oot-2026-08,
-                    oot-2026-05, oot-legacy, oot-2025-12, oot-2025-09, oot-2025-06 (AMD's out of tree);
-                    amdxdna/emu/personality.py says what each does
-``minor=10``        DRM minor the driver reports; features newer than it are refused (0 to 16); default: the
-                    driver's
-``address=pasid``   ``pasid``: packets carry host addresses; ``iova``: addresses the driver gives
-``threads=0``       threads a kernel computes on, 0 for one a core
-``instant``         kernels compute nothing and return at once, to measure what the host costs
-``held_slots=0``    contexts that another process holds
-``tdr=2``           seconds without progress after which a command times out; 0 switches it off;
-                    default: the driver's (2 to 60)
-``sensors``         answer the sensor query (else ENODEV, as without platform support)
-``privileged=1``    act as root (1) or not (0); default: what this process is
-``memlock=BYTES``   locked-memory limit for user-pointer BOs; default: this process's
-``quiet``           no messages on stderr
-``hang=N``          command N never completes
-``fail=N:STATUS``   command N ends with a firmware status (default 0x3000002)
-``slow=N:US``       command N takes US microseconds more
-``corrupt=N:BYTE``  one bit of byte BYTE (default 0) of command N's result is wrong
-``skip=N``          command N does not run, and ends well
-``chain_fail=N``    chain N (of several commands) fails at its second; also ``chain_hang``, ``chain_corrupt``
-                    (its last result is wrong), ``chain_skip`` (only its first runs, and it ends well)
-``refuse=N:STATUS`` the firmware refuses context N (default 0x2000003, no context free)
-``refuse_config=N`` the firmware refuses CU configuration N
-``open=N:ERRNO``    open N of the device fails (an errno or its name; default EACCES)
-``lose=N``          the device is removed at submit N: every call of those that have it open is ENODEV from
-                    then on; what opens it anew has it
-=================== =================================================================================
-
-N counts from 1 over the device's life: ``3`` is the third, ``3-5`` third to fifth, ``3-`` from the third on,
-``*`` all. From ``hang`` on they may be given more than once.
+AMDXDNA_EMU has the same form and gives defaults. :data:`OPTIONS` lists them all.
 """
 
 from __future__ import annotations
@@ -52,6 +17,44 @@ from amdxdna.emu.faults import KINDS, Fault
 from amdxdna.emu.personality import PERSONALITIES, Personality
 from amdxdna.errors import BadArgument
 
+OPTIONS = """\
+  slots=16            hardware contexts the NPU holds
+  columns=8           AIE columns, 1 to 8
+  driver=7.3          the driver it behaves as: 7.3, 7.2, 6.18, 6.18.5, 6.14 (Linux's own), oot-2026-08,
+                      oot-2026-05, oot-legacy, oot-2025-12, oot-2025-09, oot-2025-06 (AMD's out of tree);
+                      amdxdna/emu/personality.py says what each does
+  minor=10            DRM minor the driver reports; features newer than it are refused (0 to 16); default:
+                      the driver's
+  address=pasid       pasid: packets carry host addresses; iova: addresses the driver gives
+  threads=0           threads a kernel computes on, 0 for one a core
+  instant             kernels compute nothing and return at once, to measure what the host costs
+  held_slots=0        contexts that another process holds
+  tdr=2               seconds without progress after which a command times out; 0 switches it off;
+                      default: the driver's (2 to 60)
+  sensors             answer the sensor query (else ENODEV, as without platform support)
+  privileged=1        act as root (1) or not (0); default: what this process is
+  memlock=BYTES       locked-memory limit for user-pointer BOs; default: this process's
+  quiet               no messages on stderr
+Faults, each any number of times:
+  hang=N              command N never completes
+  fail=N:STATUS       command N ends with a firmware status (default 0x3000002)
+  slow=N:US           command N takes US microseconds more
+  corrupt=N:BYTE      one bit of byte BYTE (default 0) of command N's result is wrong
+  skip=N              command N does not run, and ends well
+  chain_hang=N        chain N (of several commands) never completes
+  chain_fail=N:STATUS chain N fails at its second command, with that status (default 0x3000002)
+  chain_corrupt=N:BYTE
+                      one bit of byte BYTE (default 0) of chain N's last result is wrong, and it ends well
+  chain_skip=N        of chain N only the first command runs, and it ends well
+  refuse=N:STATUS     the firmware refuses context N (default 0x2000003, no context free)
+  refuse_config=N:STATUS
+                      the firmware refuses CU configuration N
+  open=N:ERRNO        open N of the device fails (an errno or its name; default EACCES)
+  lose=N              the device is removed at submit N: every call of those that have it open is ENODEV from
+                      then on; what opens it anew has it
+N counts from 1 over the device's life: 3 is the third, 3-5 third to fifth, 3- from the third on, * all.
+"""
+"""Every option with its default, for `python -m amdxdna emulate --help`."""
 ENVIRONMENT = "AMDXDNA_EMU"
 _WHICH = re.compile(r"(?P<first>\d+)(?P<range>-(?P<last>\d+)?)?|\*")
 _RANGES = {
@@ -127,7 +130,7 @@ def _bad(option: str, why: str) -> BadArgument:
     return BadArgument(
         f"emulator option {option!r}: {why}",
         call="open",
-        remedy="The options are listed in amdxdna/emu/options.py",
+        remedy="`python -m amdxdna emulate --help` lists the options",
     )
 
 

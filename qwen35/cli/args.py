@@ -195,7 +195,8 @@ def build() -> Parser:
         "--device",
         default="auto",
         metavar="D",
-        help="auto (an NPU, else emulated), npu, emu, emu:key=value,..., a path, a number",
+        help="auto (an NPU, else emulated), npu, emu, emu:key=value,... (all: python -m amdxdna emulate "
+        "--help), a path, a number",
     )
     tokens = "tokens of a conversation (default 8192)"
     number("--max-ctx", whole, 1, TRAINED_CTX, f"1 to {TRAINED_CTX}", "N", tokens, 8192, run)

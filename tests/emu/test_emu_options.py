@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 import errno
+import re
+from dataclasses import fields
 
 import pytest
 
-from amdxdna.emu.faults import Fault, Faults
-from amdxdna.emu.options import EmuOptions
+from amdxdna.cli import main
+from amdxdna.emu.faults import KINDS, Fault, Faults
+from amdxdna.emu.options import OPTIONS, EmuOptions
+from amdxdna.emu.personality import PERSONALITIES
 from amdxdna.errors import BadArgument
 
 
 def parse(text: str, environment: str | None = None) -> EmuOptions:
     return EmuOptions.parse(text, {} if environment is None else {"AMDXDNA_EMU": environment})
+
+
+def test_every_option_fault_and_driver_is_listed_once_where_help_shows_them(capsys) -> None:
+    lines = [line.split()[0] for line in OPTIONS.splitlines() if line.startswith("  ") and line[2] != " "]
+    listed = [re.split("=", word)[0] for word in lines]
+    assert sorted(listed) == sorted([*({f.name for f in fields(EmuOptions)} - {"faults"}), *KINDS])
+    for word, name in zip(lines, listed, strict=True):
+        example = word.replace("N", "1").replace(":STATUS", ":3").replace(":BYTE", ":9")
+        parse(example.replace(":US", ":5").replace(":ERR1O", ":EACCES").replace("BYTES", "4096"))
+        assert word.startswith("memlock") or "=" in word or name in ("instant", "sensors", "quiet")
+    assert set(PERSONALITIES) <= set(re.findall(r"[\w.-]+", OPTIONS))
+    assert main(["emulate", "--help"]) == 0
+    assert OPTIONS.strip() in capsys.readouterr().out
 
 
 def test_defaults() -> None:
