@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 
 import numpy as np
 
@@ -99,3 +100,40 @@ def subprocesses() -> None:
             target.to_device()
             kernel.run(source, target, outputs=[target], timeout=30)
             assert (target.view("u4") == np.arange(WORDS) + 1).all()
+
+
+def children_beside(children: int) -> dict[str, int]:
+    """Commands of two contexts, singly and in chains, while another thread starts one child after the other:
+    each result is right. Commands that the driver ended with their context are told, and run again here."""
+    ended = threading.Event()
+
+    def start() -> None:
+        try:
+            for _ in range(children):
+                subprocess.run(["/bin/sh", "-c", "true"], check=True)
+        finally:
+            ended.set()
+
+    told = rounds = 0
+    with Device.open("auto") as device:
+        source, target = _buffers(device)
+        kernels = [adder(device, 4 * WORDS, number, variant=number) for number in (1, 2)]
+        starter = threading.Thread(target=start)
+        starter.start()
+        while not ended.is_set() or not rounds:
+            for number, kernel in enumerate(kernels, 1):
+                for start_one in (
+                    lambda kernel=kernel: kernel.start(source, target),
+                    lambda kernel=kernel: device.pool.chain([(kernel, (source, target))] * 2),
+                ):
+                    target.view("u4")[:] = 0
+                    target.to_device()
+                    try:
+                        start_one().wait(30, [target])
+                    except (errors.CommandAborted, errors.CommandRejected):
+                        told += 1
+                        continue
+                    assert (target.view("u4") == np.arange(WORDS) + number).all()
+            rounds += 1
+        starter.join()
+        return {"rounds": rounds, "losses": device.client.losses, "told": told}

@@ -93,6 +93,15 @@ def test_subprocesses(clean: Driver) -> None:
     guest.check_log(answer.log)
 
 
+def test_children_that_start_beside_commands(clean: Driver) -> None:
+    """Contexts that go between any two calls, as another thread's children end, cost no wrong result."""
+    answer = call(clean, "tests.vm.failures_side:children_beside", children=30)
+    assert "error" not in answer.value, answer.value["error"]
+    found = answer.value["result"]
+    assert (found["losses"] > 0) is clean.older and found["told"] == 0, found
+    guest.check_log(answer.log)
+
+
 def test_same_token_ids(clean: Driver, image_bundle: Any) -> None:
     """The model gives the token ids that the emulated device in process gives."""
     program = f"/{APP}/tests/vm/token_ids.py"
