@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,9 +102,9 @@ class Report:
 
         self._run = run
         self._scrubber = Scrubber(private_names(Machine()))
-        path = Path(run.path)
-        places = {str(run.path), str(path.absolute()), str(path.resolve())} - {".", "/"}
-        self._places = sorted(places, key=len, reverse=True)
+        path = run.path
+        places = sorted({str(path), str(path.resolve())} - {"/"}, key=len, reverse=True)
+        self._places = re.compile("|".join(rf"(?<![\w.-]){re.escape(place)}(?![\w.-])" for place in places))
         self._bundle = "built in" if path.resolve() == Path(DEFAULT_BUNDLE).resolve() else _identity(path)
 
     def made(self, items: Sequence[Item], state: str) -> dict[str, Any]:
@@ -129,9 +130,7 @@ class Report:
         return scrubbed
 
     def _text(self, text: str) -> str:
-        for place in self._places:
-            text = text.replace(place, "<bundle>")
-        return self._scrubber.text(text)
+        return self._scrubber.text(self._places.sub("<bundle>", text))
 
 
 def _identity(path: Path) -> str:
@@ -147,7 +146,10 @@ def _scrubbed(value: Any, text: Any) -> Any:
     if isinstance(value, str):
         return text(value)
     if isinstance(value, dict):
-        return {text(key): _scrubbed(item, text) for key, item in value.items()}
+        # What is no identifier is a file's or a process's.
+        return {
+            key if key.isidentifier() else text(key): _scrubbed(item, text) for key, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [_scrubbed(item, text) for item in value]
     return value

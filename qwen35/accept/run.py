@@ -46,7 +46,9 @@ class Acceptance:
         progress: StepProgress | None = None,
     ) -> None:
         """`hang`: also try a command that never ends. `progress(what, done, total)` is told of long parts."""
-        self.path, self.device, self.hang, self.max_ctx, self.progress = path, device, hang, max_ctx, progress
+        # A relative one may be any word, which no report could take out of its text.
+        self.path, self.device = path.absolute(), device
+        self.hang, self.max_ctx, self.progress = hang, max_ctx, progress
         self.chains = self.mapped = False
         """What the run found fit to use."""
         self.model: Qwen35 | None = None

@@ -46,7 +46,7 @@ BETWEEN: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("between", BETWEEN)
-@pytest.mark.parametrize("driver", ["6.18", "6.18.5"])
+@pytest.mark.parametrize("driver", ["6.14", "6.18", "6.18.5"])
 def test_a_chat_goes_on(bundle: Path, driver: str, between: str) -> None:
     expected = list(chat(bundle, "emu:threads=1,quiet", lambda device: None))
     lost: list[int] = []

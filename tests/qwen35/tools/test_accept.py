@@ -16,7 +16,7 @@ import pytest
 
 from qwen35.accept import Acceptance, Item, Verdict, accept_main
 from qwen35.accept import run as module
-from qwen35.accept.report import options, passed, summary
+from qwen35.accept.report import Report, options, passed, summary
 from qwen35.find import DEFAULT_BUNDLE
 from tests.support.model_bundle import bundle_path
 
@@ -374,6 +374,43 @@ def test_the_command_and_its_report(
     }
     assert found["state"] == "finished" and found["bundle"].startswith("manifest ")
     assert str(folder) not in text and tmp_path.name not in text
+
+
+@pytest.mark.parametrize("name", ["b", "bundle", "passed"])
+def test_a_bundles_relative_name_is_no_word_of_the_report(
+    quick: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    shutil.copytree(bundle_path("tied"), tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    run = Acceptance(Path(name), EMU)
+    text = f"no such file ({tmp_path / name}/tensors.txt), beside {tmp_path / name}s; a bundle passed"
+    made = Report(run).made([Item("bundle", Verdict.FAIL, text)], "finished")
+    assert set(made) >= {"bundle", "passed", "items", "ways"}
+    assert made["items"][0]["text"].startswith("no such file (<bundle>/tensors.txt), beside /")
+    assert made["items"][0]["text"].endswith(f"/{name}s; a bundle passed")
+    assert made["bundle"].startswith("manifest ") and "<" not in made["bundle"]
+
+
+def test_what_tells_of_a_person_or_a_machine_is_taken_out_of_every_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("USER", "penelope")
+    private = [
+        "/home/ulysses/x",
+        "penelope",
+        "serial number: 5CG1234XYZ",
+        "a1:b2:c3:d4:e5:f6",
+        "p@example.org",
+    ]
+    private.append("12345678-9abc-def0-1234-56789abcdef0")
+    for given in private:
+        item = Item(
+            "load", Verdict.FAIL, f"on {given} it fails", {"why": [given], f"at/{given}": {"k": given}}
+        )
+        text = json.dumps(Report(Acceptance(bundle_path("tied"), EMU)).made([item], "finished"))
+        for secret in ("ulysses", "penelope", "5CG1234XYZ", "a1:b2", "p@example", "56789abcdef0"):
+            assert secret not in text, text
+        assert "it fails" in text
 
 
 def test_ctrl_c_keeps_what_was_found(
