@@ -136,7 +136,9 @@ class DriverProfile:
             ("device heap", f"up to {self.heap_max // MIB} MiB"),
             (
                 "child processes",
-                "cost every context, which is made again" if self.loses_contexts else "cost nothing",
+                "cost every context, which is made again; start none while commands run"
+                if self.loses_contexts
+                else "cost nothing",
             ),
         ]
 

@@ -94,11 +94,16 @@ def test_subprocesses(clean: Driver) -> None:
 
 
 def test_children_that_start_beside_commands(clean: Driver) -> None:
-    """Contexts that go between any two calls, as another thread's children end, cost no wrong result."""
+    """Contexts that go between any two calls, as another thread's children end, cost no wrong result.
+
+    Not on 6.18: that driver can dereference NULL where a submit meets the end of its context (seen on .5).
+    """
+    if clean.older:
+        pytest.skip("this driver may crash the kernel when a child ends beside a submit")
     answer = call(clean, "tests.vm.failures_side:children_beside", children=30)
     assert "error" not in answer.value, answer.value["error"]
     found = answer.value["result"]
-    assert (found["losses"] > 0) is clean.older and found["told"] == 0, found
+    assert (found["losses"], found["told"]) == (0, 0), found
     guest.check_log(answer.log)
 
 
