@@ -138,6 +138,31 @@ def test_a_hang_names_the_option_that_waits_longer_where_that_could_help(tdr: st
     shut(text)
 
 
+@pytest.mark.parametrize("driver", ["7.3", "6.18.5"])
+@pytest.mark.parametrize("chains", ["auto", "off"])
+def test_the_first_answer_makes_no_context_and_no_kernel(
+    driver: str, chains: str, wanted: np.ndarray
+) -> None:
+    """The load has made them: the first user does not wait for it."""
+    made: list[int] = []
+
+    def look(request: int, address: int) -> None:
+        if request in (lib.DRM_IOCTL_AMDXDNA_CREATE_HWCTX, lib.DRM_IOCTL_AMDXDNA_CONFIG_HWCTX) or (
+            request == lib.DRM_IOCTL_AMDXDNA_CREATE_BO
+            and ffi.cast("struct amdxdna_drm_create_bo *", address).type == lib.AMDXDNA_BO_DEV
+        ):
+            made.append(request)
+
+    node = ProxyNode(open_node(f"{QUIET},driver={driver}"), look)
+    options = Options(chains=chains)
+    text = TextModel(Bundle.open(bundle_path("tied")), Device.open(node), 128, options=options)
+    assert made
+    made.clear()
+    assert np.array_equal(run(text, IDS, 16), wanted)
+    assert made == []
+    shut(text)
+
+
 def test_waits_without_a_limit_are_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMDXDNA_WAIT", "0")
     text = load(chains="off")
