@@ -12,6 +12,9 @@ __all__ = ["Fields", "parse_json"]
 
 DEPTH = 100
 """A schema's depth and more; what is read, rendered and echoed by recursion stays far from its limit."""
+MOST = 100_000
+"""Arrays and objects of a body; while it is read, nobody else is answered. A context of 262,144 tokens has
+room for half as many messages."""
 _NAMES = {str: "a string", bool: "true or false", list: "an array", dict: "an object"}
 
 
@@ -23,24 +26,26 @@ def parse_json(data: bytes) -> Fields:
         raise ApiError(400, f"the body is not JSON: {error!s:.200}") from None
     if not isinstance(value, dict):
         raise ApiError(400, "the body must be a JSON object")
-    if _deeper(value, DEPTH):
-        raise ApiError(400, f"the body nests arrays and objects more than {DEPTH} deep")
+    _bounded(value)
     return Fields(value)
 
 
-def _deeper(value: Any, most: int) -> bool:
-    """Whether arrays and objects stand in each other more than `most` deep."""
-    level = [value]
-    for _ in range(most):
+def _bounded(value: Any) -> None:
+    """Raises ApiError 400 for more than DEPTH arrays and objects in each other, or MOST in all."""
+    level, seen = [value], 1
+    for _ in range(DEPTH):
         level = [
             inner
             for each in level
             for inner in (each.values() if isinstance(each, dict) else each)
             if isinstance(inner, (dict, list))
         ]
+        seen += len(level)
+        if seen > MOST:
+            raise ApiError(400, f"the body holds more than {MOST:,} arrays and objects")
         if not level:
-            return False
-    return True
+            return
+    raise ApiError(400, f"the body nests arrays and objects more than {DEPTH} deep")
 
 
 def _no_number(name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 
 from qwen35.serve.errors import ApiError
 from qwen35.serve.fields import Fields
-from qwen35.serve.messages import Reader, tool_call
+from qwen35.serve.messages import Reader, finished, tool_call
 
 __all__ = ["Items", "not_stored", "with_instructions"]
 
@@ -23,8 +23,8 @@ class Items:
         self, max_images: int, messages: Iterable[dict[str, Any]] = (), calls: Iterable[str] = ()
     ) -> None:
         self.messages = list(messages)
-        self.calls = list(calls)
-        """Ids of the calls that results may be given for."""
+        self.calls = {call: place for place, call in enumerate(calls)}
+        """Ids and places of the calls that results may be given for."""
         images = sum(
             "image" in item
             for message in self.messages
@@ -47,6 +47,7 @@ class Items:
                 self._item(item)
         if not any(message["role"] == "user" for message in self.messages):
             raise body.wrong("input", "holds no user message")
+        self.messages = finished(self.messages)
 
     def _item(self, item: Fields) -> None:
         kind = item.text("type") or "message"
@@ -65,14 +66,14 @@ class Items:
                 self._reader.system(self.messages, item)
         elif kind == "reasoning":
             texts = [part.text("text") or "" for name in ("content", "summary") for part in item.each(name)]
-            self._assistant(after=("content", "tool_calls"))["reasoning_content"] = "".join(texts)
+            self._assistant(after=("said", "tool_calls"))["reasoning_content"] = "".join(texts)
         elif kind == "function_call":
             message = self._assistant()
             if "tool_calls" not in message:
                 message["tool_calls"] = []
                 self.calls.clear()
             message["tool_calls"].append({"type": "function", **tool_call(item)})
-            self.calls.append(item.text("call_id", required=True) or "")
+            self.calls.setdefault(item.text("call_id", required=True) or "", len(self.calls))
         elif kind == "function_call_output":
             self._open = None
             call = item.text("call_id", required=True)
@@ -87,7 +88,8 @@ class Items:
     def _said(self, item: Fields) -> None:
         content = self._reader.text(item)
         message = self._assistant(after=("tool_calls",))
-        message["content"] = message.get("content", "") + content
+        if content:
+            message.setdefault("said", []).append(content)
 
     def _assistant(self, after: Iterable[str] = ()) -> dict[str, Any]:
         """The message under way, a new one where that holds what must come `after` the item."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Any
 
 from qwen35.dataurl import decode, is_data_url
@@ -29,7 +30,7 @@ class Reader:
     def chat(self, messages: Iterable[Fields]) -> list[dict[str, Any]]:
         """Messages of /v1/chat/completions; system and developer messages at the beginning become one."""
         made: list[dict[str, Any]] = []
-        calls: list[str] = []
+        calls: dict[str, int] = {}
         for message in messages:
             role = message.choice("role", ("system", "developer", "user", "assistant", "tool"))
             if role is None:
@@ -40,13 +41,15 @@ class Reader:
                 made.append({"role": "user", "content": self.content(message, required=True)})
             elif role == "assistant":
                 answer = self._assistant(message)
-                calls = [str(call.get("id")) for call in answer.pop("calls")]
+                calls = {}
+                for call in answer.pop("calls"):
+                    calls.setdefault(str(call.get("id")), len(calls))
                 made.append(answer)
             else:
                 self.tool_result(made, message, calls, message.text("tool_call_id"))
         if not any(message["role"] == "user" for message in made):
             raise ApiError(400, "messages holds no user message", param="messages")
-        return made
+        return finished(made)
 
     def system(self, made: list[dict[str, Any]], message: Fields) -> None:
         """Adds an instruction to the system message."""
@@ -54,33 +57,27 @@ class Reader:
             raise message.wrong("role", "is a system message behind others; the model knows it as the first")
         text = self.text(message)
         if made:
-            made[0]["content"] += f"\n\n{text}"
+            made[0]["said"].append(f"\n\n{text}")
         else:
-            made.append({"role": "system", "content": text})
+            made.append({"role": "system", "content": "", "said": [text]})
 
     def tool_result(
         self,
         made: list[dict[str, Any]],
         message: Fields,
-        calls: list[str],
+        calls: dict[str, int],
         call: str | None,
         name: str = "content",
     ) -> None:
-        """Adds a tool's result. The model's format has no ids: results stand in the order of the calls."""
+        """Adds a tool's result, for :func:`finished`; `calls` are ids and places of the calls before it."""
         role, id_ = ("role", "tool_call_id") if name == "content" else ("type", "call_id")
-        answers = 0
-        while answers < len(made) and made[-1 - answers]["role"] == "tool":
-            answers += 1
-        before = made[-1 - answers] if answers < len(made) else {}
-        if not before.get("tool_calls"):
+        if not made or not (made[-1]["role"] == "tool" or made[-1].get("tool_calls")):
             raise message.wrong(role, "is a tool's result without a call before it")
         if call is not None and call not in calls:
             raise message.wrong(id_, f"is {call!r:.60}, which the calls before it do not hold")
         result = {"role": "tool", "content": self.content(message, name, required=True)}
-        order = calls.index(call) if call is not None else len(calls)
-        result["order"] = order
-        at = len(made) - sum(one["order"] > order for one in made[len(made) - answers :])
-        made.insert(at, result)
+        result["order"] = len(calls) if call is None else calls[call]
+        made.append(result)
 
     def _assistant(self, message: Fields) -> dict[str, Any]:
         made: dict[str, Any] = {"role": "assistant", "content": self.content(message) or ""}
@@ -159,6 +156,20 @@ class Reader:
             return decode(url)
         except ImageError as error:
             raise part.wrong("image_url", error.what, "invalid_image") from None
+
+
+def finished(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Results in a row in the order of their calls, for the model's format has no ids; `said` is content.
+
+    Once for all of them: a message at a time, the time would grow with the square of their number.
+    """
+    made: list[dict[str, Any]] = []
+    for _, run in groupby(messages, lambda message: message["role"] == "tool"):
+        made += sorted(run, key=lambda message: message.get("order", 0))
+    for message in made:
+        if said := message.pop("said", None):
+            message["content"] += "".join(said)
+    return made
 
 
 def tool_call(function: Fields) -> dict[str, Any]:

@@ -209,9 +209,11 @@ def read_tools(body: Fields, *, flat: bool = False) -> Tools:
     """The declared tools and which of them must be called; `flat` is the Responses API's form."""
     declared = [_tool(one, flat) for one in body.each("tools")]
     names = [tool["function"]["name"] for tool in declared]
+    seen: set[str] = set()
     for index, name in enumerate(names):
-        if name in names[:index]:
+        if name in seen:
             raise body.wrong(f"tools[{index}]", f"declares {name!r:.60} a second time")
+        seen.add(name)
     choice = body.data.get("tool_choice")
     parallel = body.flag("parallel_tool_calls", True)
     if choice is None or choice == "auto":

@@ -512,6 +512,66 @@ def test_deep_bodies_are_refused(plain: Running, http: Any) -> None:
         assert got.status_code == status, got.text
 
 
+def test_many_small_things_are_read_in_a_time_that_grows_with_their_number() -> None:
+    """While a body is read nobody else is answered."""
+    from qwen35.serve.fields import parse_json
+    from qwen35.serve.items import Items
+    from qwen35.serve.messages import Reader
+    from qwen35.serve.options import read_tools
+
+    def call(i: int) -> dict[str, Any]:
+        return {"id": str(i), "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+    def flat(kind: str, i: int, **more: Any) -> dict[str, Any]:
+        return {"type": f"function_call{kind}", "call_id": str(i), **more}
+
+    def bodies(n: int) -> dict[str, dict[str, Any]]:
+        user, numbers = {"role": "user", "content": "q"}, range(n)
+        called = {"role": "assistant", "tool_calls": [call(i) for i in numbers]}
+        results = [{"role": "tool", "tool_call_id": str(i), "content": str(i)} for i in reversed(numbers)]
+        return {
+            "tools": {"tools": [{"type": "function", "function": {"name": f"f{i}"}} for i in numbers]},
+            "calls": {"messages": [user, called, *results]},
+            "system": {"messages": [{"role": "system", "content": "s" * 900}] * n + [user]},
+            "items": {
+                "input": [
+                    user,
+                    *(flat("", i, name="f", arguments="{}") for i in numbers),
+                    *(flat("_output", i, output=str(i)) for i in reversed(numbers)),
+                ]
+            },
+            "said": {"input": [user] + [{"role": "assistant", "content": "s" * 900}] * n},
+        }
+
+    def read(given: dict[str, Any]) -> list[dict[str, Any]]:
+        body = parse_json(json.dumps(given).encode())
+        if "messages" in given:
+            return Reader(0).chat(body.each("messages"))
+        if "tools" in given:
+            return read_tools(body).declared
+        items = Items(0)
+        items.read(body)
+        return items.messages
+
+    for name, given in bodies(16_000).items():
+        began = time.thread_time()  # the processor's: tenths of a second, which a busy machine leaves so
+        read(given)
+        assert time.thread_time() - began < 3, name
+    few = bodies(500)
+    assert [m["content"] for m in read(few["calls"])[2:]] == [str(i) for i in range(500)]
+    assert [m["content"] for m in read(few["items"])[2:]] == [str(i) for i in range(500)]
+    assert read(few["said"])[1]["content"] == "s" * 900 * 500
+    assert read(few["system"])[0]["content"] == "\n\n".join(["s" * 900] * 500)
+
+
+def test_a_body_holds_so_many_arrays_and_objects() -> None:
+    from qwen35.serve.fields import parse_json
+
+    parse_json(b'{"a":[%s]}' % b",".join([b"[]"] * 99_998))
+    with pytest.raises(Exception, match="holds more than 100,000 arrays and objects"):
+        parse_json(b'{"a":[%s]}' % b",".join([b"{}"] * 99_999))
+
+
 def test_no_such_path_or_method(plain: Running, http: Any) -> None:
     for method, path, status in (
         ("GET", "/v1/nothing", 404),
