@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -224,6 +225,24 @@ def _bind(host: str, port: int, stalled: float = 60.0) -> socket.socket:
     return bound
 
 
+class _Lines(logging.Handler):
+    """What the server's libraries say, as lines of this program, each once: a client may cause many."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._told: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Says it, with the exception that it is about."""
+        text = record.getMessage().partition("\n")[0]
+        if record.exc_info and record.exc_info[1] is not None:
+            text += f": {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
+        text = one_line(text)
+        if text not in self._told and len(self._told) < 50:
+            self._told.add(text)
+            notice(text)
+
+
 def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket) -> int:
     import uvicorn
 
@@ -271,6 +290,10 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
     def ended(number: int, frame: Any) -> None:
         """uvicorn raises the signal that ended it once more; by then everything is done."""
 
+    lines = _Lines()
+    for name in ("uvicorn.error", "asyncio"):
+        logging.getLogger(name).handlers = [lines]
+        logging.getLogger(name).propagate = False
     before = {number: signal.signal(number, ended) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         Server(config).run([listening])

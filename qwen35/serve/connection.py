@@ -1,28 +1,42 @@
-"""A connection's patience: a client that begins no request, or does not end its head, is let go."""
+"""A connection's patience: a client that begins no request, or does not end one, is let go."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import resource
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from qwen35.serve.errors import ApiError
+
 __all__ = ["patient"]
+
+_OWN = 128
+"""Descriptors that are left for the device, files and pipes."""
 
 
 def patient(seconds: float) -> type[H11Protocol]:
     """uvicorn's protocol; a connection without a whole request's head for `seconds` is closed.
 
-    uvicorn itself limits only the wait between two requests of one connection.
+    So is one whose client has its answer and goes on sending that request's body. uvicorn itself limits only
+    the wait between two requests of one connection. Connections beyond the process's limit of descriptors are
+    closed at once: with none left nobody could be let in, and asyncio would say so a thousand times a second.
     """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = max(limit - _OWN, 16) if limit != resource.RLIM_INFINITY else 1 << 20
 
     class Patient(H11Protocol):
         _late: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            self._wait()
+            if len(self.connections) > most:
+                transport.abort()
+            else:
+                self._wait()
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
@@ -32,8 +46,33 @@ def patient(seconds: float) -> type[H11Protocol]:
             self._stop()
             super().connection_lost(exc)
 
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self._wait()
+
+        def send_400_response(self, msg: str) -> None:
+            """What is no HTTP; behind an answer that is already given, only its connection ends."""
+            if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                body = json.dumps(
+                    ApiError(400, "this is no HTTP request", code="invalid_http").body()
+                ).encode()
+                headers = [
+                    ("Content-Type", "application/json"),
+                    ("Content-Length", str(len(body))),
+                    ("Connection", "close"),
+                ]
+                for event in (
+                    h11.Response(status_code=400, headers=headers, reason="Bad Request"),
+                    h11.Data(data=body),
+                    h11.EndOfMessage(),
+                ):
+                    self.transport.write(self.conn.send(event) or b"")
+            self.transport.close()
+
         def _wait(self) -> None:
-            if self.conn.their_state is not h11.IDLE:
+            theirs, ours = self.conn.their_state, self.conn.our_state
+            answered = theirs is h11.SEND_BODY and ours in (h11.DONE, h11.MUST_CLOSE)
+            if not (theirs is h11.IDLE or answered) or self.transport.is_closing():
                 self._stop()
             elif self._late is None:
                 self._late = self.loop.call_later(seconds, self.transport.abort)

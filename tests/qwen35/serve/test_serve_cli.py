@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -104,6 +106,32 @@ def test_names_that_are_allowed() -> None:
             except urllib.error.HTTPError as error:
                 got = error.code
             assert got == status
+
+
+def test_more_clients_than_descriptors() -> None:
+    """Those beyond are let go, which takes no thousand lines; the others are answered."""
+    import resource
+    import socket
+
+    with started() as (process, url, _), contextlib.ExitStack() as stack:
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        soft = len(list(Path(f"/proc/{process.pid}/fd").iterdir())) + 20
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (soft, soft))
+        body = {"messages": [{"role": "user", "content": "What is a penguin?"}], "max_tokens": 2}
+        for _ in range(60):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), WAIT)).sendall(b"\0\r\n\r\n")
+        stack.close()
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                assert json.load(post(url, body))["object"] == "chat.completion"
+                break
+            time.sleep(0.1)
+        else:
+            pytest.fail("it answers no more")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=WAIT)
+        assert process.returncode == 0 and "Traceback" not in err
+        assert err.count("\n") < 20, err
 
 
 def test_killed_and_started_again() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import random
@@ -199,6 +200,57 @@ def test_who_begins_no_request_is_let_go(tmp_path: Path) -> None:
                 except ConnectionResetError:
                     pass
                 assert got.count(b"200 OK") == sent.count(b"HTTP/1.1")
+
+
+def ended(raw: socket.socket) -> bytes:
+    """All that comes until the server closes the connection."""
+    got = b""
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        while part := raw.recv(65536):
+            got += part
+    return got
+
+
+def test_who_goes_on_with_a_body_that_was_answered_is_let_go(tmp_path: Path) -> None:
+    """Too large, no such path, no key: the answer does not wait for the body, nor the place for its end."""
+    limits = {"reading": 0.5, "body": 1000}
+    with fake(tmp_path, lambda question: "ok") as model, serving(model, limits=limits) as server:
+        for path, status in (("/v1/chat/completions", 413), ("/v1/nothing", 404)):
+            with socket.create_connection(("127.0.0.1", server.port), WAIT) as raw:
+                raw.sendall(
+                    f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                    "Content-Length: 100000\r\n\r\n".encode()
+                )
+                assert raw.recv(12).endswith(str(status).encode())
+                raw.sendall(b" ")
+                ended(raw)
+
+
+GARBAGE = (
+    (b"\0\1\2\r\n\r\n", b""),
+    (b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", b""),
+    (b"GET / HTTP/1.1\r\n\r\n", b""),
+    (b"POST /v1/models HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n", b""),
+    (b"POST /v1/nothing HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", b"zz\r\n\r\n"),
+    (b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\0\r\n\r\n"),
+)
+
+
+@pytest.mark.parametrize(("first", "then"), GARBAGE)
+def test_what_is_no_http(plain: Running, caplog: pytest.LogCaptureFixture, first: bytes, then: bytes) -> None:
+    """400 in the form of all errors; behind an answer the connection ends, and nothing is raised."""
+    with socket.create_connection(("127.0.0.1", plain.port), WAIT) as raw:
+        raw.sendall(first)
+        got = raw.recv(15) if then else b""
+        with contextlib.suppress(OSError):
+            raw.sendall(then)
+        got += ended(raw)
+    assert got.startswith(b"HTTP/1.1 ")
+    if not then:
+        head, _, text = got.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(text)["error"]["code"] == "invalid_http"
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_requests_of_one_connection_are_answered_in_their_order(tmp_path: Path) -> None:
