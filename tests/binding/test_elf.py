@@ -163,6 +163,14 @@ def test_a_pdi_that_is_not_there() -> None:
         ControlElf(data).code("main:seq")
 
 
+def test_a_pdi_that_is_empty() -> None:
+    made = control_code.carrier(PROGRAM, full=True, pdi=1)
+    elf = ControlElf(control_code.full({"main": (2, {"seq": made})}, {1: b""}), "some.elf")
+    with pytest.raises(BadElf, match=r"the PDI '\.pdi\.1' is empty") as caught:
+        elf.code("main:seq")
+    assert caught.value.path == "some.elf"
+
+
 def test_a_path_that_cannot_be_read(tmp_path: Any) -> None:
     for path in (tmp_path / "missing.elf", tmp_path, "a\0b"):
         with pytest.raises(BadElf):

@@ -354,6 +354,7 @@ def test_threads_that_share_a_run(emu, folder):
         lambda: pyxrt.xclbin().get_uuid(),
         lambda: pyxrt.hw_context().get_device(),
         lambda: pyxrt.runlist().execute(),
+        lambda: pyxrt.runlist().wait(),
         lambda: pyxrt.bo(pyxrt.device(), 4096, pyxrt.bo.host_only, 0),
     ],
 )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from amdxdna import pdi
-from amdxdna.aie import registers
+from amdxdna.aie import registers, switch
 from amdxdna.cli import main
 from amdxdna.emu.kernels.families import Family
 from amdxdna.emu.kernels.families import pdi as emulator_pdi
@@ -271,6 +271,31 @@ def test_svg_is_xml_with_every_tile_and_an_arrow_for_each_feed(tmp_path: Path) -
         source != target for target, sources in drawing.feeds(found).items() for source in sources
     )
     assert "<&> design" in root.findtext(f"{name}title", "")
+    across, down = map(int, root.attrib["viewBox"].split()[2:])
+    boxes = [
+        tuple(int(rect.attrib[key]) for key in ("x", "y", "width", "height"))
+        for rect in root.findall(f"{name}g/{name}rect")
+    ]
+    for seen, (x, y, width, height) in enumerate(boxes):
+        assert x >= 0 and x + width <= across and y >= 0 and y + height <= down
+        for left, top, _, _ in boxes[:seen]:  # none lies over another
+            assert abs(x - left) >= width or abs(y - top) >= height
+
+
+def test_every_kind_of_switch_has_as_many_ports_as_registers() -> None:
+    """A master's and a slave's register are 4 bytes each, from 0x3F000 and 0x3F100 on in a core's and the
+    shim's address space, from 0xB0000 and 0xB0100 on in a memory tile's; the last of the slaves is a trace
+    unit's (Stream_Switch_Master_Config_* and _Slave_Config_* in AMD's AM025)."""
+    ends = {
+        kind: (0x4 * len(switch.MASTERS[kind]), 0x4 * len(switch.SLAVES[kind]))
+        for kind in (registers.COMPUTE, registers.MEMORY, registers.SHIM)
+    }
+    assert ends == {
+        registers.COMPUTE: (0x5C, 0x64),
+        registers.MEMORY: (0x44, 0x48),
+        registers.SHIM: (0x58, 0x5C),
+    }
+    assert all("trace" in ports[-1] for ports in switch.SLAVES.values())
 
 
 # -- the command
