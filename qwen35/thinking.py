@@ -9,6 +9,7 @@ __all__ = ["ThinkSplitter"]
 _OPEN, _CLOSE, _CALL, _CALL_END, _FENCE = _MARKS = (
     "<think>", "</think>", "<tool_call>", "</tool_call>", "```",
 )  # fmt: skip
+_FUNCTION, _FUNCTION_END = "<function=", "</function>"  # of a call
 _MARK = re.compile("|".join(_MARKS))
 _LONGEST = max(map(len, _MARKS)) - 1
 _QUOTES = {"`": "`", '"': '"', "'": "'", "“": "”", "‘": "’", "«": "»"}
@@ -31,7 +32,7 @@ class ThinkSplitter:
     reasoning, or for the end of the answer, which makes it text.
 
     A `<think>` that is quoted is text (between backticks or quotation marks of one line, in a code fence or a
-    tool call, which begins a line of its own or a tag), and so is a `</think>` that closes nothing. With
+    tool call, from its `<function=` or `{` to its end), and so is a `</think>` that closes nothing. With
     `again` False only a block that begins the answer counts: JSON may hold the markers anywhere.
     """
 
@@ -46,6 +47,8 @@ class ThinkSplitter:
         self._before = ""  # the character before what comes
         self._span = ""  # what closes the code span or quotation
         self._quoting = {_FENCE: False, _CALL: False}
+        self._call = ""  # the call's text so far: how it begins
+        self._call_end = ""  # how it ends so far
         self._last = "\n"  # of the reasoning
 
     @property
@@ -118,8 +121,13 @@ class ThinkSplitter:
         """Learns which quotations `text` opens and closes."""
         if not text:
             return
-        if self._before == _CALL and text[0] not in "\n<{":
-            self._quoting[_CALL] = False  # only named
+        if self._quoting[_CALL]:
+            begun = (self._call + text).lstrip()
+            self._call = begun[: len(_FUNCTION)]
+            self._call_end = (self._call_end + text).rstrip()[-len(_FUNCTION_END) :]
+            named = self._before == _CALL and text[0] not in "\n<{"
+            if named or not (_FUNCTION.startswith(self._call) or begun.startswith("{")):
+                self._quoting[_CALL] = False
         if not self._quoting[_FENCE]:
             for match in _QUOTE.finditer(text):
                 found, at = match.group(), match.start()
@@ -141,11 +149,15 @@ class ThinkSplitter:
 
     def _mark(self, mark: str, out: _Pairs) -> None:
         state = self._state
+        if mark == _OPEN and (not self._call or self._call_end.endswith(_FUNCTION_END)):
+            self._quoting[_CALL] = False  # only named, or its end is missing
         quoted = bool(self._span) or any(self._quoting.values())
         self._before = mark
         if mark in self._quoting:
             self._quoting[mark] = mark == _CALL or not self._quoting[mark]
             self._span = ""
+            if mark == _CALL:
+                self._call = self._call_end = ""
         elif mark == _CALL_END:
             self._quoting[_CALL] = False
         opens = mark == _OPEN and not quoted

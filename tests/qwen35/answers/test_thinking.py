@@ -60,9 +60,29 @@ def split(text: str, thinking: bool, cuts: list[int], **options: bool) -> tuple[
             ("x\nb", "```\n<think>a</think>\n```\nc"),
         ),
         (
-            "<tool_call>\n<think>a</think></tool_call><think>b",
+            "<tool_call>\n<function=f>\n<think>a</think></tool_call><think>b",
             False,
-            ("b", "<tool_call>\n<think>a</think></tool_call>"),
+            ("b", "<tool_call>\n<function=f>\n<think>a</think></tool_call>"),
+        ),
+        # What no call follows is a call's marker that is named; a call whose end is missing ends with its
+        # function; within a value everything is the value's.
+        ("<tool_call>\n<think>a</think>b", False, ("a", "<tool_call>\nb")),
+        ("Write <tool_call>\nthen it.\n<think>a</think>b", False, ("a", "Write <tool_call>\nthen it.\nb")),
+        ("<tool_call>\n\n<func>\n<think>a</think>b", False, ("a", "<tool_call>\n\n<func>\nb")),
+        (
+            "<tool_call>\n<function=f>\n</function>\n\n<think>a</think>b",
+            False,
+            ("a", "<tool_call>\n<function=f>\n</function>\n\nb"),
+        ),
+        (
+            "<tool_call>\n<function=f>\n<parameter=x>\n<think>a</think>b",
+            False,
+            ("", "<tool_call>\n<function=f>\n<parameter=x>\n<think>a</think>b"),
+        ),
+        (
+            '<tool_call>\n{"name": "<think>a</think>"}',
+            False,
+            ("", '<tool_call>\n{"name": "<think>a</think>"}'),
         ),
         ('It is "big"<think>a</think>b', False, ("a", 'It is "big"b')),
         ("`x`<think>a</think>b", False, ("a", "`x`b")),
