@@ -267,6 +267,14 @@ class run:
         started = self.job.run
         if self._marked is not None:
             return self._marked, None
+        if started is None and self._starting.locked():
+            # Its first start is under way in another thread.
+            with translated():
+                self._job.context.client.check_open()  # in the child of a fork that thread is not there
+            if not self._starting.acquire(timeout=milliseconds / 1000 if milliseconds else -1):
+                return ert_cmd_state(State.TIMEOUT), None
+            started = self._job.run
+            self._starting.release()
         if started is None:
             refuse("this run is not started")
         with translated():

@@ -27,6 +27,8 @@ from tests.support.pyxrt_side import outcome
 TO = pyxrt.xclBOSyncDirection.XCL_BO_SYNC_BO_TO_DEVICE
 FROM = pyxrt.xclBOSyncDirection.XCL_BO_SYNC_BO_FROM_DEVICE
 ROOT = Path(__file__).parents[2]
+HELD = stream.program([stream.Delay(1), stream.Copy(4096, 1)])
+"""It waits at the gate."""
 
 
 class Setup:
@@ -652,3 +654,33 @@ def test_wrong_usage(tmp_path):
         ended = command(*words)
         assert ended.returncode == 2 and "Traceback" not in ended.stderr and ended.stderr
     assert (Path(command("--path").stdout.strip()) / "pyxrt.py").is_file()
+
+
+def test_a_wait_meets_the_first_start(emu, folder, gate):
+    """A start may block: four runs of the context are in flight. It is waited for like any other."""
+    s = Setup(folder)
+    runs = []
+    for _ in range(5):
+        made = pyxrt.run(s.kernel)
+        for index, value in enumerate((3, s.insts, s.code.nbytes, s.a, s.b)):
+            made.set_arg(index, value)
+        runs.append(made)
+    slow = pyxrt.bo(s.device, len(HELD), pyxrt.bo.cacheable, s.kernel.group_id(1))
+    slow.write(HELD, 0)
+    slow.sync(TO)
+    for made in runs:
+        made.set_arg(1, slow)
+        made.set_arg(2, len(HELD))
+    last = runs.pop()
+    with pytest.raises(RuntimeError, match="not started"):
+        last.wait(10)
+    for made in runs:
+        made.start()
+    starter = threading.Thread(target=last.start)
+    starter.start()
+    while not last._starting.locked():
+        starter.join(0.001)
+    assert last.wait(50) == pyxrt.ert_cmd_state.ERT_CMD_STATE_TIMEOUT
+    gate.open(after=0.1)
+    assert last.wait(60_000) == pyxrt.ert_cmd_state.ERT_CMD_STATE_COMPLETED
+    starter.join()
