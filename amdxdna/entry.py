@@ -99,7 +99,7 @@ def _told(
             tell(f"error: {_TOO_MANY}")
             status = FAILED
         else:
-            tell("stopped")
+            tell(f"stopped: {stopped}" if str(stopped) else "stopped")
             status = INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout went away: there is nobody to tell.

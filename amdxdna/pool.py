@@ -113,6 +113,7 @@ class SharedContext(Uncopied):
         with self.lock:
             if self.context is context:
                 self.context = None
+        context.give_up()  # it has been waited for
         try:
             context.close()
         except (BadArgument, DeviceLost):
@@ -266,6 +267,32 @@ class ContextPool(Uncopied):
         finally:
             self._load_lock.release()
         return freed
+
+    @section
+    def abort(self) -> int:
+        """Ends every context that has commands in flight, and them with it, without waiting for them first;
+        returns how many. It takes the driver some two seconds each. Their runs end as aborted or timed out;
+        kernels find a fresh context at their next start. Raises the first failure, at the end.
+        """
+        ended = 0
+        failed: XdnaError | None = None
+        for entry in self._listed():
+            acquire(entry.lock)
+            try:
+                context = entry.context
+                if context is None or context.idle():
+                    continue
+                entry.context = None
+                context.give_up()
+                context.close()
+                ended += 1
+            except XdnaError as error:
+                failed = failed or error
+            finally:
+                entry.lock.release()
+        if failed is not None:
+            raise failed
+        return ended
 
     def shed_pdis(self, nbytes: int) -> int:
         """Gives `nbytes` of the heap back, if there are as many: PDIs of xclbins that have no context now,

@@ -33,6 +33,9 @@ FOREVER = (1 << 63) - 1
 NOT_SUBMITTED = (1 << 64) - 1
 _HANDLES = 16
 _NEARLY = 0.9
+_SLICE_NS = 10**9
+"""A wait is made of waits no longer than this: Python does not see a signal that comes between its last look
+for one and the call that blocks before that call returns."""
 _FRESH = "Start again in a fresh context (kernels of Device.pool get one by themselves)"
 _HUNG = (
     f"{_FRESH}. If it happens every time, xclbin and "
@@ -312,8 +315,12 @@ class Run(Uncopied):
         context = self._context
         if command is None or context is None:
             return True
-        if command.state is None and not command.over(context.client, self._sequence, deadline):
-            return False
+        while command.state is None:
+            until = deadline and min(deadline, time.monotonic_ns() + _SLICE_NS)
+            if command.over(context.client, self._sequence, until):
+                break
+            if until == deadline:
+                return False
         with context.lock:
             # Another thread may have finished this run meanwhile, and the command may be in a new one.
             if self._command is command:

@@ -192,7 +192,7 @@ TABLE: dict[str, dict[str, Row]] = {
     "Run": {**gets(OK, OK, "done state"), **calls(OK, OK, "wait")},  # of a run that was waited for
     "ContextPool": {
         **gets(OK, OK, "loads swaps resident stats"),
-        **calls(OK, OK, "contexts in_flight"),
+        **calls(OK, OK, "contexts in_flight abort"),
         **rows(
             SHUT,
             SHUT,

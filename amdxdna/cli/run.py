@@ -219,6 +219,12 @@ def _output(buffer: Given, verdict: Comparison | None) -> dict[str, Any]:
     return found
 
 
+_LONGER = (
+    "Its context was ended, and the command with it. If it needs longer, give more: --timeout SECONDS; if it "
+    "hangs every time, xclbin and instruction stream do not fit each other or a buffer is too small"
+)
+
+
 def _run(
     device: Device,
     xclbin: Xclbin,
@@ -235,7 +241,9 @@ def _run(
     """
     import numpy as np
 
+    from amdxdna.errors import WaitTimeout
     from amdxdna.selftest.guard import GUARD_BYTES, guard, overrun
+    from amdxdna.selftest.stopping import stopping
 
     def fill(one: Buffer, buffer: Given) -> None:
         one.view()[: buffer.nbytes] = 0 if buffer.array is None else buffer.array.reshape(-1).view(np.uint8)
@@ -267,7 +275,12 @@ def _run(
                 for one, buffer in zip(made, buffers, strict=True):
                     fill(one, buffer)
             began = time.perf_counter()
-            kernel.run(*made, outputs=outputs, timeout=given.timeout)
+            try:
+                with stopping(device):
+                    kernel.run(*made, outputs=outputs, timeout=given.timeout)
+            except WaitTimeout as error:
+                error.remedy = _LONGER
+                raise
             times.append(time.perf_counter() - began)
             if given.expect and wrong is None:
                 results = contents()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from amdxdna import query
 from amdxdna.selftest.probes import WrongData, copy_kernel, make_context, pattern
+from amdxdna.selftest.stopping import stopping
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
@@ -119,6 +120,7 @@ def copies(device: Device, seconds: float, check: bool = True) -> list[Measure]:
     with contextlib.ExitStack() as stack:
         kernel = stack.enter_context(contextlib.closing(copy_kernel(device, _SMALL)))
         sets = [[stack.enter_context(device.alloc(_SMALL)) for _ in range(2)] for _ in range(IN_FLIGHT)]
+        stack.enter_context(stopping(device))
         found += commands("command", kernel, sets, seconds)
         found.append(chains("command", kernel, sets, seconds))
     with contextlib.ExitStack() as stack:
@@ -126,6 +128,7 @@ def copies(device: Device, seconds: float, check: bool = True) -> list[Measure]:
         source, target = (stack.enter_context(device.alloc(BULK)) for _ in range(2))
         data = pattern(BULK)
         source.write(data)
+        stack.enter_context(stopping(device))
         each = timed("", lambda: kernel.run(source, target), seconds)
         if check and target.read() != data:
             raise WrongData(
@@ -139,5 +142,5 @@ def copies(device: Device, seconds: float, check: bool = True) -> list[Measure]:
 
 def own(device: Device, program: Program, seconds: float) -> list[Measure]:
     """The user's program: latency and throughput. All runs in flight share its buffers."""
-    with program.opened(device) as (kernel, buffers):
+    with program.opened(device) as (kernel, buffers), stopping(device):
         return commands(kernel.name, kernel, [buffers], seconds)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from amdxdna.abandoned import abandon
 from amdxdna.create_hwctx import create
 from amdxdna.errors import XdnaError
+from amdxdna.selftest.stopping import stopping
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
@@ -79,7 +80,8 @@ def check_copy(device: Device, kernel: Kernel, nbytes: int, seed: int = 1) -> No
     data = pattern(nbytes, seed)
     with device.alloc(nbytes) as source, device.alloc(nbytes) as target:
         source.write(data)
-        kernel.run(source, target, outputs=[target])
+        with stopping(device):
+            kernel.run(source, target, outputs=[target])
         if target.read() != data:
             raise WrongData(
                 "a copy that the NPU completed has wrong data",

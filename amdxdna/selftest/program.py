@@ -13,6 +13,7 @@ from amdxdna.errors import BadArgument
 from amdxdna.files import read_regular
 from amdxdna.packet import MAX_BUFFERS
 from amdxdna.selftest.guard import GUARD_BYTES, guard, overrun
+from amdxdna.selftest.stopping import stopping
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
@@ -73,7 +74,8 @@ class Program:
         """
         with self.opened(device) as (kernel, buffers):
             began = time.perf_counter()
-            kernel.run(*buffers)
+            with stopping(device):
+                kernel.run(*buffers)
             took = time.perf_counter() - began
             for index, (buffer, nbytes) in enumerate(zip(buffers, self.sizes, strict=True)):
                 buffer.from_device()

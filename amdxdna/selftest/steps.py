@@ -21,6 +21,7 @@ from amdxdna.selftest.probes import (
     modelled,
     pattern,
 )
+from amdxdna.selftest.stopping import stopping
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
@@ -134,13 +135,13 @@ def in_flight(bench: Bench) -> str:
     nbytes = 1 << 16
     with contextlib.ExitStack() as stack:
         kernel = stack.enter_context(contextlib.closing(copy_kernel(device, nbytes)))
-        runs = []
-        for seed in range(4):
-            source, target = (stack.enter_context(device.alloc(nbytes)) for _ in range(2))
+        pairs = [[stack.enter_context(device.alloc(nbytes)) for _ in range(2)] for _ in range(4)]
+        for seed, (source, _) in enumerate(pairs):
             source.write(pattern(nbytes, seed))
-            runs.append((kernel.start(source, target), target, seed))
+        stack.enter_context(stopping(device))
+        runs = [(kernel.start(*pair, outputs=pair[1:]), pair[1], seed) for seed, pair in enumerate(pairs)]
         for run, target, seed in runs:
-            run.wait(outputs=[target])
+            run.wait()
             if target.read() != pattern(nbytes, seed):
                 raise WrongData(
                     f"command {seed + 1} of four in flight has wrong data",
@@ -157,6 +158,7 @@ def chained(bench: Bench) -> str:
         kernel = stack.enter_context(contextlib.closing(copy_kernel(device, 4096, addend=1)))
         cells = [stack.enter_context(device.alloc(4096)) for _ in range(_CHAIN + 1)]
         cells[0].write(bytes(4096))
+        stack.enter_context(stopping(device))
         device.pool.chain([(kernel, (a, b)) for a, b in itertools.pairwise(cells)]).wait()
         if cells[-1].read() != _CHAIN.to_bytes(4, "little") * 1024:
             raise WrongData(

@@ -146,7 +146,7 @@ def _introduce(model: Qwen35) -> None:
 
 def _ask(model: Qwen35, options: argparse.Namespace, prompt: str) -> int:
     progress = Progress(enabled=not options.quiet)
-    with Interrupt() as interrupt, contextlib.closing(progress):
+    with Interrupt(ends=True) as interrupt, contextlib.closing(progress):
         reply = model.chat(
             prompt,
             options.system,

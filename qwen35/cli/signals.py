@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from types import FrameType, TracebackType
@@ -9,35 +10,51 @@ from typing import Any
 
 __all__ = ["Interrupt"]
 
+GRACE = 2.0
+"""Seconds that the step under way has; an ordinary one takes less."""
+_WAITING = (
+    b"\nqwen35: stopping: waiting for the step under way, whose command may hang; Ctrl-C again ends at once\n"
+)
+_ENDING = (
+    b"\nqwen35: stopping: the step under way does not end, a command may hang: its hardware context is given "
+    b"up, within ten seconds; Ctrl-C again ends at once\n"
+)
+
 
 class Interrupt:
     """While entered, turns SIGINT into a flag that `pressed()` reads; the second SIGINT ends the process.
 
-    The flag lets a device command finish before the answer stops, so that the state stays usable. Usable in
-    the main thread only; elsewhere it does nothing.
+    The flag lets a device command finish before the answer stops, so that the state stays usable. If nobody
+    has read it :data:`GRACE` seconds later, a line says what is waited for; with `ends` a KeyboardInterrupt
+    ends the step then, and the program with it. Uses SIGALRM. In the main thread only; elsewhere it does
+    nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ends: bool = False) -> None:
+        self._ends = ends
         self._pressed = False
-        self._before: Any = None
+        self._before: dict[int, Any] = {}
 
     def pressed(self) -> bool:
-        """Whether Ctrl-C came since it was entered."""
+        """Whether Ctrl-C came since it was entered. No step is under way where this is asked."""
+        if self._pressed and self._before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
         return self._pressed
 
     def __enter__(self) -> Interrupt:
         self._pressed = False
-        try:
-            self._before = signal.signal(signal.SIGINT, self._handle)
-        except ValueError:  # not the main thread
-            self._before = None
+        with contextlib.suppress(ValueError):  # not the main thread
+            for number, handler in ((signal.SIGALRM, self._late), (signal.SIGINT, self._handle)):
+                self._before[number] = signal.signal(number, handler)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        if self._before:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        while self._before:
+            signal.signal(*self._before.popitem())
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._pressed:
@@ -46,3 +63,10 @@ class Interrupt:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
         self._pressed = True
+        signal.setitimer(signal.ITIMER_REAL, GRACE)
+
+    def _late(self, number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            os.write(2, _ENDING if self._ends else _WAITING)
+        if self._ends:
+            raise KeyboardInterrupt

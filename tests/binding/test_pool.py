@@ -276,6 +276,26 @@ def test_unload_gives_idle_contexts_back(device):
     assert device.pool.unload() == 1
 
 
+def test_abort_ends_what_hangs_and_nothing_else(open_emu):
+    """Long before the driver's own time-out; kernels go on in fresh contexts, buffers are freed at once."""
+    device = open_emu("tdr=600,threads=1")
+    device.wait_seconds = 0
+    good, pair = adder(device, 64, 1, variant=1), buffers(device)
+    check(good, pair, 1)
+    bad, one = hanging(device), device.alloc(64)
+    runs = [bad.start(one) for _ in range(2)]
+    assert len(device.pool.in_flight()) == 2
+    assert device.pool.abort() == 1
+    assert device.pool.in_flight() == set()
+    for run in runs:
+        with pytest.raises(errors.CommandAborted):
+            run.wait()
+    one.close()
+    assert device.pool.resident == 1 and device.pool.abort() == 0
+    check(good, pair, 1)
+    check(adder(device, 64, 2), pair, 2)
+
+
 def test_the_last_kernel_takes_context_and_pdi_along(device):
     before = device.bo_usage().heap
     a, b = adder(device, 64, 1), adder(device, 64, 2)

@@ -84,10 +84,9 @@ def test_the_wait_has_an_absolute_deadline_on_the_contexts_timeline():
         opened.wait_seconds = 0
         kernel.run(a, b)
         syncobj = kernel.shared.context.syncobj
-    assert [w[:3] for w in waits] == [(1, syncobj, 1), (1, syncobj, 2), (1, syncobj, 3)]
-    assert time.monotonic_ns() - 60e9 < waits[0][3] < time.monotonic_ns() + 10e9
-    assert waits[2][3] == (1 << 63) - 1
-    assert 0 < time.monotonic_ns() + 5_000_000_000 - waits[1][3] < 60_000_000_000
+    assert [*dict.fromkeys(w[:3] for w in waits)] == [(1, syncobj, 1), (1, syncobj, 2), (1, syncobj, 3)]
+    # Not for ever, nor for the caller's whole limit: Python must look for signals in between.
+    assert all(time.monotonic_ns() - 60e9 < w[3] < time.monotonic_ns() + 2e9 for w in waits)
     assert waits[0][4] == lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT
 
 

@@ -1,7 +1,7 @@
 """The command line over a mock model, as a program: `python -m tests.support.cli_driver [options]`.
 
-The environment's MOCK_DELAY is seconds a token; with MOCK_TELLS stderr says when one begins. The question
-chooses what the mock says.
+The environment's MOCK_DELAY is seconds a token; with MOCK_TELLS stderr says when one begins. MOCK_GRACE:
+seconds that a step has after Ctrl-C (60). The question chooses what the mock says.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from qwen35.cli import main
+from qwen35.cli import main, signals
+
+signals.GRACE = float(os.environ.get("MOCK_GRACE", "60"))
 
 
 def say(question: str) -> str:

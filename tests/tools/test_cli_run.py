@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import signal
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +19,7 @@ from amdxdna.emu import xclbins
 from amdxdna.emu.kernels import stream
 from amdxdna.xclbin import Xclbin
 from amdxdna.xclbin.writer import KernelSpec, PdiSpec, build
+from tests.support.emulation import ROOT
 
 Capture = pytest.CaptureFixture[str]
 EMU = ["--device", "emu:threads=1,quiet"]
@@ -222,3 +227,48 @@ def test_several_kernels(folder: Path, capsys: Capture) -> None:
     assert main(command(folder, "--in", "64", "--out", "c.bin:64", "--kernel", "SECOND", "--json")) == 0
     assert json.loads(capsys.readouterr().out)["kernel"] == "SECOND"
     Path("c.bin").unlink()
+
+
+def test_a_wait_that_was_long_enough(folder: Path, capsys: Capture) -> None:
+    """The hung command is ended with its context, long before the driver's time-out; the option is named."""
+    words = [*command(folder, "--in", "4096", "--out", "4096", "--timeout", "0.2"), "--json"]
+    words[words.index(EMU[1])] = "emu:threads=1,quiet,hang=1,tdr=600"
+    assert main(words) == 1
+    said = capsys.readouterr()
+    assert "not completed within 0.2 s" in said.err and "--timeout SECONDS" in said.err
+    assert "ait again" not in said.err and json.loads(said.out)["call"] == "SYNCOBJ_TIMELINE_WAIT"
+
+
+@pytest.mark.parametrize("words", ["run", "selftest", "qwen35"])
+def test_ctrl_c_ends_a_command_that_hangs(words: str, folder: Path) -> None:
+    """Neither the driver nor the wait gives it up for ten minutes: one Ctrl-C is enough. The status
+    is 130, and what became of the command is said."""
+    device = "emu:threads=1,tdr=600,hang=" + ("200" if words == "qwen35" else "1")
+    parts = {
+        "run": ["amdxdna", *command(folder, *["--in", "4096"] * 3, "--out", "4096")[:-2]],
+        "selftest": ["amdxdna", "selftest"],
+        "qwen35": ["qwen35", "--prompt", "What is a whale?"],
+    }[words]
+    with subprocess.Popen(
+        [sys.executable, "-m", *parts, "--device", device],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "AMDXDNA_WAIT": "600"},
+        cwd=ROOT,
+    ) as program:
+        try:
+            assert program.stderr is not None
+            while "injected fault" not in program.stderr.readline():
+                assert program.poll() is None
+            program.send_signal(signal.SIGINT)
+            _, err = program.communicate(timeout=120)
+        finally:
+            program.kill()
+    assert program.returncode == 130 and "Traceback" not in err
+    assert "stopping: " in err and "Ctrl-C again ends at once" in err and "hardware context" in err
+    if words != "qwen35":
+        assert err.endswith(
+            "stopped: the command was ended with its hardware context: what it wrote is not known\n"
+        )

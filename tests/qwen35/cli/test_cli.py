@@ -265,7 +265,7 @@ def test_a_command_of_another_installation(tmp_path: Path) -> None:
 def start(*words: str, **env: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", "tests.support.cli_driver", *words],
-        stdin=subprocess.PIPE if "--interactive" in words else subprocess.DEVNULL,
+        stdin=subprocess.PIPE if {"--interactive", "--chat"} & set(words) else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=ROOT,
@@ -295,6 +295,25 @@ def test_a_second_ctrl_c_is_immediate() -> None:
             time.sleep(0.3)
         _, err = program.communicate(timeout=30)
     assert program.returncode == -signal.SIGINT and b"Traceback" not in err
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_step_that_does_not_end_after_ctrl_c(chat: bool) -> None:
+    """A single answer is given up; a conversation says what it waits for and goes on."""
+    delay = {"MOCK_DELAY": "3" if chat else "600", "MOCK_TELLS": "1", "MOCK_GRACE": "0.1"}
+    with start(*(["--chat"] if chat else ["--prompt", "long"]), **delay) as program:
+        assert program.stderr is not None
+        if chat:
+            assert program.stdin is not None
+            program.stdin.write(b"long\n")
+            program.stdin.flush()
+        while program.stderr.readline() != b"computing\n":
+            assert program.poll() is None
+        program.send_signal(signal.SIGINT)
+        _, err = program.communicate(timeout=60)
+    assert program.returncode == 130 and b"Traceback" not in err
+    assert (b"waiting for the step under way" if chat else b"hardware context is given up") in err
+    assert (b"stopped by you" if chat else b"qwen35: stopped\n") in err
 
 
 def test_ctrl_c_while_waiting_for_a_line() -> None:
