@@ -166,7 +166,7 @@ def test_a_pdi_that_is_not_there() -> None:
 def test_a_pdi_that_is_empty() -> None:
     made = control_code.carrier(PROGRAM, full=True, pdi=1)
     elf = ControlElf(control_code.full({"main": (2, {"seq": made})}, {1: b""}), "some.elf")
-    with pytest.raises(BadElf, match=r"the PDI '\.pdi\.1' is empty") as caught:
+    with pytest.raises(BadElf, match=r"some\.elf at byte \d+: the PDI '\.pdi\.1' is empty") as caught:
         elf.code("main:seq")
     assert caught.value.path == "some.elf"
 
