@@ -31,6 +31,17 @@ def test_the_heap_grows_behind_itself(device):
     again.close()
 
 
+def test_a_context_reaches_what_the_heap_grew_by_before_it(device):
+    """Its instructions lie in the second part of the heap."""
+    keep = device.alloc(64 * MIB, "dev", flush=False)
+    kernel = adder(device, 64, 5)
+    assert device.heap.size == 128 * MIB
+    source, target = device.alloc(64), device.alloc(64)
+    kernel.run(source, target, outputs=[target])
+    assert target.view("u4").tolist() == [5] * 16
+    keep.close()
+
+
 def test_a_full_heap_says_so_with_numbers(device):
     device.heap.limit = 64 * MIB
     keep = device.alloc(40 * MIB, "dev")
