@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna.arguments import Uncopied
 from amdxdna.signals import imports
-from qwen35.arguments import called, text, token_ids, wants, whole
+from qwen35.arguments import MAX_NEW, TRAINED_CTX, called, text, token_ids, wants, whole
 from qwen35.conversation import Conversation, Reply, user_message
 from qwen35.engine import Generation, Input, Model, PrefixCache, Session, generate
 from qwen35.errors import ImageError, UsageError
 from qwen35.find import DEFAULT_BUNDLE, find_bundle
-from qwen35.options import MAX_NEW, TRAINED_CTX, AnswerOptions
+from qwen35.options import AnswerOptions
 from qwen35.prompt import assemble
 from qwen35.sampling import GREEDY, Sampler, Sampling, card_sampling
 from qwen35.stats import Stats

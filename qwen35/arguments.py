@@ -10,7 +10,19 @@ from typing import Any
 from amdxdna.text import brief
 from qwen35.errors import UsageError
 
-__all__ = ["called", "path", "stop_fault", "stop_strings", "text", "texts", "token_ids", "wants", "whole"]
+__all__ = [
+    "MAX_NEW",
+    "TRAINED_CTX",
+    "called",
+    "path",
+    "stop_fault",
+    "stop_strings",
+    "text",
+    "texts",
+    "token_ids",
+    "wants",
+    "whole",
+]
 
 
 def wants(name: str, value: object, rule: str) -> UsageError:
@@ -45,6 +57,11 @@ def texts(name: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+MAX_NEW = 512
+"""Most tokens of an answer, unless asked for otherwise."""
+TRAINED_CTX = 262_144
+"""Tokens of the context that the model was trained with (max_position_embeddings of the published configs);
+more would run, and answer badly."""
 STOP_STRINGS, STOP_CHARACTERS = 64, 8192
 """Most stop strings of an answer, and most characters of all of them: each piece of text is held to each."""
 

@@ -6,17 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from qwen35.arguments import called, stop_strings, text, wants, whole
+from qwen35.arguments import MAX_NEW, called, stop_strings, text, wants, whole
 from qwen35.errors import UsageError
 from qwen35.sampling import LoopDetector, Sampling
 
-__all__ = ["MAX_NEW", "TRAINED_CTX", "AnswerOptions", "StepProgress"]
+__all__ = ["AnswerOptions", "StepProgress"]
 
-MAX_NEW = 512
-"""Most tokens of an answer, unless asked for otherwise."""
-TRAINED_CTX = 262_144
-"""Tokens of the context that the model was trained with (max_position_embeddings of the published configs);
-more would run, and answer badly."""
 
 StepProgress = Callable[[str, int, int], None]
 """Told of what is done, how much of it, and of how much."""

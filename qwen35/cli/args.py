@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from qwen35 import __version__
-from qwen35.arguments import stop_fault
+from qwen35.arguments import MAX_NEW, TRAINED_CTX, stop_fault
 from qwen35.cli.words import command_line, interpret, refuse_misspelt
 from qwen35.errors import UsageError
-from qwen35.options import MAX_NEW, TRAINED_CTX
 
 __all__ = ["COMMANDS", "Parser", "available_commands", "parse"]
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna.entry import require_address_space
 from qwen35.cli.answers import answer_options, show
-from qwen35.cli.chat import Chat
 from qwen35.cli.entries import Endless, read_line, read_piped, read_prompt
 from qwen35.cli.output import Progress, notice, report
 from qwen35.cli.signals import Interrupt
@@ -37,6 +36,8 @@ def run(options: argparse.Namespace, load: Callable[[argparse.Namespace], Qwen35
         if not options.quiet:
             _introduce(model)
         if options.chat:
+            from qwen35.cli.chat import Chat  # one question needs none of it
+
             status = Chat(model, options).loop()
         elif options.interactive:
             status = _interactive(model, options)
