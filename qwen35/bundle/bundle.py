@@ -13,7 +13,6 @@ from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.manifest import Manifest, XclbinSpec
 from qwen35.bundle.params import read_config
-from qwen35.bundle.sizes import model_name
 from qwen35.bundle.specs import (
     RECORDS,
     FileSum,
@@ -95,7 +94,11 @@ class Bundle:
     def name(self) -> str:
         """The param `name`, else the published size of this shape, else just Qwen3.5."""
         named = self.manifest.params.get("name")
-        return named.text if named is not None else model_name(self.config)
+        if named is not None:
+            return named.text
+        from qwen35.bundle.sizes import model_name  # not needed to run a bundle that has a name
+
+        return model_name(self.config)
 
     @property
     def tokenizer_path(self) -> Path:
