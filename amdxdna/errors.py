@@ -241,6 +241,9 @@ _TABLE: dict[tuple[str, int], _Row] = {
     ("open", _errno.ENODEV): _NO_ADDRESS,
     ("open", _errno.EOPNOTSUPP): _NO_ADDRESS,
     ("open", _errno.EINVAL): _NO_ADDRESS,
+    ("open", _errno.EISDIR): _Row(
+        NoDevice, "this is a directory", "Give the path of an accel node, such as /dev/accel/accel0"
+    ),
     ("open", _errno.ENOTTY): _Row(
         NoDevice, "this file is no DRM device", "Give the path of an accel node, such as /dev/accel/accel0"
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import select
@@ -37,7 +38,8 @@ def read_prompt(path: str, max_ctx: int, waiting: Callable[[], None] | None = No
     """The text of a file, a pipe (`<(command)`) or, for -, stdin. Raises UsageError.
 
     What is longer than any prompt is refused after that many bytes, however much would follow. `waiting()` is
-    called once, when nothing has come for a second: a FIFO that nobody writes to, a file such as /proc/kmsg.
+    called once, when nothing has come for a second: a FIFO that nobody writes to. A file in which more is
+    waited for (/proc/kmsg) has no end, and is refused then.
     """
     where, most = "stdin" if path == "-" else path, most_bytes(max_ctx)
     try:
@@ -63,8 +65,10 @@ class _Watched:
     def __init__(self, file: Any, waiting: Callable[[], None] | None) -> None:
         self._file, self._waiting = file, waiting
         self._poll: select.poll | None = None
+        self._regular = False
         with contextlib.suppress(OSError, ValueError):  # a stream in memory has no descriptor
             fd = file.fileno()
+            self._regular = stat.S_ISREG(os.fstat(fd).st_mode)
             self._poll = select.poll()
             self._poll.register(fd, select.POLLIN)
 
@@ -72,6 +76,8 @@ class _Watched:
         """At most `size` bytes, none at the end."""
         while True:
             if self._poll is not None and not self._poll.poll(1000):
+                if self._regular:
+                    raise OSError(errno.EINVAL, "it has no end: more is waited for")
                 # A FIFO without a writer is at its end for read, and for poll not before one has left it.
                 if self._waiting is not None:
                     self._waiting()

@@ -161,6 +161,8 @@ def test_a_file_that_is_no_device(tmp_path):
     path.touch()
     with pytest.raises(errors.NoDevice, match="no DRM device"):
         Device.open(str(path))
+    with pytest.raises(errors.NoDevice, match="is a directory"):
+        Device.open(str(tmp_path))
 
 
 def test_info(open_emu):

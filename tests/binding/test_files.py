@@ -243,3 +243,14 @@ def test_prompts_come_from_pipes_and_end_somewhere(
         error = in_time(lambda path=path: ask(str(path)))  # type: ignore[misc]
         assert error is not None
         assert "over 32,768 bytes, and 64 tokens of context cannot hold more" in explain(error)
+
+
+def test_a_prompt_file_that_never_ends_is_refused(tmp_path: Path) -> None:
+    """Also one that gives nothing for now: the kernel's log, read as it grows."""
+    try:
+        os.close(os.open("/proc/kmsg", os.O_RDONLY | os.O_NONBLOCK))
+    except OSError:
+        pytest.skip("/proc/kmsg is not readable here")
+    words = [str(tmp_path), "--prompt-file", "/proc/kmsg", "--quiet", "--stats", "none"]
+    error = in_time(lambda: run(parse(words), lambda options: fake(tmp_path, str)))
+    assert error is not None and re.search("has no end|cannot hold more", explain(error))
