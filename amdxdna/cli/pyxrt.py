@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
+import builtins
+import contextlib
+import importlib.util
+import io
 import os
-import runpy
+import pkgutil
+import signal
 import sys
-import traceback
+import zipfile
+from importlib.abc import InspectLoader
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType, ModuleType
+from typing import Any
 
 from amdxdna.cli.common import FAILED, Parser, UsageError
 from amdxdna.cli.emulate import split
@@ -23,7 +33,7 @@ def parser() -> Parser:
     """The options."""
     p = Parser(
         "pyxrt",
-        usage="amdxdna pyxrt [--device DEVICE] -- SCRIPT [ARGUMENT...]\n"
+        usage="amdxdna pyxrt [--device DEVICE] -- SCRIPT|FOLDER|- [ARGUMENT...]\n"
         "       amdxdna pyxrt [--device DEVICE] -- -m MODULE [ARGUMENT...]",
         description=_DESCRIPTION,
         epilog=_EPILOG,
@@ -81,7 +91,7 @@ def pyxrt_main(argv: list[str]) -> int:
     given = parser().parse_args(own)
     if command[0] == "-m" and len(command) < 2:
         raise UsageError("pyxrt: -m without a module", "Give its name: amdxdna pyxrt -- -m MODULE")
-    if command[0] != "-m" and not os.path.isfile(command[0]):
+    if command[0] not in ("-m", "-") and not os.path.exists(command[0]):
         raise UsageError(f"pyxrt: there is no script {command[0]}", "Give a file's path, or -m MODULE")
     if given.device is not None:
         _require(given.device)
@@ -93,8 +103,10 @@ def pyxrt_main(argv: list[str]) -> int:
     return _run(command)
 
 
-def _begin(argv: list[str], folder: str) -> None:
-    """What the program sees as its arguments, and finds modules in: `folder` in the place of this one's."""
+def _begin(argv: list[str], folder: str, **facts: Any) -> dict[str, Any]:
+    """Makes this process the program's: its arguments, where it finds modules (`folder` in the place of this
+    one's), and a module ``__main__`` with `facts`, whose dict it returns. That stays: threads and functions
+    run at exit use it when the program's last line is over."""
     from amdxdna.pyxrt import FOLDER
 
     sys.argv[:] = argv
@@ -103,23 +115,96 @@ def _begin(argv: list[str], folder: str) -> None:
     package = str(FOLDER.parents[2])
     if package not in sys.path:
         sys.path.append(package)
+    _replaced.append(sys.modules.get("__main__"))
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    vars(main).update({"__builtins__": builtins, "__package__": None, **facts})
+    return vars(main)
+
+
+_replaced: list[ModuleType | None] = []
+"""This program's own ``__main__``, which its last lines need."""
+
+
+def _of_spec(spec: ModuleSpec | None, name: str) -> CodeType:
+    """The code of a module that was found. Raises ImportError where there is none."""
+    loader = None if spec is None else spec.loader
+    code = loader.get_code(name) if isinstance(loader, InspectLoader) else None
+    if code is None:
+        raise ImportError(name)
+    return code
+
+
+def _load(command: list[str]) -> tuple[CodeType, dict[str, Any]]:
+    """The program's code, and what it runs in, as Python's command line finds them."""
+    target = command[0]
+    if target == "-m":
+        sys.path[0] = os.getcwd()
+        name = command[1]
+        try:
+            spec = importlib.util.find_spec(name)
+            if spec is not None and spec.submodule_search_locations is not None:
+                name += ".__main__"
+                spec = importlib.util.find_spec(name)
+            code = _of_spec(spec, name)
+        except (ImportError, ValueError, AttributeError):
+            raise UsageError(
+                f"pyxrt: no module named {name} that can be run", "Give one that Python finds"
+            ) from None
+        assert spec is not None
+        facts = {"__spec__": spec, "__loader__": spec.loader, "__package__": spec.parent}
+        file = spec.origin or command[1]
+        return code, _begin([file, *command[2:]], os.getcwd(), __file__=file, **facts)
+    if target == "-":
+        code = compile(sys.stdin.buffer.read(), "<stdin>", "exec")
+        return code, _begin(command, "")
+    if os.path.isdir(target) or zipfile.is_zipfile(target):
+        spec = PathFinder.find_spec("__main__", [target])
+        try:
+            code = _of_spec(spec, "__main__")
+        except ImportError:
+            raise UsageError(
+                f"pyxrt: there is no __main__.py in {target}", "Give a script, or a folder with one"
+            ) from None
+        assert spec is not None
+        facts = {"__spec__": spec, "__loader__": spec.loader, "__package__": spec.parent}
+        return code, _begin(command, target, __file__=spec.origin, **facts)
+    with io.open_code(os.path.abspath(target)) as script:
+        code = pkgutil.read_code(script)  # of a .pyc
+        if code is None:
+            script.seek(0)
+            code = compile(script.read(), target, "exec")
+    loader = SourceFileLoader("__main__", target)
+    folder = os.path.dirname(os.path.realpath(target))
+    return code, _begin(command, folder, __file__=target, __loader__=loader, __spec__=None, __cached__=None)
 
 
 def _run(command: list[str]) -> int:
     """Runs the program in this process, as Python would; its exit status."""
+    main: dict[str, Any] = {}
     try:
-        if command[0] == "-m":
-            _begin(command[1:], os.getcwd())
-            runpy.run_module(command[1], run_name="__main__", alter_sys=True)
-        else:
-            _begin(command, os.path.dirname(os.path.abspath(command[0])))
-            runpy.run_path(command[0], run_name="__main__")
+        code, main = _load(command)
+        exec(code, main)
     except SystemExit as leaving:
         if leaving.code is None or isinstance(leaving.code, int):
             return leaving.code or 0
         print(leaving.code, file=sys.stderr)
         return FAILED
-    except Exception:
-        traceback.print_exc()
+    except UsageError:
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            # Python's end by a Ctrl-C: by that signal, after all that is done at exit.
+            atexit.register(_interrupted)
+        # Without this function's frame; of source that is wrong, without any.
+        frames = error.__traceback__.tb_next if main and error.__traceback__ is not None else None
+        sys.excepthook(type(error), error.with_traceback(frames), frames)
         return FAILED
     return 0
+
+
+def _interrupted() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)

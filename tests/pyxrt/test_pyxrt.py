@@ -7,6 +7,7 @@ import gc
 import itertools
 import mmap
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -628,6 +629,7 @@ def test_children_of_multiprocessing(tmp_path):
         ("raise ValueError('mine')", 1, "ValueError: mine"),
         ("import sys; sys.exit('gone')", 1, "gone"),
         ("import sys; sys.exit()", 0, ""),
+        ("def x(:", 1, "SyntaxError: invalid syntax"),
     ],
 )
 def test_how_a_script_ends(tmp_path, text, status, said):
@@ -635,6 +637,45 @@ def test_how_a_script_ends(tmp_path, text, status, said):
     path.write_text(text)
     ended = command("--", path)
     assert ended.returncode == status and ended.stderr.strip().endswith(said)
+
+
+LATE = """
+import atexit, os, pyxrt, sys, threading, time
+value = 5
+def late(what):
+    time.sleep(0.2)
+    print(what, value, sys.modules["__main__"].value, __name__, flush=True)
+threading.Thread(target=late, args=("thread",)).start()
+atexit.register(late, "atexit")
+print(os.path.basename(__file__), sys.argv[1:], pyxrt.implementation, flush=True)
+"""
+
+
+def test_a_folder_and_its_module_outlive_the_last_line(tmp_path):
+    """Threads and what is registered at exit still have the program's names."""
+    (tmp_path / "__main__.py").write_text(LATE)
+    ended = command("--", tmp_path, "x")
+    said = ["__main__.py ['x'] amdxdna", "thread 5 5 __main__", "atexit 5 5 __main__"]
+    assert (ended.returncode, ended.stdout.splitlines()) == (0, said), ended.stderr
+    (tmp_path / "other").mkdir()
+    ended = command("--", tmp_path / "other")
+    assert ended.returncode == 2 and "no __main__.py" in ended.stderr
+    ended = command("--", "-m", "no.such.module")
+    assert ended.returncode == 2 and "no module named no.such.module" in ended.stderr
+
+
+def test_a_program_from_stdin_and_its_end_by_ctrl_c():
+    text = "import pyxrt, sys\nprint(sys.argv, __name__, flush=True)\nraise KeyboardInterrupt"
+    ended = subprocess.run(
+        [sys.executable, "-m", "amdxdna", "pyxrt", "--", "-", "x"],
+        cwd=ROOT,
+        input=text,
+        text=True,
+        capture_output=True,
+        timeout=120,
+    )
+    assert (ended.returncode, ended.stdout) == (-signal.SIGINT, "['-', 'x'] __main__\n"), ended.stderr
+    assert ended.stderr.splitlines()[1:] == ['  File "<stdin>", line 3, in <module>', "KeyboardInterrupt"]
 
 
 def test_a_device_that_is_not_there(monkeypatch, tmp_path):
