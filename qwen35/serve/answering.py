@@ -19,7 +19,7 @@ from qwen35.serve.fields import Fields, parse_json
 from qwen35.serve.job import Job, Piece
 from qwen35.serve.metrics import Metrics
 from qwen35.serve.options import Served
-from qwen35.serve.queue import FairQueue
+from qwen35.serve.queue import FairQueue, Place
 from qwen35.serve.store import Store
 from qwen35.threads import Threads
 
@@ -33,6 +33,8 @@ __all__ = ["Answering", "Event", "Form", "Limits", "Service", "error_response", 
 Event = tuple[str, dict[str, Any]]
 """A server-sent event: its name (empty for none) and its data."""
 
+_BODIES = 4
+"""Largest bodies that may be inside at once: what is read of one takes several times its size."""
 _GONE = ApiError(499, "the client went away", code="cancelled")
 
 
@@ -103,7 +105,7 @@ class Service:
     thread: Threads = field(init=False)
 
     def __post_init__(self) -> None:
-        self.queue = FairQueue(self.limits.queue)
+        self.queue = FairQueue(self.limits.queue, _BODIES * self.limits.body)
         self.store = Store(self.limits.stored)
         self.metrics = Metrics(self.served.model, self.queue)
         self.thread = Threads(1, "answers")
@@ -139,7 +141,7 @@ class Answering:
         status, sent = 200, _Sent(send)
         try:
             with self.service.queue.enter(request.client.host if request.client else "") as place:
-                body = parse_json(await _body(request, self.service.limits))
+                body = parse_json(await _body(request, self.service.limits, place))
                 form = self.read(body, self.service.served)
                 job = Job(form.begin, form.enough)
                 job.on_cancel(place.give_up)
@@ -273,7 +275,7 @@ async def _gone(request: Request, job: Job) -> None:
     job.cancel(_GONE)
 
 
-async def _body(request: Request, limits: Limits) -> bytes:
+async def _body(request: Request, limits: Limits, place: Place) -> bytes:
     """The body. Raises ApiError: 413 beyond the limit, 408 when it does not come, 415 for another type."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -289,6 +291,7 @@ async def _body(request: Request, limits: Limits) -> bytes:
             size += len(part)
             if size > limits.body:
                 raise too_large
+            place.take(len(part))
             parts.append(part)
         return b"".join(parts)
 

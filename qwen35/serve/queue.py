@@ -21,8 +21,17 @@ class Place:
         self._queue, self.client = queue, client
         self._called: asyncio.Future[None] | None = None
         self.began = monotonic()
+        self.nbytes = 0
+        """Of its body, as far as it has come."""
         self.waited = 0.0
         """Seconds until the model was its own."""
+
+    def take(self, nbytes: int) -> None:
+        """Counts bytes of its body. Raises ApiError 429 when the queue holds more than `most_bytes`."""
+        self.nbytes += nbytes
+        self._queue.nbytes += nbytes
+        if self._queue.nbytes > self._queue.most_bytes:
+            raise self._queue.full()
 
     async def turn(self) -> None:
         """Waits until the model is this request's. Raises what `give_up` was given."""
@@ -54,8 +63,10 @@ class FairQueue:
     count. Clients (by address) take turns, so that one that asks much does not keep the others waiting.
     """
 
-    def __init__(self, bound: int) -> None:
-        self.bound = bound
+    def __init__(self, bound: int, most_bytes: int = 1 << 62) -> None:
+        self.bound, self.most_bytes = bound, most_bytes
+        self.nbytes = 0
+        """Of the bodies inside, which may have `most_bytes` together."""
         self.inside = 0
         """Requests inside, the answered one too."""
         self._clients: OrderedDict[str, deque[Place]] = OrderedDict()
@@ -80,20 +91,25 @@ class FairQueue:
         if self._closed is not None:
             raise self._closed
         if self.inside > self.bound:
-            seconds = min(max(math.ceil(self._usual * self.inside / 2), 1), 60)
-            raise ApiError(
-                429,
-                f"{self.inside} requests are under way and no more are taken: try again",
-                code="queue_full",
-                headers={"Retry-After": str(seconds)},
-            )
+            raise self.full()
         place = Place(self, client)
         self.inside += 1
         try:
             yield place
         finally:
             self.inside -= 1
+            self.nbytes -= place.nbytes
             self._leave(place)
+
+    def full(self) -> ApiError:
+        """The error for whom there is no room now."""
+        seconds = min(max(math.ceil(self._usual * self.inside / 2), 1), 60)
+        return ApiError(
+            429,
+            f"{self.inside} requests are under way and no more are taken: try again",
+            code="queue_full",
+            headers={"Retry-After": str(seconds)},
+        )
 
     def close(self, error: ApiError) -> None:
         """Ends every wait with `error`, and takes nobody in any more; the answer under way goes on."""

@@ -550,6 +550,27 @@ def test_bodies_are_bounded_in_size_and_time(plain: Running, http: Any) -> None:
         assert b" 408 " in raw.recv(1000)
 
 
+def test_bodies_are_bounded_together(tmp_path: Path, http: Any) -> None:
+    """However many may wait: four of the largest are held, also of clients that do not end theirs."""
+    limits = {"body": 10_000, "queue": 50}
+    with fake(tmp_path, lambda question: "ok") as model, serving(model, limits=limits) as server:
+        url = f"{server.url}/chat/completions"
+        with contextlib.ExitStack() as stack:
+            for _ in range(4):
+                raw = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), WAIT))
+                raw.sendall(
+                    b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10000\r\n"
+                    b"Content-Type: application/json\r\n\r\n" + b" " * 9_900
+                )
+            until(lambda: server.service.queue.nbytes == 4 * 9_900)
+            assert http.post(url, json=body("Hi")).status_code == 200
+            got = http.post(url, json=body("x" * 500))
+            assert got.status_code == 429 and got.json()["error"]["code"] == "queue_full"
+        until(lambda: server.service.queue.inside == 0)
+        assert server.service.queue.nbytes == 0
+        assert http.post(url, json=body("x" * 500)).status_code == 200
+
+
 def test_deep_bodies_are_refused(plain: Running, http: Any) -> None:
     """Not read, rendered or echoed by recursion to its end."""
     for depth, status in ((90, 200), (110, 400), (500, 400)):
