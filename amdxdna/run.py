@@ -36,7 +36,10 @@ _NEARLY = 0.9
 _SLICE_NS = 10**9
 """A wait is made of waits no longer than this: Python does not see a signal that comes between its last look
 for one and the call that blocks before that call returns."""
-_FRESH = "Start again in a fresh context (kernels of Device.pool get one by themselves)"
+_FRESH = (
+    "Start again in a fresh context (a command that is run again has one; in programs kernels of Device.pool "
+    "get one by themselves)"
+)
 _HUNG = (
     f"{_FRESH}. If it happens every time, xclbin and "
     "instruction stream do not fit each other or an argument is too small"
@@ -282,7 +285,7 @@ class Run(Uncopied):
                 raise WaitTimeout(
                     f"the command has not completed within {timeout} s",
                     call="SYNCOBJ_TIMELINE_WAIT",
-                    remedy="Wait again: it is still running",
+                    remedy="Wait again, or longer: it is still running",
                 )
         if self._error is not None:
             # A copy: its traceback holds the caller's frames, which the Run must not keep.

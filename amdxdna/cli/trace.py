@@ -151,6 +151,8 @@ def trace_main(argv: list[str]) -> int:
         tell([f"amdxdna: trace of {command[0]}{arrow}", *lines(summary)])
     if not summary["opens"] and not given.quiet:
         tell(_NOTHING.splitlines())
+    elif not set(summary["calls"]) - _WITHOUT_IOCTL and not given.quiet:
+        tell(_NO_IOCTL.splitlines())
     return code or (FAILED if recorder.broken else 0)
 
 
@@ -158,6 +160,11 @@ _NOTHING = """\
 amdxdna: the command never opened an NPU's node. If it ran on this package's emulated device ("emu", the
 default where there is no NPU), set AMDXDNA_TRACE=FILE to record that, or give it a node: trace --emulate.
 If it runs programs of its own under `emulate`, --every-call sees their calls"""
+
+_WITHOUT_IOCTL = {"open", "close", "mmap", "munmap"}
+_NO_IOCTL = """\
+amdxdna: the node was opened, and no ioctl came by here. If the command is or runs `emulate`, that answers its
+program's ioctls: turn them round (emulate -- ... trace -- PROGRAM), or use trace --emulate -- PROGRAM"""
 
 _ANSWERED = """\
 amdxdna: somebody else answers this program's calls (`emulate`): every call of it stops, which is slow"""

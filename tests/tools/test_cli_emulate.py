@@ -506,6 +506,23 @@ def test_emulate_in_emulate_is_refused() -> None:
     assert "the kernel refuses the seccomp filter" in ended.stderr
 
 
+@pytest.mark.parametrize("outer", ["trace", "emulate"])
+def test_trace_and_emulate_in_each_other(outer: str, tmp_path: Path) -> None:
+    """Inside `emulate` a trace has the calls; around it it has none of its ioctls and says what to do."""
+    record = str(tmp_path / "record.jsonl")
+    own = [sys.executable, "-m", "amdxdna"]
+    trace, emulated = ["trace", "-o", record, "--"], ["emulate", "-O", "threads=1,quiet", "--"]
+    first, second = (trace, emulated) if outer == "trace" else (emulated, trace)
+    ended = run(*first, *own, *second, *own, "info", "--device", "npu")
+    assert ended.returncode == 0, ended.stderr
+    calls = [row.get("call") for row in map(json.loads, Path(record).read_text().splitlines())]
+    if outer == "emulate":
+        assert "GET_INFO" in calls and "no ioctl" not in ended.stderr
+    else:
+        assert "GET_INFO" not in calls
+        assert "no ioctl came by here" in ended.stderr and "trace --emulate" in ended.stderr
+
+
 def test_json() -> None:
     ended = emulate_python(
         "import os; os.close(os.open('/dev/accel/accel0', os.O_RDWR))", options="slots=9", more=("--json",)

@@ -327,6 +327,8 @@ def work():
 threads = [threading.Thread(target=work) for _ in range(3)]
 [t.start() for t in threads]
 [t.join() for t in threads]
+while not seen:
+    signal.pause()
 print(wrong, len(seen) > 0)
 """,
         file,
