@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import index
 from typing import Any, NoReturn
@@ -83,11 +84,20 @@ def translated() -> Iterator[None]:
         raise RuntimeError(message(error)) from error
 
 
+_BINDING = re.compile(r" \([^()]*Device\.[^()]*\)|; a program can share contexts through Device\.pool")
+"""What the binding's texts tell its own users alone."""
+
+
+def plain(text: str) -> str:
+    """A text of the binding's for those who use XRT's names."""
+    return _BINDING.sub("", text)
+
+
 def message(error: XdnaError) -> str:
     """XRT's text for a failed call, then the cause and what to do."""
-    behind = error.meaning + (f". {error.remedy}" if error.remedy else "")
+    behind = plain(error.meaning + (f". {error.remedy}" if error.remedy else ""))
     if error.errno is None or error.call.split(" ")[0] not in REQUESTS:
-        return f"{error.meaning}. {error.remedy}" if error.remedy else error.meaning
+        return behind
     name = error.call.split(" ")[0]
     prefix = "DRM_IOCTL" if name.startswith(("SYNCOBJ", "GEM", "PRIME", "VERSION")) else "DRM_IOCTL_AMDXDNA"
     return f"{prefix}_{name} IOCTL failed (err=-{error.errno}): {os.strerror(error.errno)}\n{behind}"

@@ -16,7 +16,7 @@ from amdxdna.controlcode import ControlCode, ControlKernel
 from amdxdna.errors import CommandFailed, CommandTimeout, WaitTimeout
 from amdxdna.packet import State
 from amdxdna.pyxrt.buffers import bo
-from amdxdna.pyxrt.calls import INT, incompatible, refuse, select, text, translated, whole
+from amdxdna.pyxrt.calls import INT, incompatible, plain, refuse, select, text, translated, whole
 from amdxdna.pyxrt.contexts import hw_context
 from amdxdna.pyxrt.devices import device
 from amdxdna.pyxrt.elfs import elf
@@ -328,5 +328,5 @@ def failure(what: str, state: ert_cmd_state, error: CommandFailed | None) -> str
             )
         ]
     if error is not None:
-        lines.append(str(error))
+        lines.append(plain(str(error)))
     return "\n".join(lines)

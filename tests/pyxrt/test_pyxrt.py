@@ -425,6 +425,16 @@ def test_a_hang(monkeypatch, folder):
     lines = str(caught.value).splitlines()
     assert lines[0] == "Command failed to complete successfully (ERT_CMD_STATE_TIMEOUT)"
     assert lines[1] == "txn_op_idx = 0x0"
+    assert "Start again in a fresh context. If it happens every time" in lines[-1]
+    assert "Device." not in str(caught.value)
+
+
+def test_a_full_device_is_told_in_xrts_names(folder, monkeypatch):
+    monkeypatch.setenv(devices.DEVICE, "emu:quiet,threads=1,slots=1")
+    s = Setup(folder)
+    with pytest.raises(RuntimeError) as caught:
+        pyxrt.hw_context(s.device, s.xclbin.get_uuid())
+    assert "no longer needs" in str(caught.value) and "Device." not in str(caught.value)
 
 
 def test_a_list_that_fails(emu, folder):
