@@ -29,6 +29,7 @@ from qwen35.train.network import (  # noqa: E402
 )
 from qwen35.train.scenes import CELL, CELL_CLASSES, WHOLE_BITS, WHOLE_CLASSES  # noqa: E402
 from qwen35.train.trainer import (  # noqa: E402
+    Trainer,
     exponent,
     kind_of,
     learning_rate,
@@ -191,3 +192,18 @@ def test_the_towers_loss_is_that_of_guesses_against_labels() -> None:
     first = guess["whole"][0, : WHOLE_CLASSES[0]]
     first[:] = first.roll(1)
     assert loss() == pytest.approx(0.3 * margin / pictures, rel=1e-4)
+
+
+def test_every_step_takes_a_batch_of_its_kind() -> None:
+    """The tower's alone at first; then each kind's, by its own count."""
+    taken: list[tuple[Any, ...]] = []
+    names = ("tower", "text", "picture", "several")
+    batches = SimpleNamespace(**{name: lambda *given, n=name: taken.append((n, given[0])) for name in names})
+    for step in range(40):
+        args = SimpleNamespace(tower_steps=8, steps=100)
+        whole: Any = SimpleNamespace(args=args, step=step, batches=batches, _exponent=lambda nth: 1.0)
+        Trainer.batch(whole)
+    assert taken[:8] == [("tower", step) for step in range(8)]
+    for number, (kind, place) in enumerate(taken[8:]):
+        assert (kind, place) == (kind_of(number)[0], 8 + number if kind == "tower" else kind_of(number)[1])
+    assert {kind for kind, _ in taken[8:]} == {"tower", "text", "picture", "several"}
