@@ -396,7 +396,7 @@ STATES = [
         lambda f: emu("open=*:EPERM")(f.container()),
         "permission",
         "device rules refuse",
-        "not as a volume",
+        "not as a volume: `--device /dev/accel/accel0`",
     ),
     State("sandboxed service", emu("open=*:EPERM"), "permission", "sandbox", "DeviceAllow"),
     State(
