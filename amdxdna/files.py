@@ -41,7 +41,10 @@ def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
     """A regular file's contents. Raises OSError: EFBIG for more than `most` bytes, as open_regular else."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
-        data = b"" if size > most else read_up_to(file, most, size)
+        try:
+            data = b"" if size > most else read_up_to(file, most, size)
+        except OSError as error:  # files of /proc and /sys, a disk's fault
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
     if max(size, len(data)) > most:
         raise OSError(errno.EFBIG, f"longer than {most:,} bytes", os.fspath(path))
     return data

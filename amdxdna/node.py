@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import Protocol
 
@@ -87,7 +88,10 @@ class KernelNode(Uncopied):
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
-            raise from_errno("open", error.errno or 0, self.path) from None
+            number = error.errno or 0
+            if number == errno.ENXIO and _is_socket(self.path):  # which says of a node that it is left over
+                number = errno.ENOTTY
+            raise from_errno("open", number, self.path) from None
         self._number = self._fd
 
     def _usable(self) -> int:
@@ -169,6 +173,13 @@ class KernelNode(Uncopied):
             if self._number >= 0 and not self._inside:
                 number, self._number = self._number, -1
                 os.close(number)
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _occupy(number: int) -> None:

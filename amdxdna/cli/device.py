@@ -34,7 +34,8 @@ def add_device(parser: Parser) -> None:
 
 def _folder(text: str) -> Path:
     if not os.path.isdir(text):
-        raise argparse.ArgumentTypeError(f"{text}: no such folder")
+        what = "not a folder" if os.path.lexists(text) else "no such folder"
+        raise argparse.ArgumentTypeError(f"{text}: {what}")
     return Path(text)
 
 

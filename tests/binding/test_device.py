@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import threading
 from struct import pack, pack_into
 
@@ -163,6 +164,11 @@ def test_a_file_that_is_no_device(tmp_path):
         Device.open(str(path))
     with pytest.raises(errors.NoDevice, match="is a directory"):
         Device.open(str(tmp_path))
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / "socket"))
+        with pytest.raises(errors.NoDevice, match="no DRM device") as caught:
+            Device.open(str(tmp_path / "socket"))
+    assert "left over" not in str(caught.value)
 
 
 def test_info(open_emu):

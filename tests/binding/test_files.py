@@ -254,3 +254,8 @@ def test_a_prompt_file_that_never_ends_is_refused(tmp_path: Path) -> None:
     words = [str(tmp_path), "--prompt-file", "/proc/kmsg", "--quiet", "--stats", "none"]
     error = in_time(lambda: run(parse(words), lambda options: fake(tmp_path, str)))
     assert error is not None and re.search("has no end|cannot hold more", explain(error))
+
+
+def test_a_file_that_fails_while_it_is_read_is_named() -> None:
+    with pytest.raises(OSError, match="Input/output error: '/proc/self/mem'"):
+        read_regular("/proc/self/mem", 100)
