@@ -428,6 +428,13 @@ def test_compressed(tmp_path: Path) -> None:
         (["{}/x", "--dir", "--compress", "gzip"], 2, "a folder is not compressed"),
         (["{}/x", "--modules", "{}"], 1, "no amdxdna.ko is below it"),
         (["{}/x", "--modules", "{}/no"], 2, "--modules: no such file or folder"),
+        (["{}/x", "--modules", "README.md"], 2, "--modules: not a folder (README.md)"),
+        (["{}/x", "--kernel", "{}"], 2, "--kernel: is a directory"),
+        (["{}/x", "--kernel", "/dev/zero"], 2, "--kernel: not a regular file (/dev/zero)"),
+        (["{}/x", "--busybox", "/dev/zero"], 2, "--busybox: not a regular file (/dev/zero)"),
+        (["{}/x", "--busybox", "{}/fifo"], 2, "--busybox: not a regular file"),
+        (["{}/x", "--add", "/dev/zero:/a"], 2, "--add: not a regular file (/dev/zero)"),
+        (["{}/x", "--add", "{}/fifo:/a"], 2, "--add: not a regular file"),
         (["{}/x", "--bundle", "{}"], 1, "this is no bundle"),
         (["{}/x", "--busybox", "README.md"], 1, "no kernel modules with the amdxdna driver are here"),
         (["{}/full", "--dir", "--no-kernel"], 1, "no empty folder"),
@@ -440,6 +447,7 @@ def test_what_cannot_be_written(tmp_path: Path, words: list[str], status: int, s
     """One line, and nothing is left where the image was to be."""
     (tmp_path / "full").mkdir()
     (tmp_path / "full/file").touch()
+    os.mkfifo(tmp_path / "fifo")
     tools = tmp_path / "tools"
     tools.mkdir()
     environment = {"AMDXDNA_VM_CACHE": str(tmp_path / "cache"), "PATH": str(tools)}

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from amdxdna.files import open_regular
 from qwen35.cli.args import Parser, number_of
 from qwen35.errors import QwenError, UsageError
 
@@ -184,15 +185,31 @@ def _check(options: argparse.Namespace) -> None:
             raise UsageError(f"--add {given}: the path has .. in it", "", "give the path in the image")
         if not os.path.exists(source):
             raise UsageError("there is no such file to add", source, "give one that is there")
+        if not os.path.isdir(source):
+            _require_file("--add", source)
     for name in ("kernel", "modules", "busybox", "firmware"):
-        if (path := getattr(options, name)) is not None and not path.exists():
+        if (path := getattr(options, name)) is None:
+            continue
+        if not path.exists():
             raise UsageError(f"--{name}: no such file or folder", str(path))
+        if name in ("kernel", "busybox"):
+            _require_file(f"--{name}", path)
+        elif not path.is_dir():
+            raise UsageError(f"--{name}: not a folder", str(path))
     if options.run is not None and "\0" in options.run:
         raise UsageError("--run holds a NUL", "", "give shell lines")
     if not options.out.absolute().parent.is_dir():
         raise UsageError("there is no such folder", str(options.out.parent), "make it first")
     if options.out.is_dir() and not options.dir:
         raise UsageError("this is a folder", str(options.out), "give a file's name, or --dir")
+
+
+def _require_file(option: str, path: str | Path) -> None:
+    """Raises UsageError for what is no file, or cannot be read: it could wait, or never end."""
+    try:
+        open_regular(path).close()
+    except OSError as error:
+        raise UsageError(f"{option}: {(error.strerror or str(error)).lower()}", str(path)) from None
 
 
 class _Parts:
