@@ -21,6 +21,7 @@ __all__ = [
     "UsageError",
     "explain",
     "one_line",
+    "why_no_json",
 ]
 
 
@@ -101,6 +102,14 @@ class PromptTooLong(QwenError, ValueError):
             remedy=remedy or "shorten the prompt or raise --max-ctx",
         )
         self.args = (tokens, limit, remedy, least)
+
+
+def why_no_json(error: Exception) -> str:
+    """Why `json` did not read or write something: its own words, but for those that advise Python's user."""
+    if isinstance(error, RecursionError):
+        return "arrays and objects lie too deep in each other"
+    text = str(error)
+    return "a number has too many digits" if "set_int_max_str_digits" in text else text
 
 
 def explain(error: BaseException) -> str:

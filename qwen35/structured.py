@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.files import read_regular
-from qwen35.errors import ModelError, UsageError
+from qwen35.errors import ModelError, UsageError, why_no_json
 from qwen35.extras import require
 from qwen35.schema import has_finite_document, size_fault
 from qwen35.tokenizer import Tokenizer
@@ -41,7 +41,7 @@ def read_schema(path: str | Path) -> Any:
     except OSError as error:
         raise UsageError(f"cannot read the schema: {error.strerror}", str(path)) from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"the schema is not JSON: {error}", str(path)) from None
+        raise UsageError(f"the schema is not JSON: {why_no_json(error)}", str(path)) from None
     _text(schema, str(path))
     return schema
 
@@ -69,7 +69,7 @@ def _text(schema: Any, where: str) -> str:
     except UnicodeEncodeError:
         raise UsageError("the schema holds half a character (a lone surrogate)", where) from None
     except (TypeError, ValueError) as error:
-        raise UsageError(f"the schema is not JSON: {error}", where) from None
+        raise UsageError(f"the schema is not JSON: {why_no_json(error)}", where) from None
     if not finite:
         raise UsageError("the schema refers to itself without an end: no document fits", where)
     return text

@@ -20,7 +20,7 @@ from typing import Any
 
 from amdxdna.text import brief
 from qwen35.dataurl import decode, is_data_url
-from qwen35.errors import PromptTooLong, TemplateError, UsageError
+from qwen35.errors import PromptTooLong, TemplateError, UsageError, why_no_json
 from qwen35.tokenizer import Tokenizer
 from qwen35.toolcalls import parse_tool_calls
 
@@ -310,7 +310,7 @@ def _json(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise TemplateError(f"a tool's description or argument is not JSON: {error}") from None
+        raise TemplateError(f"a tool's description or argument is not JSON: {why_no_json(error)}") from None
 
 
 def _no_number(name: str) -> Any:

@@ -24,6 +24,9 @@ def patient(seconds: float) -> type[H11Protocol]:
     So is one whose client has its answer and goes on sending that request's body. uvicorn itself limits only
     the wait between two requests of one connection. Connections beyond the process's limit of descriptors are
     closed at once: with none left nobody could be let in, and asyncio would say so a thousand times a second.
+
+    A client that ends its half of the connection (shutdown(SHUT_WR)) behind its request has gone away, as
+    uvicorn has it: HTTP would let it wait, but one that closes the connection sends the same.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     most = max(limit - _OWN, 16) if limit != resource.RLIM_INFINITY else 1 << 20

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from qwen35.errors import why_no_json
 from qwen35.serve.errors import ApiError
 
 __all__ = ["Fields", "parse_json"]
@@ -15,15 +16,21 @@ DEPTH = 100
 MOST = 100_000
 """Arrays and objects of a body; while it is read, nobody else is answered. A context of 262,144 tokens has
 room for half as many messages."""
+COMMAS = 500_000
+"""Of a body: twice what lies between the numbers of a prompt of so many tokens. Its size alone would let in
+16 million numbers, read in seconds; a thread would not help, for json keeps the interpreter's lock.
+"""
 _NAMES = {str: "a string", bool: "true or false", list: "an array", dict: "an object"}
 
 
 def parse_json(data: bytes) -> Fields:
     """A request's body. Raises ApiError 400 for what is no JSON object."""
+    if data.count(b",") > COMMAS:
+        raise ApiError(400, f"the body holds more than {COMMAS:,} commas")
     try:
         value = json.loads(data.decode("utf-8"), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise ApiError(400, f"the body is not JSON: {error!s:.200}") from None
+        raise ApiError(400, f"the body is not JSON: {why_no_json(error):.200}") from None
     if not isinstance(value, dict):
         raise ApiError(400, "the body must be a JSON object")
     _bounded(value)

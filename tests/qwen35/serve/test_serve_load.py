@@ -643,6 +643,22 @@ def test_a_body_holds_so_many_arrays_and_objects() -> None:
     parse_json(b'{"a":[%s]}' % b",".join([b"[]"] * 99_998))
     with pytest.raises(Exception, match="holds more than 100,000 arrays and objects"):
         parse_json(b'{"a":[%s]}' % b",".join([b"{}"] * 99_999))
+    parse_json(
+        b'{"a":[%s]}' % b",".join([b"1"] * 500_001)
+    )  # a prompt of the largest context, and as much again
+    with pytest.raises(Exception, match="holds more than 500,000 commas"):
+        parse_json(b'{"a":[%s]}' % b",".join([b"1"] * 500_002))
+
+
+def test_what_is_no_json_is_said_without_advice_for_python(plain: Running, http: Any) -> None:
+    for data, said in (
+        (b'{"seed":%s}' % (b"9" * 5000), "the body is not JSON: a number has too many digits"),
+        (b"[" * 19_000, "the body is not JSON: arrays and objects lie too deep in each other"),
+    ):
+        got = http.post(
+            f"{plain.url}/chat/completions", content=data, headers=KEY | {"Content-Type": "application/json"}
+        )
+        assert got.status_code == 400 and got.json()["error"]["message"] == said
 
 
 def test_no_such_path_or_method(plain: Running, http: Any) -> None:

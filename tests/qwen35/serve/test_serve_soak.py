@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from qwen35 import Qwen35, Sampling
+from tests.support.descriptors import descriptors
 from tests.support.mock_model import HashModel, fake
 
 httpx = pytest.importorskip("httpx")
@@ -31,6 +32,8 @@ SECONDS = float(os.environ.get("AMDXDNA_LOAD", "3"))
 CLIENTS, QUEUE, KEPT, STORED = 32, 12, 300_000, 200_000
 GROWTH = 48 << 20
 """Bytes that the process may grow after its first quarter: buffers of 32 connections, no leak."""
+FEW = 8
+"""Threads, and descriptors, that may be there afterwards and were not before: none a client or request."""
 JSON = {"Content-Type": "application/json"}
 BAD: tuple[Any, ...] = (
     b"",
@@ -165,6 +168,7 @@ def test_32_clients_for_a_time(load: Load) -> None:
     service = load.server.service
     model = service.served.model
     bounds, sizes, over = [0, 0, 0], [], threading.Event()
+    threads, files = set(threading.enumerate()), descriptors()
 
     def watch() -> None:
         while not over.wait(0.02):
@@ -181,16 +185,23 @@ def test_32_clients_for_a_time(load: Load) -> None:
     finally:
         over.set()
         watching.join()
-    told = {"MiB": [size >> 20 for size in (sizes[0], max(sizes), sizes[-1])], "most": bounds}
+    end = time.monotonic() + WAIT
+    while service.queue.inside or (left := len(descriptors() - files)) > FEW:
+        assert time.monotonic() < end, (service.queue.inside, descriptors() - files)
+        time.sleep(0.01)
+    begun = len(set(threading.enumerate()) - threads)
+    told = {
+        "more threads": begun,
+        "more descriptors": left,
+        "MiB": [size >> 20 for size in (sizes[0], max(sizes), sizes[-1])],
+        "most": bounds,
+    }
     print(f"{SECONDS:g} s, {CLIENTS} clients: {load.counts}, {len(load.wrong)} wrong, {told}")
     assert not load.wrong, load.wrong[:2]
     assert all(load.counts.values()), load.counts
     assert bounds[0] <= QUEUE + 1 and bounds[1] <= STORED and bounds[2] <= KEPT, bounds
     assert max(sizes) - max(sizes[: len(sizes) // 4 + 1]) < GROWTH
-    end = time.monotonic() + WAIT
-    while service.queue.inside:
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    assert begun <= FEW
     path, body, want = load.want[0]
     assert said(path, httpx.post(f"{load.server.url}/{path}", json=body, timeout=WAIT)) == want
     assert isinstance(model.model, HashModel)
