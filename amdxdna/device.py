@@ -20,7 +20,7 @@ from amdxdna.errors import BadArgument, BadType, DeviceBusy, closed
 from amdxdna.heap import Heap
 from amdxdna.hwctx import HwContext
 from amdxdna.node import Node
-from amdxdna.opening import open_node, resolve
+from amdxdna.opening import is_emulated, open_node, resolve
 from amdxdna.pool import ContextPool
 from amdxdna.profile import DriverProfile
 from amdxdna.reaper import Finalizer, collect, reap
@@ -91,7 +91,7 @@ class Device(Uncopied):
             return uninterrupted(lambda: cls(Client(spec)))
         reap()
         where = resolve(spec, sys, dev)
-        if where == "emu" or where.startswith("emu:"):
+        if is_emulated(where):
             return uninterrupted(lambda: cls(Client(open_node(where))))
         key = os.path.realpath(where)
         with _lock:

@@ -1,7 +1,7 @@
 """The one ioctl function of the package.
 
 :data:`REQUESTS` names every request; :func:`call` issues one through a node and turns a failure into the
-exception of :mod:`amdxdna.errors`. Structs are cffi's, from the extension's ``ffi``.
+exception of :mod:`amdxdna.errors`. Numbers and structs are those of csrc/uapi.h, through cffi.
 """
 
 from __future__ import annotations

@@ -61,8 +61,13 @@ def open_node(spec: str | int | None = None, sys: str | Path = "/sys", dev: str 
     return _open(where, sys, dev)
 
 
+def is_emulated(where: str) -> bool:
+    """Whether a device's name means the emulated NPU in this process: `emu`, or `emu:OPTIONS`."""
+    return where == "emu" or where.startswith("emu:")
+
+
 def _open(where: str, sys: str | Path, dev: str | Path) -> Node:
-    if where == "emu" or where.startswith("emu:"):
+    if is_emulated(where):
         from amdxdna.emu.node import EmuNode
         from amdxdna.emu.options import EmuOptions
 

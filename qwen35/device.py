@@ -34,7 +34,7 @@ def open_device(bundle: Bundle, spec: str | int | None, note: Callable[[str], No
     automatic = spec is None or spec == "auto"
     device = Device.open(spec)
     try:
-        if bundle.emulated == _is_model(device, bundle.emulated):
+        if bundle.emulated == _is_emulated(device, bundle.emulated):
             return device
     except BaseException:
         device.close()
@@ -59,8 +59,8 @@ def open_device(bundle: Bundle, spec: str | int | None, note: Callable[[str], No
     return Device.open("emu")
 
 
-def _is_model(device: Device, certain: bool) -> bool:
-    """Whether the NPU model answers, in process or behind a driver.
+def _is_emulated(device: Device, certain: bool) -> bool:
+    """Whether the emulated NPU answers, in process or behind a driver: by its firmware's build.
 
     A driver that does not tell its firmware raises XdnaError where the answer must be `certain`.
     """

@@ -52,11 +52,11 @@ def _require(device: str) -> None:
     """Raises UsageError for a device that cannot be there."""
     from amdxdna.emu.options import EmuOptions
     from amdxdna.errors import XdnaError
-    from amdxdna.opening import resolve
+    from amdxdna.opening import is_emulated, resolve
 
     try:
         where = resolve(device)
-        if where == "emu" or where.startswith("emu:"):
+        if is_emulated(where):
             EmuOptions.parse(where[4:])
             return
     except XdnaError as error:

@@ -1,6 +1,6 @@
 /* The amdxdna and DRM ioctl interface, for both cffi's cdef and the C compiler: plain declarations only.
  * Names, field order and numbers are the interface's own (include/uapi/drm/amdxdna_accel.h and drm.h of
- * Linux 7.3.4); tests/test_uapi.py checks every size, offset and number against that header. */
+ * Linux 7.3.4); tests/binding/test_uapi.py checks every size, offset and number against that header. */
 
 /* ioctl requests: _IOWR('d', 0x40 + n, size) for the driver, _IOWR('d', n, size) for DRM's core. */
 #define DRM_IOCTL_VERSION 0xC0406400

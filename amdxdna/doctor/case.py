@@ -12,6 +12,7 @@ from amdxdna.doctor.diagnosis import Diagnosis, diagnose
 from amdxdna.doctor.finding import Finding, Status
 from amdxdna.doctor.machine import KernelLog, Machine, PciNpu
 from amdxdna.errors import NoDevice, XdnaError
+from amdxdna.opening import is_emulated
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
@@ -27,7 +28,7 @@ class Case:
     def __init__(self, machine: Machine, spec: str = "auto") -> None:
         self.machine = machine
         self.spec = spec or "auto"
-        self.emulated = self.spec == "emu" or self.spec.startswith("emu:")
+        self.emulated = is_emulated(self.spec)
         self._tried = False
         self._device: Device | None = None
         self._error: XdnaError | None = None

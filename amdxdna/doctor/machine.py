@@ -111,11 +111,6 @@ class Machine:
         """The device folder."""
         return self.root / "dev"
 
-    @property
-    def proc(self) -> Path:
-        """The root of procfs."""
-        return self.root / "proc"
-
     def text(self, path: str | Path) -> str:
         """A file's text, stripped; empty when it cannot be read."""
         try:

@@ -13,7 +13,6 @@ from amdxdna.pdi.image import BUS_WIDTH
 _HEX_TEXT = re.compile(rb"[0-9a-fA-Fx\s]+")
 _HEX_WORD = re.compile(rb"(?:0x)?[0-9a-fA-F]{8}")
 _TWO_ON_A_LINE = re.compile(rb"\S[^\S\n]+\S")
-_EMU_HEADER = 12
 _XCLBIN = b"xclbin2\0"
 _PDI = struct.pack("<4I", *BUS_WIDTH)
 
@@ -134,10 +133,7 @@ def _emulated(data: bytes) -> Listing:
         problems = []
     except stream.StreamError as wrong:
         problems = [str(wrong)]
-    kinds = {
-        kind.opcode: kind
-        for kind in (stream.Gemm, stream.Gemv, stream.Copy, stream.Delay, stream.Hang, stream.Fail)
-    }
+    kinds = {opcode: kind for opcode, (kind, _) in stream.OPS.items()}
     listing = Listing("emu", len(data), problems=problems)
     words = struct.unpack_from(f"<{len(data) // 4}I", data)
     if len(words) >= 3:

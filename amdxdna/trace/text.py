@@ -11,7 +11,6 @@ from amdxdna.errors import BadArgument
 from amdxdna.text import printable
 from amdxdna.trace.calls import CORE_NAMES, REQUESTS
 
-_INLINE = ("result", "name")
 _DUMP = 16
 _OTHERS = ("open", "close", "mmap", "munmap")
 

@@ -28,7 +28,6 @@ class TimelineView:
         self._first = True
         self._named: set[tuple[int, int | None]] = set()
         self._submits: dict[tuple[int, int, int], str] = {}
-        self._creates: dict[tuple[int, int], int] = {}
         write('{"displayTimeUnit": "ms", "traceEvents": [\n')
 
     def __call__(self, line: dict[str, Any]) -> None:

@@ -1,5 +1,9 @@
 """Bundles: a directory of manifest, tensors, kernels and tokenizer that one model runs from.
 
+`manifest` and `tensors` read the two text files, `params` and `specs` their records; `schema` says which
+tensors there are, `sizes` knows the published models, `validate` refuses, `config` is what the model takes,
+`writer` writes.
+
 What our export adds to the published vocabulary (other readers skip or default all of it):
 
 - params `lin_kheads` and `tied`, tensor `embed` (see qwen35.bundle.params);

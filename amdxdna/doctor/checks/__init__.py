@@ -1,4 +1,7 @@
-"""The checks, one a file, in the order in which they are made."""
+"""The checks, one a file, in the order in which they are made.
+
+A check takes a :class:`~amdxdna.doctor.case.Case` and returns one Finding; its name is its function's.
+"""
 
 from __future__ import annotations
 

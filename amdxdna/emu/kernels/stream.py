@@ -254,7 +254,7 @@ class Fail:
 
 Op: TypeAlias = Gemm | Gemv | Copy | Delay | Hang | Fail
 
-_OPS: dict[int, tuple[type[Op], int]] = {
+OPS: dict[int, tuple[type[Op], int]] = {
     Gemm.opcode: (Gemm, 9),
     Gemv.opcode: (Gemv, 5),
     Copy.opcode: (Copy, 2),
@@ -376,7 +376,7 @@ def parse(data: bytes | bytearray | memoryview) -> list[Op]:
         if at >= len(words):
             raise StreamError(f"op {index} of {words[2]} starts at word {at} of {len(words)}")
         opcode, count = words[at] & 0xFFFF, words[at] >> 16
-        known = _OPS.get(opcode)
+        known = OPS.get(opcode)
         if known is None:
             raise StreamError(f"op {index} at word {at}: opcode {opcode} is unknown")
         kind, fields = known

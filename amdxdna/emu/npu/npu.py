@@ -71,7 +71,6 @@ class Npu:
 
     AIE_VERSION = (2, 0)
     FIRMWARE_VERSION = identity.FIRMWARE_VERSION
-    PROTOCOL_VERSION = (7, 0)
 
     def __init__(
         self,

@@ -88,7 +88,6 @@ class GuestMemory:
         """Contexts that hold pointers into the windows."""
         self.spaces: PageTables | None = None
         self.maps = 0
-        self.unmaps = 0
 
     def map(self, address: int, size: int, fd: int, offset: int) -> None:
         """Makes `size` bytes of the file `fd` at `offset` the memory at I/O address `address`.
@@ -125,7 +124,6 @@ class GuestMemory:
                 if low < high:
                     self._windows.clear(low, high - low)
             self._mapped.remove(address, address + size)
-            self.unmaps += 1
             self._tidy()
 
     def clear(self) -> None:
