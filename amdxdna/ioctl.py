@@ -1,38 +1,21 @@
 """The one ioctl function of the package.
 
-:data:`REQUESTS` names every request; :func:`call` issues one through a node and turns a failure into the
-exception of :mod:`amdxdna.errors`. Numbers and structs are those of csrc/uapi.h, through cffi.
+:func:`call` issues a request of :mod:`amdxdna.uapi` (numbers and structs are those of csrc/uapi.h) through a
+node and turns a failure into the exception of :mod:`amdxdna.errors`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from amdxdna._native import ffi, lib
+from amdxdna import uapi
+from amdxdna._native import ffi
 from amdxdna.errors import XdnaError, from_errno
 
 if TYPE_CHECKING:
     from amdxdna.node import Node
 
-REQUESTS: dict[str, int] = {
-    "VERSION": lib.DRM_IOCTL_VERSION,
-    "GEM_CLOSE": lib.DRM_IOCTL_GEM_CLOSE,
-    "PRIME_HANDLE_TO_FD": lib.DRM_IOCTL_PRIME_HANDLE_TO_FD,
-    "PRIME_FD_TO_HANDLE": lib.DRM_IOCTL_PRIME_FD_TO_HANDLE,
-    "SYNCOBJ_DESTROY": lib.DRM_IOCTL_SYNCOBJ_DESTROY,
-    "SYNCOBJ_TIMELINE_WAIT": lib.DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT,
-    "CREATE_HWCTX": lib.DRM_IOCTL_AMDXDNA_CREATE_HWCTX,
-    "DESTROY_HWCTX": lib.DRM_IOCTL_AMDXDNA_DESTROY_HWCTX,
-    "CONFIG_HWCTX": lib.DRM_IOCTL_AMDXDNA_CONFIG_HWCTX,
-    "CREATE_BO": lib.DRM_IOCTL_AMDXDNA_CREATE_BO,
-    "GET_BO_INFO": lib.DRM_IOCTL_AMDXDNA_GET_BO_INFO,
-    "SYNC_BO": lib.DRM_IOCTL_AMDXDNA_SYNC_BO,
-    "EXEC_CMD": lib.DRM_IOCTL_AMDXDNA_EXEC_CMD,
-    "GET_INFO": lib.DRM_IOCTL_AMDXDNA_GET_INFO,
-    "SET_STATE": lib.DRM_IOCTL_AMDXDNA_SET_STATE,
-    "WAIT_CMD": lib.DRM_IOCTL_AMDXDNA_WAIT_CMD,
-    "GET_ARRAY": lib.DRM_IOCTL_AMDXDNA_GET_ARRAY,
-}
+REQUESTS: dict[str, int] = {name: request.value for name, request in uapi.REQUESTS.items()}
 
 
 def address_of(struct: Any) -> int:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 CORE = [
     "_native text signals forklock files output aie errors arguments",
-    "usermem sysfs kmsg packet eviction reaper xclbin elf",
+    "uapi usermem sysfs kmsg packet eviction reaper xclbin elf",
     "node",
     "ioctl version profile heap query",
     "client",

@@ -10,7 +10,7 @@ from operator import index
 from typing import Any, NoReturn
 
 from amdxdna.errors import XdnaError
-from amdxdna.ioctl import REQUESTS
+from amdxdna.uapi import REQUESTS
 
 Form = Sequence[tuple[str, Callable[[Any], bool]]]
 """The parameters of one overload: name ("" where it takes no keyword), and what it accepts."""
@@ -96,8 +96,7 @@ def plain(text: str) -> str:
 def message(error: XdnaError) -> str:
     """XRT's text for a failed call, then the cause and what to do."""
     behind = plain(error.meaning + (f". {error.remedy}" if error.remedy else ""))
-    if error.errno is None or error.call.split(" ")[0] not in REQUESTS:
+    known = REQUESTS.get(error.call.split(" ")[0])
+    if error.errno is None or known is None:
         return behind
-    name = error.call.split(" ")[0]
-    prefix = "DRM_IOCTL" if name.startswith(("SYNCOBJ", "GEM", "PRIME", "VERSION")) else "DRM_IOCTL_AMDXDNA"
-    return f"{prefix}_{name} IOCTL failed (err=-{error.errno}): {os.strerror(error.errno)}\n{behind}"
+    return f"{known.symbol} IOCTL failed (err=-{error.errno}): {os.strerror(error.errno)}\n{behind}"

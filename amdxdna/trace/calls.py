@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from amdxdna import uapi
 from amdxdna._native import ffi, lib
 from amdxdna.trace import fields
 from amdxdna.trace.fields import Memory
@@ -156,53 +157,26 @@ def _version(before: Any, after: Any, memory: Memory) -> dict[str, Any]:
     return result
 
 
-_DRIVER = 0x40
+_GIVEN: dict[str, Callable[[Any, Memory], dict[str, Any]]] = {
+    "SYNCOBJ_TIMELINE_WAIT": _waits,
+    "CREATE_HWCTX": _qos,
+    "CONFIG_HWCTX": _cus,
+    "CREATE_BO": _table,
+    "EXEC_CMD": _bos,
+    "SET_STATE": _setting,
+}
+_FILLED: dict[str, Callable[[Any, Any, Memory], dict[str, Any]]] = {
+    "VERSION": _version,
+    "GET_INFO": _info,
+    "GET_ARRAY": _array,
+}
 REQUESTS: dict[int, Request] = {
-    0x00: Request("VERSION", "drm_version", None, _version),
-    0x09: Request("GEM_CLOSE", "drm_gem_close"),
-    0x2D: Request("PRIME_HANDLE_TO_FD", "drm_prime_handle"),
-    0x2E: Request("PRIME_FD_TO_HANDLE", "drm_prime_handle"),
-    0xC0: Request("SYNCOBJ_DESTROY", "drm_syncobj_destroy"),
-    0xCA: Request("SYNCOBJ_TIMELINE_WAIT", "drm_syncobj_timeline_wait", _waits),
-    _DRIVER + 0x0: Request("CREATE_HWCTX", "amdxdna_drm_create_hwctx", _qos),
-    _DRIVER + 0x1: Request("DESTROY_HWCTX", "amdxdna_drm_destroy_hwctx"),
-    _DRIVER + 0x2: Request("CONFIG_HWCTX", "amdxdna_drm_config_hwctx", _cus),
-    _DRIVER + 0x3: Request("CREATE_BO", "amdxdna_drm_create_bo", _table),
-    _DRIVER + 0x4: Request("GET_BO_INFO", "amdxdna_drm_get_bo_info"),
-    _DRIVER + 0x5: Request("SYNC_BO", "amdxdna_drm_sync_bo"),
-    _DRIVER + 0x6: Request("EXEC_CMD", "amdxdna_drm_exec_cmd", _bos),
-    _DRIVER + 0x7: Request("GET_INFO", "amdxdna_drm_get_info", None, _info),
-    _DRIVER + 0x8: Request("SET_STATE", "amdxdna_drm_set_state", _setting),
-    _DRIVER + 0x9: Request("WAIT_CMD", "amdxdna_drm_wait_cmd"),
-    _DRIVER + 0xA: Request("GET_ARRAY", "amdxdna_drm_get_array", None, _array),
+    request.number: Request(name, request.struct, _GIVEN.get(name), _FILLED.get(name))
+    for name, request in uapi.REQUESTS.items()
 }
-"""By number (a request's low byte)."""
-CORE_NAMES = {
-    0x01: "GET_UNIQUE",
-    0x02: "GET_MAGIC",
-    0x0C: "GET_CAP",
-    0x0D: "SET_CLIENT_CAP",
-    0x11: "AUTH_MAGIC",
-    0x1E: "SET_MASTER",
-    0x1F: "DROP_MASTER",
-    0xBF: "SYNCOBJ_CREATE",
-    0xC1: "SYNCOBJ_HANDLE_TO_FD",
-    0xC2: "SYNCOBJ_FD_TO_HANDLE",
-    0xC3: "SYNCOBJ_WAIT",
-    0xC4: "SYNCOBJ_RESET",
-    0xC5: "SYNCOBJ_SIGNAL",
-    0xCB: "SYNCOBJ_QUERY",
-    0xCC: "SYNCOBJ_TRANSFER",
-    0xCD: "SYNCOBJ_TIMELINE_SIGNAL",
-    0xCF: "SYNCOBJ_EVENTFD",
-    0xD1: "SET_CLIENT_NAME",
-}
-"""By number too: DRM's own requests (include/uapi/drm/drm.h), which are shown as bytes."""
-
-
-def struct_size(request: int) -> int:
-    """Bytes of a request's struct, as the request itself says."""
-    return request >> 16 & 0x3FFF
+"""By number."""
+CORE_NAMES = {number: name for name, number in uapi.OTHERS.items()}
+"""By number too: DRM's own requests, which are shown as bytes."""
 
 
 def view(kind: str, data: bytes) -> Any:

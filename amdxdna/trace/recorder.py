@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from amdxdna import uapi
 from amdxdna.errors import explain
 from amdxdna.trace import SCHEMA, VERSION, calls, fields
 from amdxdna.trace.calls import CORE_NAMES, REQUESTS, Request
@@ -265,10 +266,10 @@ class Recorder:
         self, session: Session, pid: int, tid: int, request: int, address: int, memory: Memory
     ) -> Pending:
         """An ioctl begins: reads what it was given, and for a submit its packet."""
-        known = REQUESTS.get(request & 0xFF)
+        known = REQUESTS.get(uapi.number_of(request))
         pending = Pending(session, pid, tid, request, address, memory, time.monotonic(), known, b"")
         try:
-            pending.before = memory.read(address, calls.struct_size(request))
+            pending.before = memory.read(address, uapi.struct_size(request))
         except OSError:
             pending.given = {"address": hexadecimal(address)}
             return pending
@@ -308,7 +309,7 @@ class Recorder:
         """The ioctl is over, with an errno or 0."""
         ended = time.monotonic() if ended is None else ended
         known, memory = pending.known, pending.memory
-        number = pending.request & 0xFF
+        number = uapi.number_of(pending.request)
         name = known.name if known else CORE_NAMES.get(number, f"ioctl {number:#04x}")
         filled: dict[str, Any] = {}
         more: dict[str, Any] = {}

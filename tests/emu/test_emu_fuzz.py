@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from amdxdna import uapi
 from amdxdna._native import ffi, lib
 from amdxdna.emu.driver.table import ENTRIES
 from amdxdna.emu.kernels import stream
@@ -24,7 +25,7 @@ from amdxdna.usermem import UserMemory
 from tests.conformance import kit
 
 PAGE = 4096
-NUMBERS = [n for n in ENTRIES if n != 0xCA]
+NUMBERS = [n for n in ENTRIES if n != uapi.number("SYNCOBJ_TIMELINE_WAIT")]
 """Waits are fuzzed apart: a random deadline may be centuries away, rightly."""
 
 

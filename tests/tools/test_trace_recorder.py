@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from amdxdna import packet
+from amdxdna import packet, uapi
 from amdxdna._native import ffi, lib
 from amdxdna.ioctl import REQUESTS
 from amdxdna.trace import calls, fields
@@ -180,7 +180,7 @@ def test_every_request_of_the_binding_is_known() -> None:
     for name, request in REQUESTS.items():
         known = calls.REQUESTS[request & 0xFF]
         assert known.name == name
-        assert ffi.sizeof(f"struct {known.struct}") == calls.struct_size(request)
+        assert ffi.sizeof(f"struct {known.struct}") == uapi.struct_size(request)
 
 
 def test_create_bo(bench: Bench) -> None:

@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager, nullcontext
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
+from amdxdna import uapi
 from amdxdna._native import ffi
 from amdxdna.emu.driver import clocks
 from amdxdna.emu.driver.bo import DEV, INVALID_ADDR, SHARE, AddressMap, Bo
@@ -169,13 +170,13 @@ class Client:
         """Issues `request` on the struct at `address` of the client's process. Raises OSError."""
         if self.lost:
             raise error(errno.ENODEV)
-        entry = self.device.entries.get(request & 0xFF)
+        entry = self.device.entries.get(uapi.number_of(request))
         if entry is None:
             raise error(errno.EINVAL)
         if entry.root and not self.privileged:
             raise error(errno.EACCES)
         direction = request >> 30
-        size = min(request >> 16 & 0x3FFF, entry.size)
+        size = min(uapi.struct_size(request), entry.size)
         args = ffi.new(entry.struct)
         user = self.user
         if direction & DIR_TO_KERNEL:

@@ -18,6 +18,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any
 
+from amdxdna import uapi
 from amdxdna._native import ffi, lib
 from amdxdna.emu.driver import drm, store
 from amdxdna.emu.driver.bo import Bo
@@ -31,15 +32,16 @@ from amdxdna.emu.seccomp.call import CLOSE, F_SETFD, FCNTL, Call
 from amdxdna.emu.seccomp.files import MMAP, Caller
 from amdxdna.usermem import UserMemory
 
-GEM_CLOSE, EXPORT, IMPORT, WAIT = 0x09, 0x2D, 0x2E, 0xCA
-CREATE_HWCTX, DESTROY_HWCTX, CREATE_BO, GET_BO_INFO, EXEC_CMD = 0x40, 0x41, 0x43, 0x44, 0x46
+EXPORT, WAIT = uapi.number("PRIME_HANDLE_TO_FD"), uapi.number("SYNCOBJ_TIMELINE_WAIT")
+CREATE_BO, EXEC_CMD = uapi.number("CREATE_BO"), uapi.number("EXEC_CMD")
+DESTROY_HWCTX = uapi.number("DESTROY_HWCTX")
 HOT = {EXEC_CMD, WAIT}
 """What needs no context to come or go, and must be quick."""
-_DEPENDS_ON_MAPPINGS = {GEM_CLOSE, EXPORT, IMPORT, CREATE_HWCTX, CREATE_BO, GET_BO_INFO}
-_HWCTX_OFFSET = 16
-"""Of struct amdxdna_drm_exec_cmd."""
-_VADDR_OFFSET = 8
-"""Of struct amdxdna_drm_create_bo."""
+_DEPENDS_ON_MAPPINGS = {EXPORT, CREATE_BO} | {
+    uapi.number(name) for name in ("GEM_CLOSE", "PRIME_FD_TO_HANDLE", "CREATE_HWCTX", "GET_BO_INFO")
+}
+_HWCTX_OFFSET = ffi.offsetof("struct amdxdna_drm_exec_cmd", "hwctx")
+_VADDR_OFFSET = ffi.offsetof("struct amdxdna_drm_create_bo", "vaddr")
 _LAST = (1 << 63) - 1
 USER_NAME = "amdxdna-user"
 _FIXED, _MARK = 0x10, 0x1000
@@ -187,7 +189,7 @@ class RemoteClient(Client):
             self.user.call = None
 
     def _may_block(self, call: Call) -> bool:
-        number = call.arguments[1] & 0xFF
+        number = uapi.number_of(call.arguments[1])
         if number == WAIT:
             try:
                 call.outcome = self._wait_once(call, 0)
@@ -220,7 +222,7 @@ class RemoteClient(Client):
     def handle(self, call: Call) -> int:
         """Runs the ioctl; its value. Raises OSError, or Stale."""
         request, address = call.arguments[1] & 0xFFFFFFFF, call.arguments[2]
-        number = request & 0xFF
+        number = uapi.number_of(request)
         self.user.call = call
         self._local.moved = False
         try:
@@ -262,7 +264,7 @@ class RemoteClient(Client):
         """Waits until then, or until the caller's own deadline."""
         entry = self.device.entries[WAIT]
         args: Any = ffi.new(entry.struct)
-        address, size = call.arguments[2], min(call.arguments[1] >> 16 & 0x3FFF, entry.size)
+        address, size = call.arguments[2], min(uapi.struct_size(call.arguments[1]), entry.size)
         self.user.read_into(address, args, size)
         deadline = call.deadline = int(args.timeout_nsec)
         args.timeout_nsec = min(deadline, until)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from amdxdna import uapi
 from amdxdna._native import ffi, lib
 from amdxdna.emu.driver.device import EmuDriver
 from amdxdna.emu.driver.errors import error
@@ -479,7 +480,7 @@ class Supervisor:
     def _ioctl(self, client: RemoteClient, call: Call) -> None:
         self.ioctls += 1
         entry = self._observer.enter(client, call) if self._observer else None
-        if call.arguments[1] & 0xFF not in HOT:
+        if uapi.number_of(call.arguments[1]) not in HOT:
             self._watch.drain()
         if client.may_block(call) or self._ending:
             try:
@@ -495,7 +496,7 @@ class Supervisor:
     def _finish(self, client: RemoteClient, call: Call, entry: Any) -> None:
         failed = 0
         value = 0
-        if call.arguments[1] & 0xFF not in HOT:
+        if uapi.number_of(call.arguments[1]) not in HOT:
             self._await_ends()
         try:
             value = client.handle(call)
