@@ -56,13 +56,13 @@ class ControlKernel(Uncopied):
                 remedy="Make it with the PDIs that its kernels load",
             )
         self.opcode = (
-            packet.START_NPU_PREEMPT_ELF
+            packet.Opcode.START_NPU_PREEMPT_ELF
             if elf.has_pdis
-            else packet.START_NPU_PREEMPT
+            else packet.Opcode.START_NPU_PREEMPT
             if elf.preemptible
-            else packet.START_NPU
+            else packet.Opcode.START_NPU
         )
-        if self.opcode != packet.START_NPU:
+        if self.opcode != packet.Opcode.START_NPU:
             context.client.need(_PREEMPTION)
         self.context = context
         self.elf = elf
@@ -166,8 +166,8 @@ class ControlCode(Uncopied):
         full file a buffer's address, which the driver ignores)."""
         code, save, restore = self._places()
         kernel = self._kernel
-        if kernel.opcode == packet.START_NPU_PREEMPT_ELF:
+        if kernel.opcode == packet.Opcode.START_NPU_PREEMPT_ELF:
             return packet.start_npu_elf(code, save, restore, argument)
-        if kernel.opcode == packet.START_NPU_PREEMPT:
+        if kernel.opcode == packet.Opcode.START_NPU_PREEMPT:
             return packet.start_npu_preempt(kernel.cu or 0, code, save, restore, argument)
         return packet.start_npu(kernel.cu or 0, code, argument)

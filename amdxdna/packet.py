@@ -1,7 +1,8 @@
 """Command packets (ERT) and what comes back in them.
 
 A packet is an array of 32-bit words in a CMD buffer: a header, then the payload. The header holds the state
-(4 bits), the number of payload words (11 bits at 12), the opcode (5 bits at 23) and the type (at 28).
+(4 bits), the number of CU mask words but one (2 bits at 10), the number of payload words (11 bits at 12), the
+opcode (5 bits at 23) and the type (at 28).
 Layout from drivers/accel/amdxdna/amdxdna_ctx.h; the order of a kernel's argument words from working runtimes.
 
 Everything is bounds-checked here: the driver drops a bad packet without an error, leaving its state NEW.
@@ -21,12 +22,18 @@ CMD_BYTES = 4096
 MAX_ARGUMENT_WORDS = 26
 MAX_CUS = 32
 
-START_CU = 0
-CMD_CHAIN = 19
-START_NPU = 20
-START_NPU_PREEMPT = 21
-START_NPU_PREEMPT_ELF = 22
-PREEMPTION = (START_NPU_PREEMPT, START_NPU_PREEMPT_ELF)
+
+class Opcode(IntEnum):
+    """What a packet is."""
+
+    START_CU = 0
+    CMD_CHAIN = 19
+    START_NPU = 20
+    START_NPU_PREEMPT = 21
+    START_NPU_PREEMPT_ELF = 22
+
+
+PREEMPTION = (Opcode.START_NPU_PREEMPT, Opcode.START_NPU_PREEMPT_ELF)
 """Packets that the driver drops unless the firmware speaks protocol 6.12 (preemption) and 6.15 (the commands)
 or newer (npu4_regs.c and aie2_message.c of amd/xdna-driver)."""
 
@@ -83,6 +90,35 @@ class State(IntEnum):
     NORESPONSE = 9
 
 
+STATE_MASK = 15
+"""The state in a header, for those who wait: a call takes longer."""
+
+
+def state_of(header: int) -> int:
+    """The state in a header: a number, for old drivers write what is no State."""
+    return header & STATE_MASK
+
+
+def opcode_of(header: int) -> int:
+    """The opcode in a header."""
+    return header >> 23 & 31
+
+
+def payload_words(header: int) -> int:
+    """The words behind the header."""
+    return header >> 12 & 0x7FF
+
+
+def mask_words(header: int) -> int:
+    """How many of the payload words are CU masks."""
+    return 1 + (header >> 10 & 3)
+
+
+def argument_words(header: int) -> int:
+    """The words behind the CU mask of a packet with one mask word, which is all that this package makes."""
+    return max(payload_words(header) - 1, 0)
+
+
 def header(opcode: int, payload_words: int, state: int = State.NEW, kind: int = 0) -> int:
     """The header word of a packet with `payload_words` words behind it. Raises BadArgument out of range."""
     if not 0 <= opcode < 32:
@@ -95,7 +131,7 @@ def header(opcode: int, payload_words: int, state: int = State.NEW, kind: int = 
 START_CU_WORDS = tuple(FIXED_WORDS + 2 * max(count, _MIN_BUFFERS) for count in range(MAX_BUFFERS + 1))
 """Argument words of a START_CU packet, by number of buffers."""
 
-START_CU_HEADERS = tuple(header(START_CU, 1 + words, kind=_TYPE_CU) for words in START_CU_WORDS)
+START_CU_HEADERS = tuple(header(Opcode.START_CU, 1 + words, kind=_TYPE_CU) for words in START_CU_WORDS)
 
 
 def start_cu(cu: int, instructions: int, instruction_bytes: int, buffers: Sequence[int]) -> bytes:
@@ -132,7 +168,7 @@ def register_map(cu: int, words: int) -> bytes:
         raise _bad(f"compute unit {cu}; a context has at most {MAX_CUS}")
     if not MIN_MAP_WORDS <= words <= MAX_MAP_WORDS:
         raise _bad(f"{words} argument words; the driver takes {MIN_MAP_WORDS} to {MAX_MAP_WORDS}")
-    return Struct(f"<II{4 * words}x").pack(header(START_CU, 1 + words, kind=_TYPE_CU), 1 << cu)
+    return Struct(f"<II{4 * words}x").pack(header(Opcode.START_CU, 1 + words, kind=_TYPE_CU), 1 << cu)
 
 
 class Placed(NamedTuple):
@@ -149,7 +185,7 @@ def start_npu(cu: int, code: Placed, argument: int = RUN_INSTRUCTIONS) -> bytes:
     31, code without an address or bytes, or an argument that is no 64-bit number.
     """
     _check(cu, code.address, code.nbytes, (argument,), least=0)
-    return _NPU.pack(header(START_NPU, 7, kind=_TYPE_CU), 1 << cu, *code, 0, argument)
+    return _NPU.pack(header(Opcode.START_NPU, 7, kind=_TYPE_CU), 1 << cu, *code, 0, argument)
 
 
 def start_npu_preempt(
@@ -161,7 +197,7 @@ def start_npu_preempt(
     """
     for part in (save, restore):
         _check(cu, part.address, part.nbytes, (argument,), least=0)
-    return _preempt(START_NPU_PREEMPT, 1 << cu, code, save, restore, argument)
+    return _preempt(Opcode.START_NPU_PREEMPT, 1 << cu, code, save, restore, argument)
 
 
 def start_npu_elf(code: Placed, save: Placed, restore: Placed, argument: int = 0) -> bytes:
@@ -169,7 +205,7 @@ def start_npu_elf(code: Placed, save: Placed, restore: Placed, argument: int = 0
 
     Raises as :func:`start_npu` does. The driver ignores `argument` (aie2_message.c).
     """
-    return _preempt(START_NPU_PREEMPT_ELF, 0, code, save, restore, argument)
+    return _preempt(Opcode.START_NPU_PREEMPT_ELF, 0, code, save, restore, argument)
 
 
 def _preempt(opcode: int, mask: int, code: Placed, save: Placed, restore: Placed, argument: int) -> bytes:
@@ -198,7 +234,14 @@ def chain(handles: Sequence[int], argument_words: int = MAX_ARGUMENT_WORDS) -> b
     if not 0 < len(handles) <= limit:
         raise _bad(f"a chain of {len(handles)} commands; 1 to {limit} of this size fit")
     return Struct(f"<II5I{len(handles)}Q").pack(
-        header(CMD_CHAIN, _CHAIN_WORDS + 2 * len(handles)), len(handles), 0, UNTOUCHED, 0, 0, 0, *handles
+        header(Opcode.CMD_CHAIN, _CHAIN_WORDS + 2 * len(handles)),
+        len(handles),
+        0,
+        UNTOUCHED,
+        0,
+        0,
+        0,
+        *handles,
     )
 
 

@@ -9,7 +9,7 @@ from amdxdna.arguments import Uncopied, content, instance, wants
 from amdxdna.buffer import Buffer
 from amdxdna.errors import BadArgument, closed
 from amdxdna.hwctx import HwContext, Owner
-from amdxdna.packet import State
+from amdxdna.packet import State, argument_words, opcode_of
 from amdxdna.run import Command, Run
 
 _BEHIND = 64
@@ -168,7 +168,7 @@ class RestartableChain(Uncopied):
         handles = handles_of(head.context, listed)
         commands = tuple(member.ready() for member in self.members)
         words = [argument_words(command.words[0]) for command in commands]
-        if len({command.words[0] >> 23 & 31 for command in commands}) > 1:
+        if len({opcode_of(command.words[0]) for command in commands}) > 1:
             raise BadArgument(
                 "the commands of a chain have several opcodes", call="chain", remedy="Make one chain for each"
             )
@@ -178,8 +178,3 @@ class RestartableChain(Uncopied):
         command.members = commands
         head._run = head.context.submit(command, handles, listed)
         return head._run
-
-
-def argument_words(header: int) -> int:
-    """The words behind the CU mask of a packet with this header."""
-    return max((header >> 12 & 0x7FF) - 1, 0)

@@ -24,7 +24,7 @@ from amdxdna.errors import (
     XdnaError,
 )
 from amdxdna.kmsg import KERNEL_LOG, last_said
-from amdxdna.packet import Health, State
+from amdxdna.packet import STATE_MASK, Health, State
 from amdxdna.profile import DriverProfile
 
 __all__ = ["Command", "Health", "Run", "State"]
@@ -124,7 +124,7 @@ class Command(Uncopied):
         """Waits for submit `sequence` until `deadline` (CLOCK_MONOTONIC, ns); true when it is over."""
         # A context's first command has point 0, which a timeline wait takes for the newest point: it would
         # wait for the commands behind it too. The driver writes the state before it signals.
-        if sequence == 0 and self.words[0] & 15 == State.COMPLETED:
+        if sequence == 0 and self.words[0] & STATE_MASK == State.COMPLETED:
             return True
         try:
             taken = self._waits.pop()
@@ -148,7 +148,7 @@ class Command(Uncopied):
         750817a7c41d (February 2026) put the firmware's 32-bit status into the state's four bits.
         """
         words = self.words
-        state = words[0] & 15
+        state = words[0] & STATE_MASK
         if not self.members or (state == State.COMPLETED and words[3] == packet.UNTOUCHED):
             return state
         if state == State.TIMEOUT and words[1] != len(self.members):
@@ -387,8 +387,8 @@ def failure(command: Command, client: Client) -> CommandFailed:
             remedy=_HUNG,
         )
     if state == State.NEW:
-        first = (command.members or (command,))[0].words[0] >> 23 & 31
-        old = first in packet.PREEMPTION
+        first = (command.members or (command,))[0]
+        old = packet.opcode_of(first.words[0]) in packet.PREEMPTION
         return CommandRejected(
             f"the driver dropped the packet without running it{where}: the context no longer works, or the "
             "packet is malformed"

@@ -133,7 +133,7 @@ class kernel:
         """Runs take control code, in which all arguments are but the first, which the packet has too."""
         with translated():
             self._code = ControlKernel(self._context, file.read, name, cu)
-        end = 4 * (1 + _NPU_WORDS if self._code.opcode == packet.START_NPU else 1 + _PREEMPT_WORDS)
+        end = 4 * (1 + _NPU_WORDS if self._code.opcode == packet.Opcode.START_NPU else 1 + _PREEMPT_WORDS)
         self._places = ((end - 8, 8), *((0, 0) for _ in self._places[1:])) if self._places else ()
 
     def __call__(self, *args: Any) -> run:

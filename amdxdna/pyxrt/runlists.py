@@ -8,12 +8,12 @@ from typing import Any
 
 from amdxdna import packet
 from amdxdna.errors import CommandFailed
-from amdxdna.packet import State
+from amdxdna.packet import State, argument_words
 from amdxdna.pyxrt.calls import incompatible, refuse, translated
 from amdxdna.pyxrt.contexts import hw_context
 from amdxdna.pyxrt.enums import ert_cmd_state
 from amdxdna.pyxrt.kernels import failure, run
-from amdxdna.restart import RestartableChain, argument_words
+from amdxdna.restart import RestartableChain
 
 _MOST = 24
 """Runs of one chain, as XRT's runlist has them (core/common/api/xrt_kernel.cpp)."""

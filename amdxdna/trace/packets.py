@@ -8,15 +8,10 @@ from functools import partial
 from typing import Any
 
 from amdxdna import packet
+from amdxdna.packet import Opcode
 from amdxdna.trace.fields import STATES, guarded, hexadecimal, named
 
-OPCODES = {
-    packet.START_CU: "START_CU",
-    packet.CMD_CHAIN: "CMD_CHAIN",
-    packet.START_NPU: "START_NPU",
-    21: "START_NPU_PREEMPT",
-    22: "START_NPU_PREEMPT_ELF",
-}
+OPCODES = {opcode.value: opcode.name for opcode in Opcode}
 _MOST_MEMBERS = 64
 _PREEMPT = struct.Struct("<QQQIIII")
 
@@ -37,20 +32,20 @@ def place(address: int, find: Find) -> dict[str, Any]:
 
 def state_of(data: bytes) -> int:
     """The state in a packet's header."""
-    return data[0] & 15
+    return packet.state_of(data[0])
 
 
 def decode(data: bytes, find: Find, read: ReadBo) -> dict[str, Any]:
     """A packet as a dictionary; words that do not fit its opcode are shown raw."""
     (head,) = struct.unpack_from("<I", data)
-    opcode, count, masks = head >> 23 & 31, head >> 12 & 0x7FF, 1 + (head >> 10 & 3)
+    opcode, count, masks = packet.opcode_of(head), packet.payload_words(head), packet.mask_words(head)
     payload = struct.unpack_from(f"<{min(count, len(data) // 4 - 1)}I", data, 4)
     result: dict[str, Any] = {
         "opcode": named(OPCODES, opcode),
-        "state": named(STATES, head & 15),
+        "state": named(STATES, packet.state_of(head)),
         "words": count,
     }
-    if opcode == packet.CMD_CHAIN:
+    if opcode == Opcode.CMD_CHAIN:
         result.update(_chain(payload, find, read))
         return result
     if opcode not in OPCODES or len(payload) < masks:
@@ -58,9 +53,9 @@ def decode(data: bytes, find: Find, read: ReadBo) -> dict[str, Any]:
         return result
     result["cu_mask"] = payload[0] if masks == 1 else list(payload[:masks])
     arguments = payload[masks:]
-    if opcode == packet.START_CU:
+    if opcode == Opcode.START_CU:
         result.update(_kernel(arguments, find))
-    elif opcode == packet.START_NPU:
+    elif opcode == Opcode.START_NPU:
         result.update(_start_npu(arguments, find))
     else:
         result.update(_preempt(arguments, find))
@@ -129,7 +124,7 @@ def _member(handle: int, find: Find, read: ReadBo) -> dict[str, Any] | None:
     data = read(handle, packet.CMD_BYTES)
     if data is None:
         return None
-    if struct.unpack_from("<I", data)[0] >> 23 & 31 == packet.CMD_CHAIN:
+    if packet.opcode_of(struct.unpack_from("<I", data)[0]) == Opcode.CMD_CHAIN:
         return {"opcode": "CMD_CHAIN"}  # chains do not nest
     return decode(data, find, read)
 

@@ -82,7 +82,7 @@ def test_a_file_for_an_xclbins_kernel(bench: Bench) -> None:
     elf = ControlElf(control_code.partial(control_code.carrier(stream.copy(BYTES, 5))))
     with bench.device.context(Xclbin.read(xclbin_bytes("copy"))) as context:
         kernel = ControlKernel(context, elf, cu=0)
-        assert kernel.opcode == packet.START_NPU
+        assert kernel.opcode == packet.Opcode.START_NPU
         code = kernel.load()
         bench.start(code, Restartable(context, code.packet(3)), first=3).wait()
         assert bench.words() == [5, 6, 7, 8]
@@ -97,7 +97,7 @@ def test_save_and_restore_get_the_contexts_scratchpad(bench: Bench) -> None:
     elf = ControlElf(control_code.partial(made))
     with bench.device.context(Xclbin.read(xclbin_bytes("copy"))) as context:
         kernel = ControlKernel(context, elf, cu=0)
-        assert kernel.opcode == packet.START_NPU_PREEMPT
+        assert kernel.opcode == packet.Opcode.START_NPU_PREEMPT
         one, two = kernel.load(), kernel.load()
         scratch = context.preemption_scratch()
         assert scratch.nbytes == 8 * 512 << 10 and scratch in one.buffers

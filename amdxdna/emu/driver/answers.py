@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from amdxdna.emu.driver import minors, packet
 from amdxdna.emu.driver.objects import Job
-from amdxdna.emu.driver.packet import State
 from amdxdna.emu.npu import Health, Reply
+from amdxdna.packet import State, state_of
 
 _MASK = 0xFFFFFFFF
 
@@ -15,7 +15,7 @@ def failed(job: Job, reply: Reply) -> None:
     kind = job.hwctx.device.kind
     state: int = State.ERROR
     if kind.raw_status and (kind.lists_singles or packet.is_chain(job.command)):
-        state = reply.slot_status & 15  # amdxdna_cmd_set_state masks it
+        state = state_of(reply.slot_status)  # amdxdna_cmd_set_state masks it
     fail(job, state, reply.failed)
 
 

@@ -15,8 +15,9 @@ from amdxdna.emu.driver.bo import SHARE
 from amdxdna.emu.driver.errors import error
 from amdxdna.emu.driver.hwctx import MAX_JOBS, catch_up
 from amdxdna.emu.driver.objects import Client, Hwctx, Job
-from amdxdna.emu.driver.packet import Rejected, State
+from amdxdna.emu.driver.packet import Rejected
 from amdxdna.emu.npu import Health, Reply
+from amdxdna.packet import State
 from amdxdna.signals import interruptible
 from amdxdna.usermem import WORDS
 

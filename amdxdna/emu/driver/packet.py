@@ -7,26 +7,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from enum import IntEnum
 
 from amdxdna.emu.driver.bo import Bo
 from amdxdna.emu.npu import Slot, SlotType
 from amdxdna.emu.npu.slot import KERNEL_OP_TXN, MAX_ARGUMENT_WORDS
-from amdxdna.packet import State as State
+from amdxdna.packet import STATE_MASK, Opcode, mask_words, opcode_of, payload_words
 
 CHAIN_BUFFER = 4096
 """Bytes of the buffer in which the driver builds a chain's slots."""
 SLOT_HEADER = 52
 CHAIN_HEADER = 24
 _FILL = 1 << 20
-
-
-class Opcode(IntEnum):
-    START_CU = 0
-    CHAIN = 19
-    START_NPU = 20
-    START_NPU_PREEMPT = 21
-    START_NPU_PREEMPT_ELF = 22
 
 
 class Rejected(Exception):
@@ -39,23 +30,19 @@ _PREEMPT = struct.Struct("<QQQIIII")
 
 
 def header(bo: Bo) -> int:
-    """The packet's first word: state (4 bits), extra CU masks (bits 10-11), count (12-22), opcode (23-27)."""
+    """The packet's first word."""
     return int(_WORD.unpack_from(bo.words(), 0)[0])
 
 
 def set_state(bo: Bo, state: int) -> None:
     """Changes the state in the packet's first word."""
     words = bo.words()
-    _WORD.pack_into(words, 0, _WORD.unpack_from(words, 0)[0] & ~0xF | state)
-
-
-def opcode(word: int) -> int:
-    return word >> 23 & 31
+    _WORD.pack_into(words, 0, _WORD.unpack_from(words, 0)[0] & ~STATE_MASK | state)
 
 
 def is_chain(bo: Bo) -> bool:
     """Whether the packet is a chain."""
-    return opcode(header(bo)) == Opcode.CHAIN
+    return opcode_of(header(bo)) == Opcode.CMD_CHAIN
 
 
 def parse(bo: Bo, lookup: Callable[[int], Bo | None], fixed: int = 0) -> list[Slot]:
@@ -64,13 +51,13 @@ def parse(bo: Bo, lookup: Callable[[int], Bo | None], fixed: int = 0) -> list[Sl
     `fixed`: argument words of a single START_CU that are taken whatever its count says; 0: as many as that.
     """
     word = header(bo)
-    if opcode(word) != Opcode.CHAIN:
+    if opcode_of(word) != Opcode.CMD_CHAIN:
         slot = _slot(bo, word, CHAIN_BUFFER)[0]
         if fixed and slot.type == SlotType.START_CU:
-            at = 8 + 4 * (word >> 10 & 3)
+            at = 4 + 4 * mask_words(word)
             slot.args = struct.unpack_from(f"<{fixed}I", bo.words(), at)
         return [slot]
-    count = word >> 12 & 0x7FF
+    count = payload_words(word)
     if not count or 4 + 4 * count > bo.size:
         raise Rejected
     words = bo.words()
@@ -85,8 +72,8 @@ def parse(bo: Bo, lookup: Callable[[int], Bo | None], fixed: int = 0) -> list[Sl
         if member is None:
             raise Rejected
         word = header(member)
-        kind = opcode(word) if kind < 0 else kind
-        if opcode(word) != kind:
+        kind = opcode_of(word) if kind < 0 else kind
+        if opcode_of(word) != kind:
             raise Rejected
         slot, size = _slot(member, word, room)
         room -= size
@@ -97,12 +84,12 @@ def parse(bo: Bo, lookup: Callable[[int], Bo | None], fixed: int = 0) -> list[Sl
 def _slot(bo: Bo, word: int, room: int) -> tuple[Slot, int]:
     """The slot of one packet and the bytes it takes in the chain buffer, of which `room` are left."""
     words = bo.words()
-    masks = 1 + (word >> 10 & 3)
-    count = word >> 12 & 0x7FF
+    masks = mask_words(word)
+    count = payload_words(word)
     # A count of no payload, or beyond the BO, reads as an empty payload.
     payload = 4 * (count - masks) if masks < count and 4 + 4 * count <= bo.size else 0
     at = 4 + 4 * masks
-    kind = opcode(word)
+    kind = opcode_of(word)
     if kind == Opcode.START_CU:
         _check(payload, 0, room, CHAIN_BUFFER)  # how many are too many is the firmware's to say
         args = struct.unpack_from(f"<{payload // 4}I", words, at)
