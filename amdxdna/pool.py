@@ -25,7 +25,7 @@ from amdxdna.kernel import Kernel
 from amdxdna.pdis import load_pdis
 from amdxdna.reaper import PATIENCE
 from amdxdna.run import Run
-from amdxdna.signals import SLICE, acquire, interruptible, let_in, section
+from amdxdna.signals import POLL_SECONDS, acquire, interruptible, let_in, section
 from amdxdna.xclbin import Xclbin
 
 RECOVERY_SECONDS = 0.5
@@ -472,7 +472,7 @@ class ContextPool(Uncopied):
         with self._change:
             while self._closings == seen and self._closing and time.monotonic() < end:
                 let_in()
-                self._change.wait(SLICE)
+                self._change.wait(POLL_SECONDS)
             return self._closings != seen
 
     def _evict(self, wanting: SharedContext, columns: int | None = None) -> bool:

@@ -29,7 +29,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-SLICE = 0.05
+POLL_SECONDS = 0.05
 """Seconds after which a section that waits for a lock lets handlers in."""
 
 
@@ -237,5 +237,5 @@ def acquire(lock: Lock, seconds: float = threading.TIMEOUT_MAX) -> bool:
         left = end - time.monotonic()
         if left <= 0:
             return lock.acquire(False)
-        if lock.acquire(True, min(SLICE, left)):
+        if lock.acquire(True, min(POLL_SECONDS, left)):
             return True

@@ -64,7 +64,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class ImageSlot:
-    """The place of one image's tokens; `images` is whatever the message's item held."""
+    """The place of one image's tokens; `image` is whatever the message's item held."""
 
     image: Any
 

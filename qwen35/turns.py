@@ -23,7 +23,7 @@ __all__ = ["Turn", "Turns"]
 
 T = TypeVar("T")
 
-SLICE = 0.25
+TURN_SECONDS = 0.25
 """Seconds that an answer keeps the model while others wait: a switch copies the state, a few ms at 2B."""
 
 
@@ -137,7 +137,7 @@ class Turns:
 
     def _take(self, turn: Turn, model: Stateful) -> None:
         """Each line leaves every turn with a state: in the model for its owner, else kept."""
-        self._until = time.monotonic() + SLICE
+        self._until = time.monotonic() + TURN_SECONDS
         if self._owns(turn):
             return
         self._keep(model)

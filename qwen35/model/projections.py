@@ -50,7 +50,7 @@ class Dispatch:
     Dispatch must not overlap.
     """
 
-    __slots__ = ("_calls", "_marks", "_model", "_pool", "_results", "_unread")
+    __slots__ = ("_chains", "_marks", "_pool", "_projections", "_results", "_unread")
 
     def __init__(
         self,
@@ -60,9 +60,9 @@ class Dispatch:
         read: bool = True,
     ) -> None:
         """`calls`: kernels, operands, and the result's last element that the kernel writes."""
-        self._model, self._pool = model, pool
+        self._projections, self._pool = model, pool
         runs = [(kernel, operands) for kernel, operands, _ in calls]
-        self._calls = [runs[at : at + _CHAIN] for at in range(0, len(runs), _CHAIN)]
+        self._chains = [runs[at : at + _CHAIN] for at in range(0, len(runs), _CHAIN)]
         self._results = [operands[2] for _, operands in runs] if read else []
         self._unread: list[tuple[Kernel, Operands]] = []
         """Runs whose result no host reads: its rows may have a stride of the kernels' own, so only the first
@@ -75,12 +75,12 @@ class Dispatch:
     @property
     def runs(self) -> int:
         """How many runs the group has; chains concern those of two or more."""
-        return sum(map(len, self._calls))
+        return sum(map(len, self._chains))
 
     def writer(self, result: Buffer, at: int) -> str:
         """Which run of a chain writes byte `at` of `result`, as ", member 2 of 3"; empty for none."""
         place = result.host_address + at
-        for calls in self._calls:
+        for calls in self._chains:
             for index, (_, (_, _, target)) in enumerate(calls, 1):
                 if 0 <= place - target.host_address < target.nbytes:
                     return f", member {index} of {len(calls)}"
@@ -88,16 +88,16 @@ class Dispatch:
 
     def run(self) -> None:
         """Runs and waits. Raises the binding's errors; see Projections.drain for what to do then."""
-        groups, marks = self._calls, self._marks
+        chains, marks = self._chains, self._marks
         chained = False
         marks.put()
-        if len(groups) == 1 and len(groups[0]) == 1:
-            kernel, operands = groups[0][0]
+        if len(chains) == 1 and len(chains[0]) == 1:
+            kernel, operands = chains[0][0]
             try:
                 kernel.start(*operands).wait(None, self._results)
             except CommandFailed as error:
                 self._again_after(error, 0)
-        elif not self._model.chains:
+        elif not self._projections.chains:
             self.run_singly()
         else:
             chained = True
@@ -106,15 +106,15 @@ class Dispatch:
             except XdnaError as error:
                 if isinstance(error, (DeviceLost, Closed)):
                     raise
-                self._model.give_up_chains(error)
+                self._projections.give_up_chains(error)
                 self.run_singly()
                 chained = False
         left = marks.left()
-        if left and not self._model.blind:
+        if left and not self._projections.blind:
             self._again(left, chained)
         elif self._unread:
-            self._model.writing.update(kernel for kernel, _ in self._unread)
-        if self._model.watcher is not None and not chained:
+            self._projections.writing.update(kernel for kernel, _ in self._unread)
+        if self._projections.watcher is not None and not chained:
             self.show()
 
     def _again(self, left: int, chained: bool) -> None:
@@ -122,7 +122,7 @@ class Dispatch:
 
         With the other mark: an element that is right and equal to the first one was written after all.
         """
-        model, marks = self._model, self._marks
+        model, marks = self._projections, self._marks
         error = CommandFailed(
             "the driver calls a command completed that has not written its result",
             call="EXEC_CMD",
@@ -139,7 +139,7 @@ class Dispatch:
             model.unwritten(error, chained)
 
     def _mark_unread(self, runs: Sequence[tuple[Kernel, Operands]]) -> None:
-        self._unread = [run for run in runs if run[0] not in self._model.unmarked]
+        self._unread = [run for run in runs if run[0] not in self._projections.unmarked]
         self._marks = Marks((operands[2], 0) for _, operands in self._unread)
 
     def _unmark(self) -> bool:
@@ -150,9 +150,9 @@ class Dispatch:
         for kernel, operands in self._unread:
             if not Marks([(operands[2], 0)]).left(1):
                 continue
-            if kernel in self._model.writing or not _writes_elsewhere(kernel, operands):
+            if kernel in self._projections.writing or not _writes_elsewhere(kernel, operands):
                 return False
-            self._model.unmark(kernel)
+            self._projections.unmark(kernel)
         found = bool(self._unread)
         self._mark_unread(self._unread)
         return found
@@ -166,25 +166,25 @@ class Dispatch:
 
     def _again_after(self, error: CommandFailed, mark: int) -> None:
         """Runs singly in fresh contexts where that helps (`Projections.forgive`). Raises `error` else."""
-        losses = self._model.forgive(error, 0)
+        losses = self._projections.forgive(error, 0)
         while True:
             self._marks.put(mark)
             try:
                 return self._run_singly()
             except CommandFailed as again:
-                losses = self._model.forgive(again, losses)
+                losses = self._projections.forgive(again, losses)
 
     def _run_singly(self) -> None:
-        self._wait([kernel.start(*operands) for calls in self._calls for kernel, operands in calls])
+        self._wait([kernel.start(*operands) for calls in self._chains for kernel, operands in calls])
 
     def show(self) -> None:
         """Lets the model's watcher, if it has one, look at what single commands wrote."""
-        if self._model.watcher is not None:
-            self._model.watcher(call for calls in self._calls for call in calls)
+        if self._projections.watcher is not None:
+            self._projections.watcher(call for calls in self._chains for call in calls)
 
     def run_chained(self) -> None:
         """Runs as command chains, whatever the model has chosen."""
-        self._wait([self._pool.chain(calls) for calls in self._calls])
+        self._wait([self._pool.chain(calls) for calls in self._chains])
 
     def _wait(self, runs: list[Run]) -> None:
         for run in runs[:-1]:
@@ -256,8 +256,8 @@ class Projections:
         if self.options.wait is not None:
             device.wait_seconds = self.options.wait
         device.client.longer = LONGER
-        self.chances = 0
-        """How often single commands that fail are run again: not where a model computes, which tells it."""
+        self.retries_at_load = 0
+        """How often single commands that fail are run again: while the model loads, never in an answer."""
         self._losses = device.client.losses
         self._pool = device.pool
         self._xclbins: dict[str, Xclbin] = {}
@@ -419,10 +419,10 @@ class Projections:
             losses += 1
             pause(losses, error.call)
             return losses
-        if not self.chances:
+        if not self.retries_at_load:
             raise error
         self.refresh(error)
-        self.chances -= 1
+        self.retries_at_load -= 1
         self.note(f"the model's first commands run again: {error}")
         return 0
 

@@ -80,7 +80,7 @@ class TextModel:
             host.set_threads(threads)
         self.timing = Timing.traced()
         self.npu = Projections(bundle, device, options, note)
-        self.npu.chances = 1
+        self.npu.retries_at_load = 1
         packed = packed_kernels(config)
         heads = [name for name, (_, gemv) in packed.items() if gemv == "head"]
         specs = {spec.part: spec for spec in text_schema(config) if not spec.rows and spec.layer < 0}
@@ -112,7 +112,7 @@ class TextModel:
         self._heads = heads
         self._prefill, self._decoder = self._make_passes()
         self._probe_chains()
-        self.npu.chances = 0
+        self.npu.retries_at_load = 0
 
     def _make_passes(self) -> tuple[Prefill, Decoder]:
         """Prefill and decode over new device buffers."""

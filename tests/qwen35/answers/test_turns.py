@@ -267,7 +267,7 @@ def threads(work: list[Callable[[], Any]]) -> list[Any]:
 
 @pytest.mark.parametrize("slice_s", [0.0, 0.25])
 def test_threads_on_one_model(slice_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qwen35.turns.SLICE", slice_s)
+    monkeypatch.setattr("qwen35.turns.TURN_SECONDS", slice_s)
     asked = prompts(11, 8)
     session = Session(HashModel(), PrefixCache(5_000), 7)
 
@@ -279,7 +279,7 @@ def test_threads_on_one_model(slice_s: float, monkeypatch: pytest.MonkeyPatch) -
 
 def test_nobody_waits_for_another_answers_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short answer comes to its end while an endless one is drawn without a pause."""
-    monkeypatch.setattr("qwen35.turns.SLICE", 0.0)
+    monkeypatch.setattr("qwen35.turns.TURN_SECONDS", 0.0)
     session = Session(HashModel(max_ctx=10**9), None)
     over = threading.Event()
     endless = generate(session, [1], max_new=10**9, cancel=over.is_set)
@@ -413,7 +413,7 @@ def test_answers_of_every_kind_in_turns(model: Qwen35, wanted: list[tuple[Any, .
 def test_answers_of_every_kind_in_threads(
     model: Qwen35, wanted: list[tuple[Any, ...]], slice_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qwen35.turns.SLICE", slice_s)
+    monkeypatch.setattr("qwen35.turns.TURN_SECONDS", slice_s)
     jobs: list[Callable[[], Any]] = [
         lambda make=make: told(make().result())
         for make in asked(model)  # type: ignore[misc]
