@@ -295,7 +295,7 @@ def test_results_of_a_step_have_room_for_padded_rows():
         sizes = {}
         for plan in text._decoder._plans:
             for runs in (plan.project, plan.output, plan.gate_up, plan.down):
-                for kernel, (_, _, result) in runs._calls[0]:
+                for kernel, (_, _, result) in runs._chains[0]:
                     sizes[names[id(kernel)]] = result.nbytes
         assert set(sizes) == {"lin", "att", "o", "gu", "down"}
         assert all(size >= 2 * bundle.gemvs[key].m for key, size in sizes.items())

@@ -461,7 +461,7 @@ def test_a_context_that_cannot_be_destroyed_is_told(monkeypatch: pytest.MonkeyPa
         raise DeviceBusy("busy", call="DESTROY_HWCTX")
 
     plan = text._decoder._plans[0].output
-    plan._calls[0][0][0].start(*plan._calls[0][0][1])
+    plan._chains[0][0][0].start(*plan._chains[0][0][1])
     with monkeypatch.context() as patch:
         patch.setattr(context, "close", busy)
         assert text.npu.drain() is False
