@@ -209,6 +209,8 @@ _MEMLOCK = (
 )
 _RELOAD = "Reload the module (`modprobe -r amdxdna; modprobe amdxdna`) or reboot; see `dmesg`"
 _CLOSED_HANDLE = "no such handle on this device: it was closed, or belongs to another open of the node"
+STILL_RUNNING = "It is still running: give it more time, or wait for it again"
+"""What to do when a time limit has passed, in a program and at the command line."""
 _BUG = "This is a bug in the caller; the values passed are in the message"
 
 # (call, errno) -> cause and remedy. A call is looked up by its full name, then word by word less, then "*".
@@ -389,10 +391,10 @@ _TABLE: dict[tuple[str, int], _Row] = {
         "Start again; free memory if it happens every time",
     ),
     ("SYNCOBJ_TIMELINE_WAIT", _errno.ETIME): _Row(
-        WaitTimeout, "the command has not completed within the time given", "Wait again: it is still running"
+        WaitTimeout, "the command has not completed within the time given", STILL_RUNNING
     ),
     ("WAIT_CMD", _errno.ETIME): _Row(
-        WaitTimeout, "the command has not completed within the time given", "Wait again: it is still running"
+        WaitTimeout, "the command has not completed within the time given", STILL_RUNNING
     ),
     # A timeline lives as long as its context's object: only the end of the open takes it away under a wait.
     ("SYNCOBJ_TIMELINE_WAIT", _errno.ENOENT): _Row(

@@ -15,6 +15,7 @@ from amdxdna.arguments import buffers as _buffers
 from amdxdna.buffer import Buffer, allocate
 from amdxdna.client import Client
 from amdxdna.errors import (
+    STILL_RUNNING,
     CommandAborted,
     CommandFailed,
     CommandInFlight,
@@ -285,7 +286,7 @@ class Run(Uncopied):
                 raise WaitTimeout(
                     f"the command has not completed within {timeout} s",
                     call="SYNCOBJ_TIMELINE_WAIT",
-                    remedy="Wait again, or longer: it is still running",
+                    remedy=STILL_RUNNING,
                 )
         if self._error is not None:
             # A copy: its traceback holds the caller's frames, which the Run must not keep.
