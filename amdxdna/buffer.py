@@ -20,7 +20,7 @@ from amdxdna._native import ffi, lib
 from amdxdna.arguments import Uncopied, content, wants, whole
 from amdxdna.client import Client
 from amdxdna.errors import BadArgument, OutOfHeap, OutOfMemory, Unsupported, XdnaError, closed, from_errno
-from amdxdna.reaper import Finalizer, collect, doom, reap, unmapping
+from amdxdna.reaper import Finalizer, collect, enqueue, reap, unmapping
 from amdxdna.signals import imports, section, uninterrupted
 
 if TYPE_CHECKING:
@@ -308,15 +308,15 @@ class Buffer(Uncopied):
         self.handle = 0
         self._keep = None
         if self._finalizer.detach() and release is not None:
-            doom(release)
+            enqueue(release)
         del release
         reap()
 
     @section
-    def leak(self) -> None:
+    def retain(self) -> None:
         """Keeps the BO until the device closes: the driver may still write to it."""
         if self._finalizer.detach():
-            self.client.leaked.append((self._memory, self._keep))
+            self.client.retained.append((self._memory, self._keep))
 
 
 def _dims(shape: object) -> tuple[int, ...]:
@@ -336,7 +336,7 @@ def _release(client: Client, handle: int, heap_bytes: int, wrapped: object) -> N
     try:
         client.release(handle)
     except BaseException:
-        client.leaked.append(wrapped)
+        client.retained.append(wrapped)
         raise
 
 

@@ -82,7 +82,7 @@ class Client(Uncopied):
         """The one that its Devices share: each of them keeps it."""
         self.losses = 0
         """How often the driver was found to have dropped this open's contexts."""
-        self.leaked: list[Any] = []
+        self.retained: list[Any] = []
         """Buffers the driver may still write to after a timeout; kept until the node closes."""
         try:
             self.version = read_version(node)
@@ -95,7 +95,7 @@ class Client(Uncopied):
         except BaseException:
             node.close()
             raise
-        self._end = Finalizer(self, partial(_end, node, self.leaked))
+        self._end = Finalizer(self, partial(_end, node, self.retained))
 
     @property
     def wait_seconds(self) -> float:
@@ -207,7 +207,7 @@ class Client(Uncopied):
                 self._handles.clear()
                 self._heap = None
                 if self._end.detach():
-                    _end(self.node, self.leaked)
+                    _end(self.node, self.retained)
             reap()
 
 
@@ -227,9 +227,9 @@ def _wait_seconds() -> float:
     return seconds
 
 
-def _end(node: Node, leaked: list[Any]) -> None:
+def _end(node: Node, retained: list[Any]) -> None:
     """Closes a node; with it ends what the driver may still write to."""
     try:
         node.close()
     finally:  # where a signal handler raises, it is closed all the same
-        leaked.clear()
+        retained.clear()

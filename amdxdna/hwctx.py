@@ -253,7 +253,7 @@ class HwContext(Uncopied):
             raise closed("hardware context")
         return Command(self.client, self.handle, self.syncobj)
 
-    def lend(self, owner: Owner) -> Command:
+    def assign(self, owner: Owner) -> Command:
         """A command for a :class:`~amdxdna.restart.Restartable`, which `owner` refers to. Internal."""
         command = self.take()
         owner.command = command
@@ -374,7 +374,7 @@ class HwContext(Uncopied):
             if destroyed:
                 each.close()
             else:
-                each.buffer.leak()
+                each.buffer.retain()
 
     def _collect(self) -> None:
         """Takes back the commands of dropped Runs that are over. The lock is held."""
@@ -488,7 +488,7 @@ class HwContext(Uncopied):
                 if command.state is None:
                     # Still not over: what the NPU may write to stays, until the driver ends with the node.
                     self.unended = True
-                    self.client.leaked.append(keep)
+                    self.client.retained.append(keep)
                     command.state = State.ABORT
             if usable:
                 self._collect()

@@ -32,7 +32,7 @@ it is done. It may be called from several threads at once, and again after it wa
 _unmaps: dict[Callable[[], None], object] = {}
 _gone: deque[Finalizer] = deque()
 _finalizers: dict[int, Finalizer] = {}
-_doomed: deque[Callable[[], None]] = deque()
+_queued: deque[Callable[[], None]] = deque()
 _waiting: dict[Later, None] = {}
 _here = threading.local()
 _done = 0
@@ -43,7 +43,7 @@ def _after_fork() -> None:
     """What the parent's garbage collector gave up is the parent's to give back."""
     _unmaps.clear()
     _gone.clear()
-    _doomed.clear()
+    _queued.clear()
     _waiting.clear()
 
 
@@ -78,9 +78,9 @@ def unmapping(action: Callable[[], None]) -> Callable[[object], object]:
     return partial(_unmaps.setdefault, action)
 
 
-def doom(action: Callable[[], None]) -> None:
+def enqueue(action: Callable[[], None]) -> None:
     """Has the next :func:`reap` do `action`. Never blocks."""
-    _doomed.append(action)
+    _queued.append(action)
 
 
 def later(action: Later) -> None:
@@ -93,7 +93,7 @@ def reap() -> None:
 
     Within an action it does nothing: the one that is at it goes on.
     """
-    if (_unmaps or _doomed or _gone or _waiting) and not getattr(_here, "reaping", False):
+    if (_unmaps or _queued or _gone or _waiting) and not getattr(_here, "reaping", False):
         _reap()
 
 
@@ -102,7 +102,7 @@ def _reap() -> None:
     global _done
     _here.reaping = True
     try:
-        while _unmaps or _doomed or _gone:
+        while _unmaps or _queued or _gone:
             with contextlib.suppress(IndexError, KeyError, OSError):
                 _next()
                 _done += 1
@@ -110,7 +110,7 @@ def _reap() -> None:
             _try_waiting(0)
     finally:
         _here.reaping = False
-    if _unmaps or _doomed or _gone:
+    if _unmaps or _queued or _gone:
         _reap()
 
 
@@ -118,8 +118,8 @@ def _next() -> None:
     """Does one thing that is queued."""
     if _unmaps:
         _unmaps.popitem()[0]()
-    elif _doomed:
-        _doomed.popleft()()
+    elif _queued:
+        _queued.popleft()()
     else:
         finalizer = _finalizers.pop(id(_gone.popleft()))  # KeyError: detached
         finalizer.action()

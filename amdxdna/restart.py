@@ -40,11 +40,11 @@ class Restartable(Uncopied):
         self.context = context
         self.packet = bytearray(words)
         self._run: Run | None = None
-        self._lend()
+        self._assign()
 
-    def _lend(self) -> None:
+    def _assign(self) -> None:
         self._owner: Owner = self.context.owner(self)
-        self._command: Command = self.context.lend(self._owner)
+        self._command: Command = self.context.assign(self._owner)
 
     @property
     def state(self) -> State:
@@ -95,7 +95,7 @@ class Restartable(Uncopied):
         if not self.context.handle:
             raise closed("hardware context")
         if self._command.spent:
-            self._lend()
+            self._assign()
         command = self._command
         # The driver leaves a state in the header, and a report of a time-out over the rest. Old drivers copy
         # more words than the packet has.

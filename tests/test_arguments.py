@@ -159,12 +159,12 @@ def test_every_parameter_has_a_row() -> None:
 
 INNER = {
     "flush_for_start",
-    "leak",
+    "retain",
     "prepare",
     "fill",
     "finished",
     "give_up",
-    "lend",
+    "assign",
     "owner",
     "settle",
     "submit",

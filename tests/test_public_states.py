@@ -260,9 +260,9 @@ TABLE: dict[str, dict[str, Row]] = {
     },
 }
 INNER = {
-    "Buffer": {"flush_for_start", "leak"},
+    "Buffer": {"flush_for_start", "retain"},
     "Kernel": {"prepare", "fill"},
-    "HwContext": {"finished", "give_up", "lend", "owner", "preemption_scratch", "run", "settle", "submit"},
+    "HwContext": {"assign", "finished", "give_up", "owner", "preemption_scratch", "run", "settle", "submit"},
     "ContextPool": {"forget", "let_go", "load", "release", "shed_context", "shed_pdis", "unload"},
 }
 """What the binding's own files ask of each other, under the locks of those who ask."""

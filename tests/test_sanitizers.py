@@ -29,7 +29,7 @@ SELECTION = {
         "tests/emu/test_emu_node.py",
         "tests/emu/test_emu_driver.py",
         "tests/emu/test_emu_memory.py",
-        "tests/emu/test_emu_short.py",
+        "tests/emu/test_emu_inline.py",
         "tests/emu/test_emu_kernels_run.py",
     ],
     "host math": [

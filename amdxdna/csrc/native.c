@@ -1,5 +1,5 @@
 #include "native.h"
-#include "own.h"
+#include "user_copy.h"
 
 #include <cpuid.h>
 #include <errno.h>
@@ -122,8 +122,8 @@ static int vm_copy(int pid, uintptr_t remote, void *local, size_t length, int ou
 {
     if (!length)
         return 0;
-    if (length <= OWN_MOST && pid == own_pid) {
-        int result = own_copy(remote, local, length, out);
+    if (length <= USER_COPY_MOST && pid == own_pid) {
+        int result = user_copy(remote, local, length, out);
         if (result != -ENOSYS)
             return result;
     }

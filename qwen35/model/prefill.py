@@ -203,10 +203,10 @@ class Prefill:
         for buffer in self._take():
             buffer.close()
 
-    def leak(self) -> None:
+    def retain(self) -> None:
         """Leaves the device buffers to the NPU, which may still write them, until the device closes."""
         for buffer in self._take():
-            buffer.leak()
+            buffer.retain()
 
     def _take(self) -> list[Buffer]:
         chunks, self._chunks = self._chunks, 0

@@ -18,7 +18,7 @@ from amdxdna.emu.driver.device import HOLDER_PID
 from amdxdna.emu.driver.ranges import RangeAllocator
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.node import EmuNode
-from amdxdna.emu.npu import HEAP_CHUNK, Status, context, lend
+from amdxdna.emu.npu import HEAP_CHUNK, Status, context, inline
 from amdxdna.emu.options import EmuOptions
 from tests.conformance import errnos, kit
 from tests.conformance.kit import ABORT, COMPLETED, ERROR, NEW, TIMEOUT, fails
@@ -521,7 +521,7 @@ def test_computing_slowly_is_no_hang(ready: Open, monkeypatch: pytest.MonkeyPatc
         return compute(*args)
 
     monkeypatch.setattr(runner, "_compute", slowly)
-    monkeypatch.setattr(lend, "SHORT", -1)
+    monkeypatch.setattr(inline, "SHORT", -1)
     seq = client.start(stream.copy(PAGE), client.source.device, client.destination.device)
     assert computing.wait(60)
     for _ in range(5):

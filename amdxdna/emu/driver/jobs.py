@@ -81,7 +81,7 @@ def submit(client: Client, args: Any) -> None:
             catch_up(hwctx)
         with hwctx.lock:
             while len(hwctx.jobs) >= MAX_JOBS and not hwctx.closing:
-                if not _lend_a_hand(hwctx) and len(hwctx.jobs) >= MAX_JOBS and not hwctx.closing:
+                if not _run_inline(hwctx) and len(hwctx.jobs) >= MAX_JOBS and not hwctx.closing:
                     _wait_for_room(hwctx)
             if hwctx.closing:
                 raise error(errno.EINVAL)
@@ -97,11 +97,11 @@ def submit(client: Client, args: Any) -> None:
         raise
 
 
-def _lend_a_hand(hwctx: Hwctx) -> bool:
+def _run_inline(hwctx: Hwctx) -> bool:
     """Executes the oldest command here, with the context's lock let go; false when that is not possible."""
     hwctx.lock.release()
     try:
-        return hwctx.lend(threading.TIMEOUT_MAX)
+        return hwctx.run_inline(threading.TIMEOUT_MAX)
     finally:
         hwctx.lock.acquire()
 

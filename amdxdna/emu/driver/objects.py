@@ -366,7 +366,7 @@ class Hwctx:
         """The channel is dead: commands complete unread."""
         self.configure_at = 0.0
         """When a context made anew gets its CUs; 0 when it has them."""
-        self.timeline = Timeline(self.lend)
+        self.timeline = Timeline(self.run_inline)
         self.syncobj = 0
         self.lock = threading.Lock()
         self.jobs: deque[Job] = deque()
@@ -378,13 +378,13 @@ class Hwctx:
         """Submitters that wait for one of the four places."""
         self.closing = False
 
-    def lend(self, seconds: float) -> bool:
+    def run_inline(self, seconds: float) -> bool:
         """Executes the oldest command on this thread, which would wait for it that long; false: it cannot.
 
         Holds no lock.
         """
         number = self.firmware
-        return number is not None and self.device.npu.lend(number, seconds)
+        return number is not None and self.device.npu.run_inline(number, seconds)
 
 
 class Job:

@@ -25,9 +25,9 @@ FOREVER = threading.TIMEOUT_MAX
 class Timeline:
     """One syncobj. `submitted` and `done` are the last point added and the last one signalled (-1: none)."""
 
-    def __init__(self, lend: Callable[[float], bool] = lambda seconds: False) -> None:
-        """`lend(seconds)`: the thread that waits does the work itself, for one command; false: it cannot."""
-        self._lend = lend
+    def __init__(self, run_inline: Callable[[float], bool] = lambda seconds: False) -> None:
+        """`run_inline(seconds)`: the waiting thread does the work, for one command; false: it cannot."""
+        self._run_inline = run_inline
         self.submitted = -1
         self.done = -1
         self.lock = threading.Lock()
@@ -90,7 +90,7 @@ class Timeline:
             return False
         if not available:
             end = time.monotonic() + seconds
-            while self._lend(seconds):
+            while self._run_inline(seconds):
                 if self.reached(point):
                     return True
                 seconds = max(end - time.monotonic(), 0.0)

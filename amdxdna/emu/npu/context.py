@@ -1,6 +1,6 @@
 """One context of the NPU: its heap window, its CUs, and its commands, which are executed in order.
 
-Its worker executes them, or a thread that waits for them: see :mod:`amdxdna.emu.npu.lend`.
+Its worker executes them, or a thread that waits for them: see :mod:`amdxdna.emu.npu.inline`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Context:
         self.turn = threading.Lock()
         """Held by the thread that executes the oldest chain."""
         self.bell: SimpleQueue[None] = SimpleQueue()
-        self.lent = False
+        self.inline = False
         """Waiters execute the chains: the worker is not woken for each."""
         self._worker: threading.Thread | None = None
 
@@ -134,7 +134,7 @@ class Context:
             )
             self._worker.start()
         self._queue.append((slots, done))
-        if not self.lent:
+        if not self.inline:
             self.bell.put(None)
 
     def stop(self) -> None:
@@ -166,7 +166,7 @@ class Context:
         looks = 0
         seen: object = None
         while not self.gone.is_set():
-            if not self.lent:
+            if not self.inline:
                 if not self._step(run):
                     self.bell.get()
                 looks = 0
@@ -180,7 +180,7 @@ class Context:
             seen = head
             if looks == LOOKS:
                 # A chain that comes from now on rings the bell; one that has come is seen before any sleep.
-                self.lent = False
+                self.inline = False
 
     def oldest(self) -> Item | None:
         """The chain to execute next."""
@@ -191,7 +191,7 @@ class Context:
 
     def _step(self, run: Chain) -> bool:
         """The worker executes the oldest chain; False when there is none, or it is in other hands."""
-        if not self._queue or not self.turn.acquire(blocking=not self.lent):
+        if not self._queue or not self.turn.acquire(blocking=not self.inline):
             return False
         try:
             item = self.oldest()
@@ -201,7 +201,7 @@ class Context:
             reply = run(self, item[0])
             self.busy = False
             self.end(item, reply)
-            self.lent = False
+            self.inline = False
             return True
         finally:
             self.turn.release()

@@ -15,7 +15,7 @@ from amdxdna.emu.faults import Fault, Faults
 from amdxdna.emu.kernels import stream as streams
 from amdxdna.emu.kernels import transaction
 from amdxdna.emu.kernels.families import PDI_BYTES
-from amdxdna.emu.npu import lend
+from amdxdna.emu.npu import inline
 from amdxdna.emu.npu.context import Chunk, Context, Cu, Done, Reply
 from amdxdna.emu.npu.health import Health
 from amdxdna.emu.npu.memory import BadAddress, Memory
@@ -253,13 +253,13 @@ class Npu:
             found.enqueue(self._chain, list(slots), done)
         return Status.OK
 
-    def lend(self, context: int, seconds: float) -> bool:
+    def run_inline(self, context: int, seconds: float) -> bool:
         """Executes the context's oldest chain on the calling thread, which would wait for it for `seconds`.
 
-        False, and nothing has been done, when that is not possible: see :mod:`amdxdna.emu.npu.lend`.
+        False, and nothing has been done, when that is not possible: see :mod:`amdxdna.emu.npu.inline`.
         """
         found = self._contexts.get(context)
-        return found is not None and lend.lend(self, found, seconds)
+        return found is not None and inline.run_inline(self, found, seconds)
 
     def read(self, context: int, address: int, size: int) -> bytes:
         """Copies `size` bytes of a context's memory, device heap included; for front ends that decode lists.

@@ -18,7 +18,7 @@ from amdxdna.emu.faults import Fault, Faults
 from amdxdna.emu.kernels import Family, stream, work
 from amdxdna.emu.npu import Reply, Slot, Status
 from amdxdna.emu.npu import context as context_module
-from amdxdna.emu.npu import lend as lend_module
+from amdxdna.emu.npu import inline as inline_module
 from amdxdna.run import State
 from tests.support.binding import adder
 from tests.support.npu_rig import BUFFERS, Rig, copy_slot
@@ -48,17 +48,17 @@ def patient_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context_module, "LOOK_IN", 60)
 
 
-class Lent:
-    """What became of a chain that was submitted, and whose submitter then lent a hand."""
+class Inline:
+    """What became of a chain that was submitted, and whose submitter then offered its thread."""
 
     def __init__(self, rig: Rig, slots: list[Slot], context: int | None = None, seconds: float = 0.0) -> None:
         self.replies: list[tuple[Reply, int]] = []
         self._arrived = threading.Event()
         chosen = rig.context if context is None else context
         if chosen in rig.npu._contexts:
-            rig.npu._contexts[chosen].lent = True
+            rig.npu._contexts[chosen].inline = True
         assert rig.npu.submit(chosen, slots, self._done) == 0
-        self.taken = rig.npu.lend(chosen, seconds)
+        self.taken = rig.npu.run_inline(chosen, seconds)
 
     def _done(self, reply: Reply) -> None:
         self.replies.append((reply, threading.get_ident()))
@@ -84,20 +84,20 @@ def test_a_short_chain_runs_on_the_thread_that_waits() -> None:
     rig = Rig()
     ffi.memmove(rig.memory.buffers, struct.pack("<2I", 5, 6), 8)
     chain = [copy_slot(rig, 8, 1), rig.slot(stream.copy(8, 2), (BUFFERS + 4096, BUFFERS + 8192), at=0x2000)]
-    assert Lent(rig, chain).by_caller() == Reply(Status.OK)
+    assert Inline(rig, chain).by_caller() == Reply(Status.OK)
     assert struct.unpack("<2I", ffi.buffer(rig.memory.buffers + 8192, 8)) == (8, 9)
     assert rig.npu.executed == 2
     assert not rig.npu.computing
     assert rig.memory.released == [rig.context]
-    assert not rig.npu.lend(rig.context, 0)  # there is nothing left
+    assert not rig.npu.run_inline(rig.context, 0)  # there is nothing left
 
 
 def test_the_worker_takes_what_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context_module, "LOOK_IN", 0.002)
     rig = Rig()
-    assert Lent(rig, [copy_slot(rig)]).by_caller() == Reply(Status.OK)
+    assert Inline(rig, [copy_slot(rig)]).by_caller() == Reply(Status.OK)
     arrived = threading.Event()
-    assert rig.npu._contexts[rig.context].lent
+    assert rig.npu._contexts[rig.context].inline
     rig.npu.submit(rig.context, [copy_slot(rig)], lambda reply: arrived.set())
     assert arrived.wait(10)
 
@@ -105,12 +105,12 @@ def test_the_worker_takes_what_nobody_waits_for(monkeypatch: pytest.MonkeyPatch)
 def test_the_worker_sleeps_again_and_wakes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context_module, "LOOK_IN", 0.0005)
     rig = Rig()
-    assert Lent(rig, [copy_slot(rig)]).by_caller() == Reply(Status.OK)
+    assert Inline(rig, [copy_slot(rig)]).by_caller() == Reply(Status.OK)
     context = rig.npu._contexts[rig.context]
     end = time.monotonic() + 10
-    while context.lent and time.monotonic() < end:
+    while context.inline and time.monotonic() < end:
         time.sleep(0.001)
-    assert not context.lent
+    assert not context.inline
     assert rig.run(copy_slot(rig)) == Reply(Status.OK)
 
 
@@ -127,15 +127,15 @@ def test_the_worker_sleeps_again_and_wakes_again(monkeypatch: pytest.MonkeyPatch
 def test_what_may_wait_or_fail_is_the_workers(status: int, make: Callable[[Rig], list[Slot]]) -> None:
     rig = Rig()
     slots = make(rig)
-    assert Lent(rig, slots).by_worker() == Reply(status, *((0, status) if status else ()))
-    assert not rig.npu.lend(99, 0)
-    assert Lent(rig, [copy_slot(rig)]).by_caller() == Reply(Status.OK)  # and waiters go on as before
+    assert Inline(rig, slots).by_worker() == Reply(status, *((0, status) if status else ()))
+    assert not rig.npu.run_inline(99, 0)
+    assert Inline(rig, [copy_slot(rig)]).by_caller() == Reply(Status.OK)  # and waiters go on as before
 
 
 def test_nobody_who_waits_meets_a_hang() -> None:
     rig = Rig()
-    assert not Lent(rig, [rig.slot(stream.hang(), at=0x4000)]).taken
-    behind = Lent(rig, [copy_slot(rig)])
+    assert not Inline(rig, [rig.slot(stream.hang(), at=0x4000)]).taken
+    behind = Inline(rig, [copy_slot(rig)])
     assert not behind.taken
     assert rig.npu.close()
     assert not behind.replies
@@ -147,7 +147,7 @@ def test_a_short_command_fails_as_on_the_worker() -> None:
         rig = Rig()
         wrong = make(rig, **changes) if make else rig.slot(stream.copy(64), (BUFFERS,), at=0x3000)
         chain = [rig.slot(stream.copy(8, 1), (BUFFERS, BUFFERS + 8), at=0x2000), wrong]
-        assert Lent(rig, chain).by_caller() == Reply(status, 1, status)
+        assert Inline(rig, chain).by_caller() == Reply(status, 1, status)
         assert struct.unpack("<I", ffi.buffer(rig.memory.buffers + 8, 4)) == (1,)  # the first ran
         assert rig.lines
 
@@ -168,11 +168,11 @@ def test_a_long_command_is_the_workers(
 ) -> None:
     """More than SHORT, or ten times that for one who waits for two seconds or more."""
     rig = Rig()
-    monkeypatch.setattr(lend_module, "SHORT", 16)
-    lent = Lent(rig, [copy_slot(rig, size) for size in words], seconds=seconds)
-    assert (lent.by_caller if short else lent.by_worker)() == Reply(Status.OK)
+    monkeypatch.setattr(inline_module, "SHORT", 16)
+    inline = Inline(rig, [copy_slot(rig, size) for size in words], seconds=seconds)
+    assert (inline.by_caller if short else inline.by_worker)() == Reply(Status.OK)
     rig.npu.instant = True
-    assert Lent(rig, [copy_slot(rig, 4096)]).by_caller() == Reply(Status.OK)
+    assert Inline(rig, [copy_slot(rig, 4096)]).by_caller() == Reply(Status.OK)
 
 
 def test_a_command_that_comes_again_is_known_until_something_changes() -> None:
@@ -189,7 +189,7 @@ def test_a_command_that_comes_again_is_known_until_something_changes() -> None:
     ffi.memmove(rig.memory.buffers, struct.pack("<I", 5), 4)
 
     def result(slot: Slot) -> int:
-        assert Lent(rig, [slot]).by_caller() == Reply(Status.OK)
+        assert Inline(rig, [slot]).by_caller() == Reply(Status.OK)
         return int(struct.unpack("<I", ffi.buffer(rig.memory.buffers + 4096, 4))[0])
 
     def slot(addend: int, target: int = BUFFERS + 4096) -> Slot:
@@ -213,7 +213,7 @@ def test_a_command_that_comes_again_is_known_until_something_changes() -> None:
 
 def test_injected_faults_are_the_workers() -> None:
     rig = Rig(Faults((Fault("fail", first=2),)))
-    assert Lent(rig, [copy_slot(rig)]).by_worker() == Reply(Status.OK)
+    assert Inline(rig, [copy_slot(rig)]).by_worker() == Reply(Status.OK)
 
 
 def test_waiting_for_room_helps_too() -> None:
@@ -221,7 +221,7 @@ def test_waiting_for_room_helps_too() -> None:
         a, b = device.alloc(64), device.alloc(64)
         kernel = adder(device, 64, 4)
         kernel.run(a, b)
-        only_context(device).lent = True
+        only_context(device).inline = True
         for run in [kernel.start(a, b) for _ in range(6)]:  # two more than a context takes
             assert run.wait().state is State.COMPLETED
 
@@ -251,9 +251,9 @@ def handler() -> Iterator[None]:
 @pytest.mark.parametrize(
     "place",
     [
-        (lend_module, "lend"),
-        (lend_module, "_run"),
-        (lend_module, "_execute"),
+        (inline_module, "run_inline"),
+        (inline_module, "_run"),
+        (inline_module, "_execute"),
         (jobs, "answered"),
         (jobs, "finish"),
         (objects.Job, "settle"),
@@ -275,7 +275,7 @@ def test_a_signal_in_the_middle_is_handled_at_the_end(
         a.view("u4")[:] = 1
         kernel = adder(device, 64, 4)
         kernel.run(a, b)
-        only_context(device).lent = True
+        only_context(device).inline = True
         owner, name = place
         original = getattr(owner, name)
         sent: list[bool] = []
@@ -296,7 +296,7 @@ def test_a_signal_in_the_middle_is_handled_at_the_end(
                 with pytest.raises(Stop):
                     kernel.run(a, b)
             assert sent
-            if name in ("lend", "_run", "_execute", "reply", "settle", "end"):
+            if name in ("run_inline", "_run", "_execute", "reply", "settle", "end"):
                 assert b.view("u4").tolist() == [5] * 16, round  # the wait was over when Stop came out of it
             assert kernel.run(a, b).state is State.COMPLETED
             assert b.view("u4").tolist() == [5] * 16
@@ -313,7 +313,7 @@ def test_a_user_must_really_wait() -> None:
         kernel = adder(device, 64, 4)
         kernel.run(a, b)
         b.view("u4")[:] = 0
-        only_context(device).lent = True
+        only_context(device).inline = True
         run = kernel.start(a, b)
         assert not b.view("u4").any()
         run.wait()

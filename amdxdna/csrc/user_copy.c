@@ -3,7 +3,7 @@
  * before it refuses an unknown `how` with EINVAL, and writes the present mask over eight bytes when it has nothing
  * to change. One such call a page, then the copy: process_vm_readv takes some thirty times as long to find and
  * pin the pages. Only a page that another thread unmaps between the two still faults. */
-#include "own.h"
+#include "user_copy.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -21,7 +21,7 @@ static int reachable(uintptr_t address, int out)
     return result == 0 || errno != EFAULT;
 }
 
-int own_copy(uintptr_t remote, void *local, size_t length, int out)
+int user_copy(uintptr_t remote, void *local, size_t length, int out)
 {
     uintptr_t end = remote + length;
     /* To the call, address 0 is no address. */

@@ -1,4 +1,4 @@
-"""In-place execution: a thread that would wait for a short command executes it.
+"""Inline execution: a thread that would wait for a short command executes it.
 
 Handing a command from thread to thread takes longer than many a command does. The contract:
 
@@ -7,11 +7,11 @@ Handing a command from thread to thread takes longer than many a command does. T
   known work below a limit, no hang, no delay, no injected fault. Whatever else is the worker's, for which
   nothing has been done yet.
 * Alone: `Context.turn` is held from the look at the chain to its answer. A thread that does not get it at
-  once waits as if there was no in-place execution.
+  once waits as if there was no inline execution.
 * Once: a chain stays in the queue until it is answered, and nothing comes between its first effect and its
   answer. On the main thread signal handlers could: a front end whose user's threads come here calls from
   within :func:`amdxdna.signals.uninterrupted`. The wait for a handler is thus as long as the limit at most.
-* While threads do this (`Context.lent`) the worker is not woken for each chain but looks in from time to
+* While threads do this (`Context.inline`) the worker is not woken for each chain but looks in from time to
   time, and takes the chain that it sees twice. The first chain that is refused ends that.
 """
 
@@ -82,7 +82,7 @@ class Executor(Protocol):
         """Runs a command whose operands are resolved; its status."""
 
 
-def lend(npu: Executor, context: Context, seconds: float) -> bool:
+def run_inline(npu: Executor, context: Context, seconds: float) -> bool:
     """Executes the context's oldest chain on this thread, which would wait for it for `seconds`.
 
     False, and nothing has been done, when there is none, another thread is at it, or it is the worker's.
@@ -97,13 +97,13 @@ def lend(npu: Executor, context: Context, seconds: float) -> bool:
         reply = _run(npu, context, item[0], seconds)
         context.busy = False
         if reply is None:
-            if context.lent:
-                context.lent = False
+            if context.inline:
+                context.inline = False
                 context.bell.put(None)
             return False
         context.end(item, reply)
-        if not context.lent:
-            context.lent = True
+        if not context.inline:
+            context.inline = True
             context.bell.put(None)
         return True
     finally:
