@@ -201,14 +201,14 @@ def _file(machine: Machine, path: Path) -> dict[str, Any]:
 def _device(spec: str, machine: Machine) -> dict[str, Any]:
     """What the device itself tells; null, with the reason under ``errors``, where it does not."""
     from amdxdna import query
-    from amdxdna.doctor.case import Case
+    from amdxdna.doctor.subject import Subject
 
-    case = Case(machine, spec)
+    subject = Subject(machine, spec)
     errors: dict[str, str] = {}
     try:
-        device = case.device
+        device = subject.device
         if device is None:
-            errors["device"] = str(case.error)
+            errors["device"] = str(subject.error)
         parts: dict[str, Callable[[Device], Any]] = {
             "info": lambda d: info_command.gather(d, lenient=True),
             "contexts": lambda d: contexts_command.gather(d, lenient=True, machine=machine),
@@ -226,4 +226,4 @@ def _device(spec: str, machine: Machine) -> dict[str, Any]:
                     errors[name] = str(error)
         return {**result, "errors": errors}
     finally:
-        case.close()
+        subject.close()

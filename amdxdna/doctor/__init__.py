@@ -1,6 +1,6 @@
 """Checks everything the NPU needs, names the cause of what fails, and says what to do.
 
-`checks` holds one check a file, :class:`~amdxdna.doctor.case.Case` what a check sees, `machine` what is
+`checks` holds one check a file, :class:`~amdxdna.doctor.subject.Subject` what a check sees, `machine` what is
 read of sysfs, procfs and /dev, `events` what the kernel log says.
 """
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from amdxdna.doctor.case import Case
 from amdxdna.doctor.checks import CHECKS
 from amdxdna.doctor.finding import Report
 from amdxdna.doctor.machine import Machine
+from amdxdna.doctor.subject import Subject
 
 
 def examine(spec: str = "auto", machine: Machine | None = None) -> Report:
@@ -14,8 +14,8 @@ def examine(spec: str = "auto", machine: Machine | None = None) -> Report:
     `machine`: where to look, by default this one. Opens the device, makes and destroys a context, and runs a
     command where the NPU is a modelled one; nothing else is changed. Checks do not raise.
     """
-    case = Case(machine or Machine(), spec)
+    subject = Subject(machine or Machine(), spec)
     try:
-        return Report(tuple(check(case) for check in CHECKS.values()))
+        return Report(tuple(check(subject) for check in CHECKS.values()))
     finally:
-        case.close()
+        subject.close()

@@ -153,9 +153,10 @@ def test_the_log_of_the_other_npu_is_not_held_against_this_one(two):
     ready = f"[drm] Initialized amdxdna_accel_driver 0.10.0 for {PCI} on minor 1"
     two.log(ready, failed)
     good, bad = (examine(spec, two.machine()) for spec in ("1", "0"))
-    from amdxdna.doctor.case import Case
+    from amdxdna.doctor.subject import Subject
 
-    assert not Case(two.machine(), "1").diagnosis.troubles and Case(two.machine(), "0").diagnosis.troubles
+    troubles = [Subject(two.machine(), spec).diagnosis.troubles for spec in ("0", "1")]
+    assert troubles[0] and not troubles[1]
     assert good.ok, [(f.check, f.meaning) for f in good.findings if f.status is Status.FAIL]
     assert bad["npu"].facts["address"] == SECOND
 

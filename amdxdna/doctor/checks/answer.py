@@ -6,9 +6,9 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from amdxdna import query
-from amdxdna.doctor.case import Case
 from amdxdna.doctor.events import COLD_START
 from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.subject import Subject
 from amdxdna.errors import ContextRefused, DeviceLost, NoFreeContext, XdnaError
 from amdxdna.selftest.probes import PAGE, check_copy, copy_kernel, keeps_data, make_context, modelled
 
@@ -20,31 +20,31 @@ _NONE_LEFT = "0x2000003"
 """The firmware's status for a create when it has no context left (aie2_msg_priv.h: MGMT_ERT_NOAVAIL)."""
 
 
-def _wedged(case: Case, device: Device) -> str:
+def _wedged(subject: Subject, device: Device) -> str:
     """The log's line in which the firmware has no context left, where no process has one; else empty."""
     try:
         if device.contexts() or device.resources().npu_task_curr:
             return ""
     except XdnaError:
         return ""
-    lines = case.kernel_log.lines
+    lines = subject.kernel_log.lines
     return next((line.strip() for line in reversed(lines) if _NONE_LEFT in line), "")
 
 
-def answer(case: Case) -> Finding:
+def answer(subject: Subject) -> Finding:
     """Asks for the firmware's version, fills the heap's first page, makes a context, runs a copy."""
-    device = case.device
+    device = subject.device
     if device is None:
-        error = case.error
-        if error is None or (case.path is None and not case.emulated):
-            return case.not_open("answer")
+        error = subject.error
+        if error is None or (subject.path is None and not subject.emulated):
+            return subject.not_open("answer")
         # What keeps a real node from being opened has a check of its own.
         return Finding(
             "answer",
             Status.FAIL,
-            f"the {'emulated device' if case.emulated else 'node'} cannot be opened: {error.meaning}",
+            f"the {'emulated device' if subject.emulated else 'node'} cannot be opened: {error.meaning}",
             (error.remedy,),
-            symptom=not case.emulated,
+            symptom=not subject.emulated,
             facts={"errno": error.errno},
         )
     done: list[str] = []
@@ -70,7 +70,7 @@ def answer(case: Case) -> Finding:
             facts={"done": done},
         )
     except XdnaError as error:
-        if isinstance(error, ContextRefused) and (line := _wedged(case, device)):
+        if isinstance(error, ContextRefused) and (line := _wedged(subject, device)):
             return Finding(
                 "answer",
                 Status.FAIL,

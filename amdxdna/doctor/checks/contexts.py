@@ -6,8 +6,8 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from amdxdna.doctor.case import Case
 from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.subject import Subject
 from amdxdna.errors import XdnaError
 from amdxdna.query import context_use
 from amdxdna.selftest.probes import make_context
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _NEARLY = 0.75
 
 
-def contexts(case: Case) -> Finding:
+def contexts(subject: Subject) -> Finding:
     """Contexts in use by process, against how many there can be."""
-    device = case.device
+    device = subject.device
     if device is None:
-        return case.not_open("contexts")
+        return subject.not_open("contexts")
     try:
         use = context_use(device.client)
     except XdnaError as error:
@@ -30,7 +30,7 @@ def contexts(case: Case) -> Finding:
     found, taken, limit = use.listed, use.taken, use.limit
     holders = Counter(context.pid for context in found)
     facts = {"limit": limit, "taken": taken, "holders": {str(pid): count for pid, count in holders.items()}}
-    who = ", ".join(f"{_name(case, pid)}: {count}" for pid, count in holders.most_common())
+    who = ", ".join(f"{_name(subject, pid)}: {count}" for pid, count in holders.most_common())
     unseen = taken - len(found)
     if unseen > 0:
         who += f"{', ' if who else ''}not listed: {unseen}"
@@ -44,7 +44,7 @@ def contexts(case: Case) -> Finding:
                 "contexts", Status.OK, f"{text}, and the device gives another", facts=facts | {"more": True}
             )
         # The driver's process ids are the host's: in a container they name other processes, or none.
-        told = case.emulated or not case.machine.container()
+        told = subject.emulated or not subject.machine.container()
         pids = " ".join(str(pid) for pid in holders if pid > 0 and pid != os.getpid() and told)
         end = "End the programs that hold them" + (f" (`kill {pids}`)" if pids else "")
         return Finding(
@@ -78,9 +78,9 @@ def _gives_another(device: Device) -> bool:
     return True
 
 
-def _name(case: Case, pid: int) -> str:
+def _name(subject: Subject, pid: int) -> str:
     # The driver's process ids are the host's, which mean nothing inside a container.
-    if case.machine.container() and not case.emulated:
+    if subject.machine.container() and not subject.emulated:
         return f"process {pid} of the host"
-    name = case.machine.process_name(pid)
+    name = subject.machine.process_name(pid)
     return f"{name} ({pid})" if name else f"process {pid}"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from amdxdna.doctor.case import Case
 from amdxdna.doctor.checks.module import FIRST_KERNEL
 from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.subject import Subject
 from amdxdna.errors import DeviceBusy, PermissionDenied
 
 FEATURES = {
@@ -22,11 +22,11 @@ FEATURES = {
 _NEEDED = "the resource information"
 
 
-def driver(case: Case) -> Finding:
+def driver(subject: Subject) -> Finding:
     """The interface's version and the kernel's."""
-    machine = case.machine
+    machine = subject.machine
     kernel = f"Linux {machine.release}"
-    device = case.device
+    device = subject.device
     facts: dict[str, Any] = {"kernel": machine.release}
     if device is None:
         if (0, 0) < machine.kernel < FIRST_KERNEL and not machine.driver_loaded:
@@ -37,7 +37,7 @@ def driver(case: Case) -> Finding:
                 ("Use a newer kernel",),
                 facts=facts,
             )
-        error = case.error
+        error = subject.error
         if isinstance(error, DeviceBusy):
             return Finding("driver", Status.FAIL, f"{kernel}; {error.meaning}", (error.remedy,), facts=facts)
         closed = isinstance(error, PermissionDenied)
@@ -45,7 +45,7 @@ def driver(case: Case) -> Finding:
             "driver",
             Status.SKIP,
             f"{kernel}; the driver's version is told once its node can be opened"
-            if closed or case.path
+            if closed or subject.path
             else f"{kernel}; no driver to ask",
             facts=facts,
         )

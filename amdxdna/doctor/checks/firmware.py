@@ -7,23 +7,23 @@ import re
 from pathlib import Path
 
 from amdxdna.doctor import advice
-from amdxdna.doctor.case import Case
 from amdxdna.doctor.diagnosis import Trouble
 from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.subject import Subject
 
 # Drivers before Linux 7.0 speak protocol 6 and refuse 7; later ones speak 6 (from 6.12 on) and 7.
 _NEW_DRIVER = (7, 0)
 _CAUSES = (Trouble.FIRMWARE_MISSING, Trouble.PROTOCOL, Trouble.FIRMWARE_REFUSED, Trouble.NOT_ALIVE)
 
 
-def firmware(case: Case) -> Finding:
+def firmware(subject: Subject) -> Finding:
     """Files, and what the driver said of them."""
-    if case.emulated:
+    if subject.emulated:
         return Finding("firmware", Status.SKIP, "the emulated device needs none")
-    npu = case.npu
+    npu = subject.npu
     if npu is None:
         return Finding("firmware", Status.SKIP, "no NPU to load it into")
-    machine = case.machine
+    machine = subject.machine
     files = machine.firmware_files(npu.model)
     facts: dict[str, object] = {"files": [machine.shown(path) for path in files]}
     if npu.driver == "amdxdna":
@@ -36,7 +36,7 @@ def firmware(case: Case) -> Finding:
             facts=facts,
         )
     wanted = " or ".join(f"amdnpu/{folder}/" for folder in npu.model.folders) or "amdnpu/"
-    found = case.diagnosis
+    found = subject.diagnosis
     if not machine.driver_loaded:
         if files or not npu.model.folders:
             return Finding(
@@ -78,7 +78,7 @@ def firmware(case: Case) -> Finding:
         )
     trouble = found.first if found.first in _CAUSES else None
     if trouble is None:
-        return _guess(case, files, facts)
+        return _guess(subject, files, facts)
     line = found.line(trouble)
     if trouble is Trouble.FIRMWARE_MISSING:
         return Finding(
@@ -96,7 +96,7 @@ def firmware(case: Case) -> Finding:
             facts=facts,
         )
     if trouble is Trouble.PROTOCOL:
-        return _protocol(case, files, facts)
+        return _protocol(subject, files, facts)
     if trouble is Trouble.FIRMWARE_REFUSED:
         return Finding(
             "firmware",
@@ -120,15 +120,18 @@ def _version(path: Path) -> str:
     return f"{path.name} ({match[0]})" if match else path.name
 
 
-def _protocol(case: Case, files: list[Path], facts: dict[str, object]) -> Finding:
-    speaks = case.diagnosis.protocol
+def _protocol(subject: Subject, files: list[Path], facts: dict[str, object]) -> Finding:
+    speaks = subject.diagnosis.protocol
     named = f"protocol {speaks[0]}.{speaks[1]}" if speaks else "another protocol"
     facts["protocol"] = list(speaks) if speaks else None
     text = (
         f"driver and firmware do not understand each other: {', '.join(map(_version, files))} speaks "
-        f"{named}, which the driver of Linux {case.machine.release} does not"
+        f"{named}, which the driver of Linux {subject.machine.release} does not"
     )
-    if "below minimum" not in case.diagnosis.line(Trouble.PROTOCOL) and case.machine.kernel < _NEW_DRIVER:
+    if (
+        "below minimum" not in subject.diagnosis.line(Trouble.PROTOCOL)
+        and subject.machine.kernel < _NEW_DRIVER
+    ):
         return Finding(
             "firmware",
             Status.FAIL,
@@ -152,15 +155,15 @@ def _protocol(case: Case, files: list[Path], facts: dict[str, object]) -> Findin
     )
 
 
-def too_new(case: Case, files: list[Path]) -> bool:
+def too_new(subject: Subject, files: list[Path]) -> bool:
     """Whether the file's version alone shows that this kernel's driver refuses it."""
-    return bool(files) and case.machine.kernel < _NEW_DRIVER and "(1.1." in _version(files[0])
+    return bool(files) and subject.machine.kernel < _NEW_DRIVER and "(1.1." in _version(files[0])
 
 
-def _guess(case: Case, files: list[Path], facts: dict[str, object]) -> Finding:
+def _guess(subject: Subject, files: list[Path], facts: dict[str, object]) -> Finding:
     """The start failed and the log does not tell why: only a version that cannot fit is blamed."""
-    if case.diagnosis.first is not Trouble.NO_PASID and too_new(case, files):
-        return _protocol(case, files, facts)
+    if subject.diagnosis.first is not Trouble.NO_PASID and too_new(subject, files):
+        return _protocol(subject, files, facts)
     names = ", ".join(map(_version, files))
     return Finding(
         "firmware",

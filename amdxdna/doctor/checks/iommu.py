@@ -5,20 +5,20 @@ from __future__ import annotations
 import errno
 
 from amdxdna.doctor import advice
-from amdxdna.doctor.case import Case
 from amdxdna.doctor.diagnosis import Trouble
 from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.subject import Subject
 from amdxdna.errors import XdnaError
 
 _UNFORCED = "Load it without: `sudo modprobe -r amdxdna; sudo modprobe amdxdna`"
 _NO_ADDRESS = (errno.ENODEV, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC)
 
 
-def iommu(case: Case) -> Finding:
+def iommu(subject: Subject) -> Finding:
     """The IOMMU, and the address mode that results."""
-    if case.emulated:
-        return _mode(case, {})
-    machine, npu = case.machine, case.npu
+    if subject.emulated:
+        return _mode(subject, {})
+    machine, npu = subject.machine, subject.npu
     domain = machine.text(npu.path / "iommu_group" / "type") if npu else ""
     facts = {
         "units": machine.names("sys/class/iommu"),
@@ -26,7 +26,7 @@ def iommu(case: Case) -> Finding:
         "virtual": machine.virtual(),
         "force_iova": machine.text("sys/module/amdxdna/parameters/force_iova") in ("Y", "1"),
     }
-    found = case.diagnosis
+    found = subject.diagnosis
     if npu is not None and not npu.driver and machine.driver_loaded:
         if line := found.line(Trouble.NO_DOMAIN):
             return Finding(
@@ -37,16 +37,16 @@ def iommu(case: Case) -> Finding:
                 facts=facts,
             )
         if (line := found.line(Trouble.NO_IOMMU)) or not facts["units"]:
-            return _off(case, facts, line)
+            return _off(subject, facts, line)
         if line := found.line(Trouble.NO_PASID):
-            return _needs_pasid(case, facts, line)
-    if case.device is not None:
-        return _mode(case, facts)
-    error = case.error
-    if case.path is not None and error is not None and error.errno in _NO_ADDRESS:
+            return _needs_pasid(subject, facts, line)
+    if subject.device is not None:
+        return _mode(subject, facts)
+    error = subject.error
+    if subject.path is not None and error is not None and error.errno in _NO_ADDRESS:
         if not facts["units"]:
-            return _off(case, facts, found.line(Trouble.NO_PASID))
-        return _no_pasid(case, facts, error)
+            return _off(subject, facts, found.line(Trouble.NO_PASID))
+        return _no_pasid(subject, facts, error)
     if npu is None:
         return Finding("iommu", Status.SKIP, "no NPU behind one", facts=facts)
     if not facts["units"]:
@@ -71,23 +71,23 @@ def _units(facts: dict[str, object]) -> str:
     return ", ".join(map(str, units)) if isinstance(units, list) else ""
 
 
-def _off(case: Case, facts: dict[str, object], line: str) -> Finding:
+def _off(subject: Subject, facts: dict[str, object], line: str) -> Finding:
     where = (
-        f"this virtual machine ({case.machine.virtual()}) has no IOMMU"
-        if case.machine.virtual()
+        f"this virtual machine ({subject.machine.virtual()}) has no IOMMU"
+        if subject.machine.virtual()
         else "the IOMMU is off"
     )
     return Finding(
         "iommu",
         Status.FAIL,
         f"{where}, so the NPU cannot reach a program's memory" + (f" ({line})" if line else ""),
-        advice.iommu_off(case.machine),
+        advice.iommu_off(subject.machine),
         facts=facts,
     )
 
 
-def _needs_pasid(case: Case, facts: dict[str, object], line: str) -> Finding:
-    machine = case.machine
+def _needs_pasid(subject: Subject, facts: dict[str, object], line: str) -> Finding:
+    machine = subject.machine
     where = (
         f"this virtual machine ({machine.virtual()}) gives the NPU"
         if machine.virtual()
@@ -106,8 +106,8 @@ def _needs_pasid(case: Case, facts: dict[str, object], line: str) -> Finding:
     )
 
 
-def _no_pasid(case: Case, facts: dict[str, object], error: XdnaError) -> Finding:
-    machine = case.machine
+def _no_pasid(subject: Subject, facts: dict[str, object], error: XdnaError) -> Finding:
+    machine = subject.machine
     number = errno.errorcode.get(error.errno or 0, str(error.errno)).replace("ENOTSUP", "EOPNOTSUPP")
     text = f"the driver can give this process no address space on the NPU (open: {number})"
     if machine.virtual():
@@ -145,10 +145,10 @@ def _no_pasid(case: Case, facts: dict[str, object], error: XdnaError) -> Finding
     )
 
 
-def _mode(case: Case, facts: dict[str, object]) -> Finding:
-    device = case.device
+def _mode(subject: Subject, facts: dict[str, object]) -> Finding:
+    device = subject.device
     if device is None:
-        return case.not_open("iommu")
+        return subject.not_open("iommu")
     try:
         with device.alloc(4096) as buffer:
             pasid = buffer.address == buffer.host_address

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from amdxdna.doctor.case import Case
 from amdxdna.doctor.events import events, heaviest
 from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.subject import Subject
 
 _SHOWN = 160
 
 
-def log(case: Case) -> Finding:
+def log(subject: Subject) -> Finding:
     """Faults, hung commands and crashes in the kernel log, the heaviest quoted."""
-    if case.emulated:
+    if subject.emulated:
         return Finding("log", Status.SKIP, "an emulated device of this process's own has none")
-    if case.npu is None and not case.nodes:
+    if subject.npu is None and not subject.nodes:
         return Finding("log", Status.SKIP, "no NPU that it could tell of")
-    lines, unreadable, left_out = case.kernel_log
+    lines, unreadable, left_out = subject.kernel_log
     if unreadable:
         return Finding("log", Status.SKIP, unreadable, ("Run doctor with sudo to have it read",))
     found = events(lines)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from amdxdna.doctor import advice
-from amdxdna.doctor.case import Case
 from amdxdna.doctor.finding import Finding, Status
 from amdxdna.doctor.machine import UNLIMITED
+from amdxdna.doctor.subject import Subject
 
 HEAP = 64 << 20
 
@@ -16,16 +16,16 @@ def _text(nbytes: int) -> str:
     return f"{nbytes >> 20} MiB" if nbytes >= 1 << 20 else f"{nbytes >> 10} KiB"
 
 
-def memlock(case: Case) -> Finding:
+def memlock(subject: Subject) -> Finding:
     """RLIMIT_MEMLOCK against what needs it."""
-    machine = case.machine
+    machine = subject.machine
     soft, hard = machine.locked_memory()
     facts = {"soft": None if soft >= UNLIMITED else soft, "hard": None if hard >= UNLIMITED else hard}
     if soft >= UNLIMITED:
         return Finding("memlock", Status.OK, "unlimited", facts=facts)
     if machine.who().uid == 0 and not machine.container():
         return Finding("memlock", Status.OK, f"{_text(soft)}, which does not bind root", facts=facts)
-    if case.emulated:
+    if subject.emulated:
         return Finding("memlock", Status.OK, f"{_text(soft)}: limits only wrapped memory", facts=facts)
     if soft >= HEAP:
         return Finding(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from amdxdna.doctor import advice
-from amdxdna.doctor.case import Case
 from amdxdna.doctor.checks.firmware import too_new
 from amdxdna.doctor.diagnosis import Trouble
 from amdxdna.doctor.finding import Finding, Status
 from amdxdna.doctor.machine import Machine, PciNpu
+from amdxdna.doctor.subject import Subject
 
 FIRST_KERNEL = (6, 14)
 _BLACKLIST = re.compile(r"^\s*(blacklist\s+amdxdna|install\s+amdxdna\s+/bin/(true|false))", re.MULTILINE)
@@ -28,12 +28,12 @@ def _fail(text: str, *remedy: str, symptom: bool = False) -> Finding:
     return Finding("module", Status.FAIL, text, remedy, symptom)
 
 
-def module(case: Case) -> Finding:
+def module(subject: Subject) -> Finding:
     """Module loaded, NPU bound."""
-    if case.emulated:
+    if subject.emulated:
         return Finding("module", Status.SKIP, "the emulated device needs none")
-    machine, npu = case.machine, case.npu
-    if npu is None and not case.nodes:
+    machine, npu = subject.machine, subject.npu
+    if npu is None and not subject.nodes:
         state = "loaded" if machine.driver_loaded else "not loaded"
         return Finding("module", Status.SKIP, f"no NPU to drive (amdxdna is {state})")
     if npu is not None and npu.driver not in ("", "amdxdna"):
@@ -44,9 +44,9 @@ def module(case: Case) -> Finding:
             "amdxdna's bind, or remove its ids from the vfio-pci options and reboot",
         )
     if not machine.driver_loaded:
-        return _not_loaded(case)
+        return _not_loaded(subject)
     if npu is not None and not npu.driver:
-        return _not_bound(case, npu)
+        return _not_bound(subject, npu)
     taint = machine.text("sys/module/amdxdna/taint")
     outside = "O" in taint
     text = "amdxdna is loaded and has the NPU" + (
@@ -60,21 +60,21 @@ def module(case: Case) -> Finding:
     )
 
 
-def _not_loaded(case: Case) -> Finding:
-    machine = case.machine
-    if line := case.diagnosis.line(Trouble.SIGNATURE):
+def _not_loaded(subject: Subject) -> Finding:
+    machine = subject.machine
+    if line := subject.diagnosis.line(Trouble.SIGNATURE):
         return _fail(
             f"amdxdna is not loaded and the kernel refuses unsigned modules, most likely this one ({line})",
             "Enroll the key that signed it (`mokutil --import`, for DKMS /var/lib/dkms/mok.pub) and reboot",
             "Or use the kernel's own module, or switch Secure Boot off",
         )
-    if line := case.diagnosis.line(Trouble.BROKEN_MODULE):
+    if line := subject.diagnosis.line(Trouble.BROKEN_MODULE):
         return _fail(
             f"amdxdna is not loaded and the kernel refuses a broken module, most likely this one ({line})",
             "Build it again with the compiler and settings of the running kernel (`dkms remove`, `dkms "
             "install`), or use the kernel's own module: loading it again does not help",
         )
-    if line := case.diagnosis.line(Trouble.OTHER_KERNEL):
+    if line := subject.diagnosis.line(Trouble.OTHER_KERNEL):
         return _fail(
             f"the amdxdna module was built for another kernel ({line})",
             "Rebuild it (`dkms autoinstall`) or remove it and use the kernel's own; reboot after an update",
@@ -115,8 +115,8 @@ def _blacklisted(machine: Machine) -> str:
     return ""
 
 
-def _not_bound(case: Case, npu: PciNpu) -> Finding:
-    found = case.diagnosis
+def _not_bound(subject: Subject, npu: PciNpu) -> Finding:
+    found = subject.diagnosis
     text = "amdxdna is loaded but its start of the NPU failed"
     where = _ELSEWHERE.get(found.first) if found.first else None
     if where:
@@ -126,10 +126,10 @@ def _not_bound(case: Case, npu: PciNpu) -> Finding:
             f"{text}: it runs in no virtual machine ({line})",
             "Use the NPU on the host itself: only older drivers start in a virtual machine",
         )
-    files = case.machine.firmware_files(npu.model)
-    if (not files and npu.model.folders) or (found.first is None and too_new(case, files)):
+    files = subject.machine.firmware_files(npu.model)
+    if (not files and npu.model.folders) or (found.first is None and too_new(subject, files)):
         return _fail(f"{text}; see firmware", symptom=True)
-    if not case.machine.names("sys/class/iommu"):
+    if not subject.machine.names("sys/class/iommu"):
         return _fail(f"{text}; see iommu", symptom=True)
     if line := found.line(Trouble.POWER):
         return _fail(

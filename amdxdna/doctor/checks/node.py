@@ -5,32 +5,32 @@ from __future__ import annotations
 from pathlib import Path
 
 from amdxdna.doctor import advice
-from amdxdna.doctor.case import Case
 from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.subject import Subject
 
 
-def node(case: Case) -> Finding:
+def node(subject: Subject) -> Finding:
     """The accel node, in sysfs and in /dev."""
-    if case.emulated:
+    if subject.emulated:
         return Finding("node", Status.SKIP, "the emulated device has none")
-    machine, path = case.machine, case.path
+    machine, path = subject.machine, subject.path
     if path is None:
-        if case.npu is None or not machine.driver_loaded or not case.npu.driver:
+        if subject.npu is None or not machine.driver_loaded or not subject.npu.driver:
             return Finding("node", Status.SKIP, "no driver has an NPU, so there is no node")
-        if case.spec.isdecimal():
+        if subject.spec.isdecimal():
             return Finding(
                 "node",
                 Status.FAIL,
-                f"there is no NPU {case.spec}; there are {len(case.nodes)}, from 0",
+                f"there is no NPU {subject.spec}; there are {len(subject.nodes)}, from 0",
                 ("Give a smaller index",),
             )
         return Finding("node", Status.FAIL, "the driver has the NPU but made no accel node", (advice.LOG,))
     shown = machine.shown(path)
-    known = any(str(path) == each.path for each in case.nodes)
+    known = any(str(path) == each.path for each in subject.nodes)
     if path.exists():
         facts = {"path": shown, "listed": known}
-        if not known and case.nodes:
-            others = ", ".join(machine.shown(Path(each.path)) for each in case.nodes)
+        if not known and subject.nodes:
+            others = ", ".join(machine.shown(Path(each.path)) for each in subject.nodes)
             return Finding(
                 "node",
                 Status.WARN,
@@ -44,7 +44,7 @@ def node(case: Case) -> Finding:
             "node",
             Status.FAIL,
             f"there is no {shown}",
-            tuple(f"The NPU's node is {machine.shown(Path(each.path))}" for each in case.nodes[:1]),
+            tuple(f"The NPU's node is {machine.shown(Path(each.path))}" for each in subject.nodes[:1]),
         )
     if kind := machine.container():
         return Finding(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from amdxdna.doctor import advice
-from amdxdna.doctor.case import Case
 from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.subject import Subject
 
 _XDNA1 = (
     "Programs compiled for XDNA2, such as this package's language model and those of FastFlowLM or "
@@ -13,13 +13,13 @@ _XDNA1 = (
 _NEWER = "This package was not made for it: queries may work, commands will not"
 
 
-def npu(case: Case) -> Finding:
+def npu(subject: Subject) -> Finding:
     """The PCI function."""
-    if case.emulated:
+    if subject.emulated:
         return Finding("npu", Status.OK, "the emulated NPU of this package: no hardware is involved")
-    found = case.npu
+    found = subject.npu
     if found is None:
-        return _none(case)
+        return _none(subject)
     model = found.model
     facts = {
         "address": found.address,
@@ -27,15 +27,15 @@ def npu(case: Case) -> Finding:
         "revision": f"{found.revision:02x}",
         "name": model.name,
         "generation": model.generation,
-        "count": len(case.npus),
+        "count": len(subject.npus),
     }
     text = (
         f"{model.product} ({model.name}, {model.generation}), 1022:{found.device:04x} revision "
         f"{found.revision:02x}, at {found.address}"
     )
-    if len(case.npus) > 1:
-        text += f"; one of {len(case.npus)}"
-    if virtual := case.machine.virtual():
+    if len(subject.npus) > 1:
+        text += f"; one of {len(subject.npus)}"
+    if virtual := subject.machine.virtual():
         text += f"; seen from a virtual machine ({virtual})"
     if model.generation == "XDNA1":
         return Finding(
@@ -54,10 +54,10 @@ def npu(case: Case) -> Finding:
     return Finding("npu", Status.OK, text, facts=facts)
 
 
-def _none(case: Case) -> Finding:
-    machine = case.machine
+def _none(subject: Subject) -> Finding:
+    machine = subject.machine
     facts = {"count": 0, "virtual": machine.virtual(), "container": machine.container()}
-    if case.path is not None and case.path.exists():
+    if subject.path is not None and subject.path.exists():
         return Finding(
             "npu",
             Status.WARN,

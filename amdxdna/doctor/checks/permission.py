@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import errno
 
-from amdxdna.doctor.case import Case
 from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.subject import Subject
 
 _OVERFLOW = 65534  # what ids outside a user namespace are shown as
 
 
-def permission(case: Case) -> Finding:
+def permission(subject: Subject) -> Finding:
     """Owner, group and mode of the node against this process's ids, by number."""
-    if case.emulated:
+    if subject.emulated:
         return Finding("permission", Status.SKIP, "the emulated device asks for none")
-    path, machine = case.path, case.machine
+    path, machine = subject.path, subject.machine
     if path is None or not path.exists():
         return Finding("permission", Status.SKIP, "there is no node")
     try:
@@ -38,9 +38,9 @@ def permission(case: Case) -> Finding:
     group = machine.group_name(node.gid)
     owner = f"group {node.gid}" + (f" ({group})" if group else ", which has no name here")
     if machine.may_open(path, node):
-        refused = case.error
+        refused = subject.error
         if refused is not None and refused.errno == errno.EPERM:
-            return _sandboxed(case, facts)
+            return _sandboxed(subject, facts)
         if refused is None or refused.errno != errno.EACCES:
             return Finding(
                 "permission",
@@ -52,13 +52,13 @@ def permission(case: Case) -> Finding:
         f"uid {who.uid} may not open {machine.shown(path)}: it belongs to uid {node.uid} and {owner}, "
         f"mode {node.mode:03o}; this process is in the groups {', '.join(map(str, sorted(who.gids)))}"
     )
-    return Finding("permission", Status.FAIL, text, _remedy(case, node.gid, node.mode, group), facts=facts)
+    return Finding("permission", Status.FAIL, text, _remedy(subject, node.gid, node.mode, group), facts=facts)
 
 
-def _sandboxed(case: Case, facts: dict[str, object]) -> Finding:
+def _sandboxed(subject: Subject, facts: dict[str, object]) -> Finding:
     allowed = "the file's permissions allow it, but"
-    if case.machine.container():
-        shown = case.machine.shown(case.path or case.machine.dev)
+    if subject.machine.container():
+        shown = subject.machine.shown(subject.path or subject.machine.dev)
         return Finding(
             "permission",
             Status.FAIL,
@@ -78,8 +78,8 @@ def _sandboxed(case: Case, facts: dict[str, object]) -> Finding:
     )
 
 
-def _remedy(case: Case, gid: int, mode: int, group: str) -> tuple[str, ...]:
-    machine = case.machine
+def _remedy(subject: Subject, gid: int, mode: int, group: str) -> tuple[str, ...]:
+    machine = subject.machine
     in_container = machine.container()
     if gid == _OVERFLOW:
         return (
@@ -89,7 +89,7 @@ def _remedy(case: Case, gid: int, mode: int, group: str) -> tuple[str, ...]:
         )
     if in_container and (gid == 0 or mode & 0o060 != 0o060):
         # A group id would not help: the node lets no group in, or only root's.
-        shown = machine.shown(case.path) if case.path else "/dev/accel/accel0"
+        shown = machine.shown(subject.path) if subject.path else "/dev/accel/accel0"
         return (
             f'On the host, let udev give the node to a group (`SUBSYSTEM=="accel", GROUP="render", '
             f'MODE="0660"` in /etc/udev/rules.d/70-npu.rules), or once `sudo chmod 666 {shown}`',

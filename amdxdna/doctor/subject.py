@@ -1,4 +1,4 @@
-"""One examination: the machine, the NPU and node that are meant, and the device once it is open."""
+"""What is examined: the machine, the NPU and node that are meant, and the device once it is open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from amdxdna.device import Device
 
 
-class Case:
+class Subject:
     """What the checks share. Nothing is read, opened or found before it is asked for.
 
     `spec` as for :meth:`amdxdna.device.Device.open`, but "auto" means the machine's NPU and never the
