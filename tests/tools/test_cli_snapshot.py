@@ -202,7 +202,7 @@ def test_words_of_the_command_line():
 def test_a_root_that_is_no_folder(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for root in (tmp_path / "none", Path(__file__)):
+    for root, what in ((tmp_path / "none", "no such folder"), (Path(__file__), "not a folder")):
         assert main([*words, "--device", "emu:quiet", "--root", str(root)]) == 2
         out, err = capsys.readouterr()
-        assert out == "" and f"{root}: no such folder" in err and "Traceback" not in err
+        assert out == "" and f"{root}: {what}" in err and "Traceback" not in err
