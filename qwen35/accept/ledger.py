@@ -1,7 +1,8 @@
-"""Every single command of a part of the run, compared with the first one of the same operands.
+"""Every command of a part of the run, compared with the first single one of the same operands.
 
 The tolerant checks would not see a wrong bit in the middle of an answer, so parts run twice: what the first
-pass's commands wrote is kept as a digest, by kernel, weights and activations, and must come again.
+pass's commands wrote is kept as a digest, by kernel, weights and activations, and must come again. A wrong
+bit that a chain's member wrote can vanish on its way to the logits, so each member is compared too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Key = tuple[str, int, "Buffer", bytes]
 
 
 class Ledger:
-    """Digests of results by operands: as `Projections.watcher` it is told of each single command that ended.
+    """Digests of results by operands: as `Projections.watcher` it is told of each command that ended.
 
     A buffer of weights is the same one as long as it is the same object: the ledger keeps them.
     """
@@ -40,6 +41,8 @@ class Ledger:
         self.seconds = 0.0
         """What the ledger itself has taken."""
         self._differing: dict[str, int] = {}
+        self._chains_differing: dict[str, int] = {}
+        self._chains_alone: dict[str, int] = {}
 
     @property
     def alone(self) -> int:
@@ -54,16 +57,33 @@ class Ledger:
     def differing(self) -> str:
         """Kernels of which two commands of the same operands differed, and how often, since the last call."""
         found, self._differing = self._differing, {}
-        return ", ".join(f"{name} ({count})" for name, count in found.items())
+        return _counted(found)
 
-    def __call__(self, runs: Iterable[tuple[Kernel, Operands]]) -> None:
-        """Looks at the operands of single commands that are over."""
+    def chains_wrong(self) -> str:
+        """What of the chains since the last call is not what single commands of the same operands wrote."""
+        differing, self._chains_differing = self._chains_differing, {}
+        alone, self._chains_alone = self._chains_alone, {}
+        if differing:
+            return f"members of chains gave other bits than single commands: {_counted(differing)}"
+        if alone:
+            return f"members of chains had operands that no single command had: {_counted(alone)}"
+        return ""
+
+    def __call__(self, runs: Iterable[tuple[Kernel, Operands]], chained: bool) -> None:
+        """Looks at the operands of single commands, or of a chain's, that are over."""
         began = time.perf_counter()
         for kernel, (a, b, c) in runs:
             name, chunks = self._npu.name_of(kernel)
-            self._seen += 1
+            text = f"gemm {name} x{chunks}" if chunks else f"gemv {name}"
             key = name, chunks, b, self._read(name, chunks, a)
             result = self._written(name, chunks, c)
+            if chained:
+                known = self._first.get(key)
+                if known != result:
+                    wrong = self._chains_alone if known is None else self._chains_differing
+                    wrong[text] = wrong.get(text, 0) + 1
+                continue
+            self._seen += 1
             first = self._first.setdefault(key, result)
             if first is result:
                 self._once.add(key)
@@ -71,7 +91,6 @@ class Ledger:
             self.compared += 1
             self._once.discard(key)
             if first != result:
-                text = f"gemm {name} x{chunks}" if chunks else f"gemv {name}"
                 self._differing[text] = self._differing.get(text, 0) + 1
         self.seconds += time.perf_counter() - began
 
@@ -86,6 +105,10 @@ class Ledger:
             return _digest(c, 1, 0, self._npu.gemv_spec(name).m)
         spec = self._npu.gemm_spec(name)
         return _digest(c, chunks * spec.m, spec.c_stride, self._npu.columns(name))
+
+
+def _counted(found: dict[str, int]) -> str:
+    return ", ".join(f"{name} ({count})" for name, count in found.items())
 
 
 def _digest(buffer: Buffer, rows: int, stride: int, columns: int) -> bytes:

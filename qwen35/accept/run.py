@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Acceptance"]
 
 _WATCHED = ("chains", "user-pointer", "contexts", "hang", "check", "speed", "prompts")
-"""Parts whose single commands are compared with others of the same operands."""
+"""Parts whose commands are compared with single ones of the same operands."""
 _NO_LONGER = "results are no longer those that were right: "
 
 
@@ -189,6 +189,13 @@ class Acceptance:
                 f"{len(self._kept)} kernels give the same bits as before",
             )
 
+    def _members(self, item: Item) -> Item:
+        """An item about chains that went well, unless a member wrote other bits than single commands do."""
+        tried = "chains" in item.name and item.verdict is Verdict.OK
+        if tried and self._ledger is not None and (wrong := self._ledger.chains_wrong()):
+            return Item(item.name, Verdict.OFF, wrong)
+        return item
+
     def _settled(self, item: Item) -> Item:
         """A way that differed from single commands is not to blame where those differ from themselves."""
         tried = "profile" not in item.values
@@ -304,7 +311,7 @@ class Acceptance:
         yield from kernels.vision_kernels(self._text, self._kept)
 
     def _chains(self) -> Iterator[Item]:
-        item = self._settled(ways.chains(self._text, self._spent))
+        item = self._settled(self._members(ways.chains(self._text, self._spent)))
         self.chains = item.verdict is Verdict.OK
         yield item
 
@@ -329,6 +336,6 @@ class Acceptance:
 
     def _prompts(self) -> Iterator[Item]:
         assert self.model is not None
-        for item in answers.prompts(self.model, self.chains):
+        for item in map(self._members, answers.prompts(self.model, self.chains)):
             self.chains = self.chains and item.verdict is Verdict.OK
             yield item

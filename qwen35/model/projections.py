@@ -114,8 +114,8 @@ class Dispatch:
             self._again(left, chained)
         elif self._unread:
             self._projections.writing.update(kernel for kernel, _ in self._unread)
-        if self._projections.watcher is not None and not chained:
-            self.show()
+        if self._projections.watcher is not None:
+            self.show(chained)
 
     def _again(self, left: int, chained: bool) -> None:
         """Runs singly in fresh contexts after commands that are over and have left so many marks.
@@ -177,10 +177,10 @@ class Dispatch:
     def _run_singly(self) -> None:
         self._wait([kernel.start(*operands) for calls in self._chains for kernel, operands in calls])
 
-    def show(self) -> None:
-        """Lets the model's watcher, if it has one, look at what single commands wrote."""
+    def show(self, chained: bool = False) -> None:
+        """Lets the model's watcher, if it has one, look at what single commands, or chains of them, wrote."""
         if self._projections.watcher is not None:
-            self._projections.watcher(call for calls in self._chains for call in calls)
+            self._projections.watcher((call for calls in self._chains for call in calls), chained)
 
     def run_chained(self) -> None:
         """Runs as command chains, whatever the model has chosen."""
@@ -251,8 +251,9 @@ class Projections:
         """Kernels that do not write the first element of a result that no host reads."""
         self.writing: set[Kernel] = set()
         """Kernels that have written it."""
-        self.watcher: Callable[[Iterable[tuple[Kernel, Operands]]], None] | None = None
-        """Is shown kernels and operands of single commands once they are over (the acceptance run)."""
+        self.watcher: Callable[[Iterable[tuple[Kernel, Operands]], bool], None] | None = None
+        """Is shown kernels and operands of commands once they are over, and whether they were a chain's (the
+        acceptance run)."""
         if self.options.wait is not None:
             device.wait_seconds = self.options.wait
         device.client.longer = LONGER

@@ -275,6 +275,10 @@ ONSETS = {
     ("chain_corrupt", 0, 0, None): {"chains": "off", "prompts": "ok", "prompts in chains": "-"},
     ("chain_corrupt", 29, 0, None): {"prompts": "ok", "": "off"},
     ("chain_corrupt", 59, 0, 1): {"prompts in chains": "off", "prompts": "ok"},
+    # a bit that vanishes on its way to the logits, of a token's chains and of an answer's
+    ("chain_corrupt", 33, 0, 1): {"chains": "off", "prompts": "ok", "prompts in chains": "-"},
+    ("chain_corrupt", 37, 0, 1): {"chains": "off", "prompts": "ok", "prompts in chains": "-"},
+    ("chain_corrupt", 53, 0, 1): {"chains": "ok", "prompts": "ok", "prompts in chains": "off"},
     ("chain_skip", 29, 0, None): {"prompts": "ok", "": "off"},
     ("chain_skip", 59, 0, None): {"prompts in chains": "off", "prompts": "ok"},
     ("chain_fail", 59, 0, 1): {"prompts in chains": "off", "prompts": "ok"},
