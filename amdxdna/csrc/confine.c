@@ -466,11 +466,14 @@ static int concerns(struct xdna_notice *n, const struct xdna_interest *in)
 
 /* The next call that concerns the device: 1, or 0 when every process has ended or `stop` is readable, or
  * -errno. A call concerns it that names a path with one of the tokens in it or a link to such a path, or a
- * descriptor of the device's; others go on here. */
+ * descriptor of the device's; others go on here. 0 also for one that is retired; `busy` is 0 while it waits. */
 int xdna_notice_next(int listener, int stop, struct xdna_interest *interest, struct xdna_notice *n)
 {
     for (;;) {
         struct pollfd wait[2] = {{listener, POLLIN, 0}, {stop, POLLIN, 0}};
+        if (__atomic_load_n(&interest->retired, __ATOMIC_ACQUIRE))
+            return 0;
+        __atomic_store_n(&interest->busy, 0, __ATOMIC_RELEASE);
         if (poll(wait, 2, -1) < 0)
             return -errno;
         if (wait[1].revents)
@@ -488,6 +491,7 @@ int xdna_notice_next(int listener, int stop, struct xdna_interest *interest, str
             return -errno;
         }
         interest->seen++;
+        __atomic_store_n(&interest->busy, 1, __ATOMIC_RELEASE);
         n->id = notif.id;
         n->pid = notif.pid;
         n->nr = notif.data.nr;

@@ -21,6 +21,8 @@ struct xdna_interest {
     const char *listed;          /* folders whose listing is not the kernel's */
     int opens;                   /* of the node, at present */
     uint64_t seen;               /* calls that came */
+    int busy;                    /* with the last of them */
+    int retired;                 /* takes no more of them */
 };
 
 int xdna_confine(int socket);

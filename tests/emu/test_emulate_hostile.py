@@ -45,6 +45,15 @@ def test_c_program(tmp_path: Path, case: str) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+def test_memory_that_nobody_fills_holds_up_its_own_calls_alone() -> None:
+    """A path and an ioctl's struct in such memory; another process of the program is answered meanwhile."""
+    ended = emulate(str(c_program(name="held")), NODE)
+    if ended.stdout == "none\n":
+        pytest.skip("userfaultfd gives this process no faults of the kernel's")
+    assert ended.stdout.splitlines() == ["path goes on", "struct goes on"], ended.stderr
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 # -- rights
 
 

@@ -20,13 +20,13 @@ from amdxdna import uapi
 from amdxdna._native import ffi, lib
 from amdxdna.emu.driver.device import EmuDriver
 from amdxdna.emu.driver.errors import error
-from amdxdna.emu.driver.store import memfd_device
 from amdxdna.emu.options import EmuOptions
 from amdxdna.emu.seccomp import files, folders, kernellog, polling, spawn
 from amdxdna.emu.seccomp.call import CLOSE, Call, Stale
 from amdxdna.emu.seccomp.client import HOT, RemoteClient
 from amdxdna.emu.seccomp.files import Caller, Files
 from amdxdna.emu.seccomp.observer import Observer
+from amdxdna.emu.seccomp.receivers import Receivers
 from amdxdna.emu.seccomp.rights import Teller
 from amdxdna.emu.seccomp.tree import PCI_DEVICES, Outside, Tree, identity
 from amdxdna.emu.seccomp.watch import CloseWatch
@@ -53,13 +53,12 @@ class Supervisor:
         self.ioctls = 0
         self._observer = observer
         self._began = time.monotonic()
-        self._interest = ffi.new("struct xdna_interest *")
         self._clients: dict[tuple[int, int] | None, RemoteClient] = {}
         """By device and inode of their memory."""
         self._workers = Workers("amdxdna-emu call")
         self._ending: set[threading.Event] = set()
         self._listener = -1
-        self._stop = -1
+        self._receivers: Receivers | None = None
         self._blind = False
         self._rights = Teller("emulate" if observer is None else "trace")
         self._tree: Tree | None = None
@@ -67,7 +66,7 @@ class Supervisor:
     @property
     def seen(self) -> int:
         """Calls of the program that came here, most of them to go on at once."""
-        return int(self._interest.seen)
+        return 0 if self._receivers is None else self._receivers.seen
 
     def run(self, argv: Sequence[str], environ: Mapping[str, str]) -> int:
         """Runs the program and everything it starts to the end; the wait status of its first process.
@@ -89,14 +88,14 @@ class Supervisor:
             self._tree = Tree(self.node, self.driver.kind)
             self._files = Files(self._tree)
             self._watch = CloseWatch()
-            self._stop = os.eventfd(0, os.EFD_CLOEXEC)
-            lib.xdna_notice_start(self._listener)
-            receiver = threading.Thread(target=self._receive, name="amdxdna-emu calls")
-            receiver.start()
-            status = spawn.reap_all(signals)
-            os.eventfd_write(self._stop, 1)
-            receiver.join()
-            return status
+            self._receivers = Receivers(
+                self._listener, self._tree, lambda: len(self._clients), self._received
+            )
+            try:
+                self._receivers.start()
+                return spawn.reap_all(signals)
+            finally:
+                self._receivers.close()
         finally:
             signals.undo()
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -106,22 +105,8 @@ class Supervisor:
 
     # -- receiving
 
-    def _receive(self) -> None:
-        notice = ffi.new("struct xdna_notice *")
-        tree, interest = self._files.tree, self._interest
-        texts = [ffi.new("char[]", text) for text in (tree.tokens, os.fsencode(tree.root + "/"), tree.listed)]
-        interest.device = memfd_device()
-        interest.node_dev, interest.node_ino = tree.node_file
-        interest.tokens, interest.root, interest.listed = texts
-        while True:
-            interest.opens = len(self._clients)
-            found = lib.xdna_notice_next(self._listener, self._stop, interest, notice)
-            if found == -errno.EINTR:
-                continue
-            if found <= 0:
-                return
-            call = Call(self._listener, notice)
-            self._guard(partial(self._dispatch, call, ffi.string(notice.path)), call)
+    def _received(self, call: Call, path: bytes) -> None:
+        self._guard(partial(self._dispatch, call, path), call)
 
     def _guard(self, step: Callable[[], None], call: Call) -> None:
         """Runs a step of a call. Whatever happens, the program does not hang."""
