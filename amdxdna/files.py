@@ -15,6 +15,8 @@ from typing import Protocol
 from amdxdna.signals import section
 
 _BLOCK, _MOST = 1 << 12, 1 << 20
+_TEXT = 16 << 20
+"""Bytes of a text: /proc/cpuinfo has some 1.5 KiB a processor, and Linux has at most 8,192 of them on x86."""
 
 
 class _Reader(Protocol):
@@ -48,6 +50,14 @@ def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
     if max(size, len(data)) > most:
         raise OSError(errno.EFBIG, f"longer than {most:,} bytes", os.fspath(path))
     return data
+
+
+def read_text(path: str | os.PathLike[str]) -> str:
+    """A text file of /sys, /proc or /etc, or of a copy of them. Raises OSError as read_regular does.
+
+    Bytes that are no UTF-8 become U+FFFD.
+    """
+    return read_regular(path, _TEXT).decode(errors="replace")
 
 
 def read_up_to(file: _Reader, most: int, expected: int = 0) -> bytes:

@@ -17,6 +17,7 @@ from amdxdna import sysfs
 from amdxdna._native import lib
 from amdxdna.arguments import Uncopied
 from amdxdna.errors import Closed, from_errno
+from amdxdna.files import read_text
 from amdxdna.forklock import mutex
 from amdxdna.kmsg import KERNEL_LOG, as_text, records
 
@@ -147,7 +148,7 @@ class KernelNode(Uncopied):
         try:
             if path == KERNEL_LOG:
                 return as_text(records(Path("/", path)), sysfs.DRIVER)
-            return (self._sys / rest if top == "sys" else Path("/", path)).read_text(errors="replace").strip()
+            return read_text(self._sys / rest if top == "sys" else Path("/", path)).strip()
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from amdxdna.files import read_text
+
 DRIVER = "amdxdna"
 AMD = 0x1022
 """PCI vendor id."""
@@ -28,7 +30,7 @@ class FoundNode:
 
 def _hex(path: Path) -> int:
     try:
-        return int(path.read_text().strip(), 16)
+        return int(read_text(path).strip(), 16)
     except (OSError, ValueError):
         return 0
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -114,6 +116,7 @@ def run_main(argv: list[str]) -> int:
         raise UsageError("there is no buffer", "Give --in and --out for the kernel's buffers, in order")
 
     from amdxdna.cli import arrays
+    from amdxdna.selftest.program import byte_count
     from amdxdna.xclbin import Xclbin
 
     dtype = arrays.dtype_of(given.dtype)
@@ -134,8 +137,9 @@ def run_main(argv: list[str]) -> int:
                 f"Make it {want.nbytes}",
             )
     targets = [buffer.target for buffer in outputs if buffer.target is not None]
+    sources = [text for option, text in given.buffers if option == "--in" and byte_count(text) is None]
     for index, target in enumerate(targets):
-        for other in [given.xclbin, given.insts, *given.expect, *targets[:index]]:
+        for other in [given.xclbin, given.insts, *sources, *given.expect, *targets[:index]]:
             if same_file(target, other):
                 raise UsageError(f"--out {target} would take the place of {other}", "Name another file")
     for buffer in outputs:
@@ -159,7 +163,7 @@ def run_main(argv: list[str]) -> int:
                 result = result.view("u1").view(wanted[index].dtype).reshape(wanted[index].shape)
             arrays.write_array(buffer.target, result)
     ok = all(verdict is None or verdict.same for verdict in verdicts)
-    median, p99 = _percentile(times, 0.5), _percentile(times, 0.99)
+    median, p99 = statistics.median(times), _percentile(times, 0.99)
     if given.json:
         print_json(
             document(
@@ -342,5 +346,5 @@ def words_of(data: bytes) -> bytes:
 
 
 def _percentile(times: Sequence[float], share: float) -> float:
-    ordered = sorted(times)
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+    """The smallest time that is not less than this share of all."""
+    return sorted(times)[max(0, math.ceil(len(times) * share) - 1)]

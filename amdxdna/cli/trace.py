@@ -7,6 +7,7 @@ import errno
 import io
 import itertools
 import os
+import stat
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -127,7 +128,10 @@ def trace_main(argv: list[str]) -> int:
     from amdxdna.trace.recorder import Recorder
 
     with contextlib.ExitStack() as stack:
-        fd = None if given.text and given.output is None else _output(stack, given.output or DEFAULT_FILE)
+        fd = None
+        if not given.text or given.output is not None:
+            _require_replaceable(given.output or DEFAULT_FILE)
+            fd = _output(stack, given.output or DEFAULT_FILE)
         views = _views(stack, given)
         recorder = Recorder(
             fd, "seccomp" if given.emulate else "ptrace", command, views=views, contents=given.buffers
@@ -260,6 +264,22 @@ def _rows(stack: contextlib.ExitStack, path: str) -> Iterator[bytes]:
             yield row
 
     return read()
+
+
+def _require_replaceable(path: str) -> None:
+    """Raises CommandError for a file that holds something else than a trace."""
+    start = f'{{"schema": "{SCHEMA}"'.encode()
+    try:
+        if path == "-" or not stat.S_ISREG(os.lstat(path).st_mode):
+            return  # what becomes of links, pipes and devices says the opening
+        with open_regular(path) as file:
+            found = file.read(len(start)) or start
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as failed:
+        raise CommandError(f"{path} cannot be read: {failed.strerror}", "Name another file") from None
+    if found != start:
+        raise CommandError(f"{path} is there already and is no trace", "Name another file, or remove it")
 
 
 def _output(stack: contextlib.ExitStack, path: str) -> int:

@@ -93,7 +93,7 @@ def xclbin_main(argv: list[str]) -> int:
             content["pdi"] = [_pdi_document(number, what, given.commands) for number, what in decoded]
         print_json(document("xclbin", file=given.file, **content))
     else:
-        show(_text(given.file, content) if given.pdi is None else _pdi_text(given, found, decoded))
+        show(_text(given.file, content) if given.pdi is None else _pdi_text(given, content, found, decoded))
     return int(content["problem"] is not None)
 
 
@@ -270,6 +270,8 @@ def _arguments(content: dict[str, Any]) -> list[str]:
 
 def _chosen(found: Xclbin, number: int, svg: str | None) -> list[int]:
     if number == EVERY:
+        if svg and not found.pdis:
+            raise CommandError("the file has no PDI to draw")
         if svg and len(found.pdis) > 1:
             raise CommandError(f"the file has {len(found.pdis)} PDIs and --svg draws one", "Name it: --pdi N")
         return list(range(len(found.pdis)))
@@ -316,10 +318,16 @@ def _commands(what: Summary) -> list[dict[str, Any]]:
     return found
 
 
-def _pdi_text(given: Any, found: Xclbin, decoded: list[tuple[int, Summary | str]]) -> list[str]:
+def _pdi_text(
+    given: Any, content: dict[str, Any], found: Xclbin, decoded: list[tuple[int, Summary | str]]
+) -> list[str]:
     from amdxdna.pdi import drawing, summary
 
     lines = []
+    if not decoded:
+        lines.append(f"{given.file}: no PDI")
+    if content["problem"]:
+        lines += wrap(content["problem"], "problem    ")
     for number, what in decoded:
         head = f"{given.file}: PDI {number} of {len(found.pdis)}: {len(found.pdis[number].data)} bytes"
         if isinstance(what, str):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from amdxdna.doctor.models import Model, model_of
+from amdxdna.files import read_text
 from amdxdna.kmsg import newest
 from amdxdna.sysfs import AMD, NPU_IDS
 
@@ -101,6 +102,10 @@ class Machine:
     name_others: bool = True
     """Whether :meth:`process_name` tells names of other users' processes."""
 
+    def __post_init__(self) -> None:
+        # Paths below it are joined to it again, which only an absolute one outlives.
+        self.root = self.root.absolute()
+
     @property
     def sys(self) -> Path:
         """The root of sysfs."""
@@ -112,9 +117,9 @@ class Machine:
         return self.root / "dev"
 
     def text(self, path: str | Path) -> str:
-        """A file's text, stripped; empty when it cannot be read."""
+        """A file's text, stripped; empty when it cannot be read, is no regular file, or has no end."""
         try:
-            return (self.root / path).read_text(errors="replace").strip()
+            return read_text(self.root / path).strip()
         except (OSError, ValueError):
             return ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from array import array
 from collections import Counter
 from typing import Any
@@ -26,12 +27,12 @@ class Durations:
             self._values.append(seconds)
 
     def percentiles(self) -> dict[str, float] | None:
-        """p50, p90, p99 and max; None without values."""
+        """p50 (the median), p90 and p99 (the smallest not less than these), max; None without values."""
         if not self._values:
             return None
         ordered = sorted(self._values)
-        result = {f"p{p}": ordered[min(len(ordered) * p // 100, len(ordered) - 1)] for p in (50, 90, 99)}
-        result["max"] = ordered[-1]
+        nearest = {f"p{p}": ordered[-(-len(ordered) * p // 100) - 1] for p in (90, 99)}
+        result = {"p50": statistics.median(ordered), **nearest, "max": ordered[-1]}
         return {name: round(value * 1e6, 1) for name, value in result.items()}
 
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -10,7 +13,8 @@ from amdxdna.cli import main, screen
 from amdxdna.cli.doctor import screen as doctor_screen
 from amdxdna.doctor import Finding, Report, Status
 from amdxdna.doctor.checks import CHECKS
-from tests.support.fake_machine import FakeMachine
+from tests.support.emulation import ROOT
+from tests.support.fake_machine import PCI, FakeMachine
 
 
 def test_json(capsys):
@@ -32,6 +36,47 @@ def test_root_is_another_machine(tmp_path, capsys):
     assert main(["doctor", "--root", str(tmp_path), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["ok"], found["cause"]) == (False, "firmware")
+
+
+def test_a_root_may_be_a_relative_path(tmp_path, capsys, monkeypatch):
+    FakeMachine(tmp_path).npu(driver="").loaded().iommu().firmware()
+    said = []
+    for folder, root in (("/", tmp_path), (tmp_path.parent, tmp_path.name), (tmp_path, ".")):
+        monkeypatch.chdir(folder)
+        assert main(["doctor", "--root", str(root), "--json"]) == 1
+        assert main(["snapshot", "--root", str(root), "-"]) == 0
+        found = capsys.readouterr().out.partition("\n{")
+        said.append((json.loads(found[0]), json.loads("{" + found[2])))
+        said[-1][1].pop("created")
+    assert said[0] == said[1] == said[2]
+    assert said[0][1]["npus"]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "endless", "sparse"])
+def test_files_that_do_not_end_are_none(kind, tmp_path):
+    FakeMachine(tmp_path).good()
+    for path in ("proc/cpuinfo", "proc/cmdline", "etc/group", f"sys/bus/pci/devices/{PCI}/revision"):
+        target = tmp_path / path
+        target.unlink()
+        if kind == "fifo":
+            os.mkfifo(target)
+        elif kind == "endless":
+            target.symlink_to("/dev/zero")
+        else:
+            target.touch()
+            os.truncate(target, 20 << 30)
+    command = [sys.executable, "-c", DOCTOR, str(tmp_path)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert not ended.stderr
+    assert [check["check"] for check in json.loads(ended.stdout)["checks"]] == list(CHECKS)
+
+
+DOCTOR = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+from amdxdna.cli import main
+sys.exit(main(["doctor", "--json", "--root", sys.argv[1]]))
+"""
 
 
 def test_a_failure_ends_with_its_cause_and_what_to_do(tmp_path, capsys, monkeypatch):

@@ -138,6 +138,7 @@ def test_numbers_may_be_near(folder: Path, capsys: Capture) -> None:
         (["--in", "/proc/self/mem"], 1, "/proc/self/mem cannot be read: Input/output error"),
         (["--in", "4096", "--out", "want.npy:4096", "--expect", "./want.npy"], 2, "place of ./want.npy"),
         (["--in", "4096", "--out", "new:4096", "--out", "./new:4096"], 2, "would take the place of new"),
+        (["--in", "a.npy", "--out", "./a.npy:4096"], 2, "--out ./a.npy would take the place of a.npy"),
         (["--in", "4096", "--out", "copy.insts:4096"], 2, "would take the place of"),
         (["--in", "4096", "--expect", "empty.bin"], 2, "1 --expect for 0 --out"),
         (["--in", "4096", "--out", "4096", "--dtype", "O"], 2, "not a number's type"),

@@ -133,5 +133,11 @@ def test_a_file_that_no_npu_can_run_is_shown(
     said = capsys.readouterr()
     assert "no AIE_PARTITION and no IP_LAYOUT section" in said.out.replace("\n           ", " ")
     assert "partition  none" in said.out and "MEM_TOPOLOGY" in said.out and not said.err
+    for options in (["--pdi"], ["--pdi", "--draw"], ["--commands"]):
+        assert main(["xclbin", str(platform), *options]) == 1
+        said = capsys.readouterr()
+        assert f"{platform}: no PDI" in said.out and "that no NPU can run" in said.out and not said.err
+    assert main(["xclbin", str(platform), "--svg", str(tmp_path / "drawn.svg")]) == 1
+    assert "the file has no PDI to draw" in capsys.readouterr().err
     assert main(["xclbin", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["problem"] is None

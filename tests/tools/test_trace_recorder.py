@@ -511,7 +511,12 @@ def test_percentiles() -> None:
     durations = Durations()
     for value in range(1, 101):
         durations.add(value * 1e-6)
-    assert durations.percentiles() == {"p50": 51.0, "p90": 91.0, "p99": 100.0, "max": 100.0}
+    assert durations.percentiles() == {"p50": 50.5, "p90": 90.0, "p99": 99.0, "max": 100.0}
+    two = Durations()
+    two.add(10e-6)
+    assert two.percentiles() == {"p50": 10.0, "p90": 10.0, "p99": 10.0, "max": 10.0}
+    two.add(20e-6)
+    assert two.percentiles() == {"p50": 15.0, "p90": 20.0, "p99": 20.0, "max": 20.0}
 
 
 @pytest.mark.parametrize("seed", range(3))

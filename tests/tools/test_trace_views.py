@@ -224,6 +224,8 @@ def bounded_memory(more: int) -> Iterator[None]:
         (["-o", "new", "--timeline", "./new", "--", "true"], 2, "new is the trace"),
         (["-o", "half", "--timeline", "half", "--", "true"], 2, "half is the trace"),
         (["--text", "--read", "half", "--", "true"], 2, "without a COMMAND"),
+        (["-o", "bad", "--", "true"], 1, "bad is there already and is no trace"),
+        (["-o", "sparse", "--emulate", "--", "true"], 1, "sparse is there already and is no trace"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -247,6 +249,16 @@ def test_mistakes_are_one_line(
         assert main(["trace", *words]) == status
     err = capfd.readouterr().err
     assert err.count("\n") == 1 and what in err
+    assert Path("bad").read_text() == "{}\n"
+
+
+def test_a_trace_takes_an_older_ones_place(tmp_path: Path) -> None:
+    """So does it an empty file's."""
+    path = tmp_path / "trace"
+    path.touch()
+    for word in ("first", "second"):
+        assert main(["trace", "-q", "-o", str(path), "--", "true", word]) == 0
+        assert json.loads(path.read_text().splitlines()[0])["command"] == ["true", word]
 
 
 def test_a_trace_that_could_not_be_written_is_a_failure(capfd: pytest.CaptureFixture[str]) -> None:
