@@ -45,6 +45,8 @@ class Owner(weakref.ref[Any]):
 
     __slots__ = ("command",)
     command: Command
+    # The user's, where it is gone before it was asked for, would be an error.
+    __hash__ = object.__hash__
 
 
 def _submitting() -> object:
@@ -253,9 +255,11 @@ class HwContext(Uncopied):
             raise closed("hardware context")
         return Command(self.client, self.handle, self.syncobj)
 
-    def assign(self, owner: Owner) -> Command:
-        """A command for a :class:`~amdxdna.restart.Restartable`, which `owner` refers to. Internal."""
+    def assign(self, user: object) -> Command:
+        """A command for a :class:`~amdxdna.restart.Restartable`, until that is gone. Internal."""
         command = self.take()
+        # Behind it: where there is no command, there is none to take over.
+        owner = Owner(user, self._orphans.append)
         owner.command = command
         command.owned = True
         with self.lock:
@@ -275,10 +279,6 @@ class HwContext(Uncopied):
                 self._free.append(command)
             else:
                 command.close()
-
-    def owner(self, user: object) -> Owner:
-        """What tells this context that `user` of a command is gone. Internal."""
-        return Owner(user, self._orphans.append)
 
     def submit(self, command: Command, handles: Iterable[int], keep: object) -> Run:
         """Submits what is in `command`'s packet, with the buffer handles it touches, each once. Internal.

@@ -8,7 +8,7 @@ from amdxdna import packet
 from amdxdna.arguments import Uncopied, content, instance, wants
 from amdxdna.buffer import Buffer
 from amdxdna.errors import BadArgument, closed
-from amdxdna.hwctx import HwContext, Owner
+from amdxdna.hwctx import HwContext
 from amdxdna.packet import State, argument_words, opcode_of
 from amdxdna.run import Command, Run
 
@@ -25,7 +25,7 @@ class Restartable(Uncopied):
     may wait for it; start it from one at a time.
     """
 
-    __slots__ = ("__weakref__", "_command", "_owner", "_run", "context", "packet")
+    __slots__ = ("__weakref__", "_command", "_run", "context", "packet")
 
     def __init__(self, context: HwContext, words: bytes) -> None:
         """`words`: the packet, its header first. Raises BadArgument for more than a command buffer holds."""
@@ -40,11 +40,7 @@ class Restartable(Uncopied):
         self.context = context
         self.packet = bytearray(words)
         self._run: Run | None = None
-        self._assign()
-
-    def _assign(self) -> None:
-        self._owner: Owner = self.context.owner(self)
-        self._command: Command = self.context.assign(self._owner)
+        self._command: Command = context.assign(self)
 
     @property
     def state(self) -> State:
@@ -95,7 +91,7 @@ class Restartable(Uncopied):
         if not self.context.handle:
             raise closed("hardware context")
         if self._command.spent:
-            self._assign()
+            self._command = self.context.assign(self)
         command = self._command
         # The driver leaves a state in the header, and a report of a time-out over the rest. Old drivers copy
         # more words than the packet has.

@@ -24,6 +24,7 @@ from amdxdna.pyxrt.enums import Enumeration, enumeration, ert_cmd_state
 from amdxdna.pyxrt.modules import module
 from amdxdna.pyxrt.uuids import uuid
 from amdxdna.restart import Restartable
+from amdxdna.signals import acquire, section
 
 _NPU_WORDS, _PREEMPT_WORDS = 7, 13
 """Of packets for control code, behind the header; the last two are the first argument."""
@@ -235,17 +236,16 @@ class run:
         job = self.job
         if self._listed:
             refuse("Run object belongs to a runlist and cannot be explicitly started", errno.EINVAL)
-        # Never waited for: who finds it held is second, also in the child of a fork that met a start.
-        if not self._starting.acquire(blocking=False):
+        # Who finds it held is second, also in the child of a fork that met a start; of two that find it open
+        # one waits. Not an acquire(), behind which a signal's handler may raise before the try.
+        if self._starting.locked():
             refuse("bad command state, can't launch")
-        try:
+        with self._starting:
             if job.in_flight:
                 refuse("bad command state, can't launch")
             with translated():
                 self.prepare()
                 job.start(self.buffers())
-        finally:
-            self._starting.release()
 
     def wait(self, *timeout: Any) -> ert_cmd_state:
         """Waits for its end, at most so many milliseconds (0: no limit); its state, or TIMEOUT when the limit
@@ -271,10 +271,9 @@ class run:
             # Its first start is under way in another thread.
             with translated():
                 self._job.context.client.check_open()  # in the child of a fork that thread is not there
-            if not self._starting.acquire(timeout=milliseconds / 1000 if milliseconds else -1):
+            if not self._over(milliseconds / 1000 if milliseconds else threading.TIMEOUT_MAX):
                 return ert_cmd_state(State.TIMEOUT), None
             started = self._job.run
-            self._starting.release()
         if started is None:
             refuse("this run is not started")
         with translated():
@@ -286,6 +285,14 @@ class run:
                 # A list's failure is told of each member by the list.
                 return self._marked or ert_cmd_state(int(started.state)), error
         return self._marked or ert_cmd_state(State.COMPLETED), None
+
+    @section
+    def _over(self, seconds: float) -> bool:
+        """Waits at most that long for the end of a start; false where it is still under way."""
+        if not acquire(self._starting, seconds):
+            return False
+        self._starting.release()
+        return True
 
     def state(self) -> ert_cmd_state:
         """NEW until the driver has answered."""

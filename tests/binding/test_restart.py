@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import struct
 
@@ -251,3 +252,30 @@ def test_bounds_of_a_register_map():
     with pytest.raises(errors.BadArgument):
         packet.register_map(32, 15)
     assert packet.register_map(1, 15) == struct.pack("<II", 0x30000000 | 16 << 12 | 1, 2) + bytes(60)
+
+
+@pytest.mark.parametrize("raised", [OSError, KeyboardInterrupt])
+def test_one_that_could_not_be_made_harms_no_other(raised):
+    armed, kept = False, []
+
+    def hook(request, address):
+        if armed and request == lib.DRM_IOCTL_AMDXDNA_CREATE_BO:
+            raise raised(errno.ENOMEM, "none")
+
+    with Device.open(ProxyNode(open_node("emu:quiet"), hook)) as device:
+        context = device.context(copy_xclbin())
+        code = stream.copy(4 * WORDS, 1)
+        instructions = device.alloc(len(code), "dev")
+        instructions.write(code)
+        source, target = device.alloc(4 * WORDS), device.alloc(4 * WORDS)
+        source.view("u4")[:] = range(WORDS)
+        for _ in range(3):
+            armed = True
+            with pytest.raises((errors.OutOfMemory, KeyboardInterrupt)):
+                Restartable(context, packet.register_map(0, 15))
+            armed = False
+            made = prepared(context, instructions, [source, target])
+            kept.append(made)  # a command that is given back would be taken
+            target.view("u4")[:] = 0
+            made.start([instructions, source, target]).wait(outputs=[target])
+            assert target.view("u4").tolist() == list(range(1, WORDS + 1))

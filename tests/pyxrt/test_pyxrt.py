@@ -22,6 +22,7 @@ from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
 from amdxdna.pyxrt import devices
 from amdxdna.xclbin import Xclbin, writer
+from tests.support.interrupting import SOAK, everywhere, handlers, watchdog
 from tests.support.pyxrt_probes import PROBES, SETUP
 from tests.support.pyxrt_side import outcome
 
@@ -735,3 +736,35 @@ def test_a_wait_meets_the_first_start(emu, folder, gate):
     gate.open(after=0.1)
     assert last.wait(60_000) == pyxrt.ert_cmd_state.ERT_CMD_STATE_COMPLETED
     starter.join()
+
+
+@pytest.mark.parametrize("made_anew", [False, True], ids=["started again", "made anew"])
+def test_ctrl_c_at_every_place_leaves_runs_usable(folder, monkeypatch, made_anew):
+    monkeypatch.setenv(devices.DEVICE, "emu:quiet,threads=1")
+    s = Setup(folder)
+
+    def made():
+        run = pyxrt.run(s.kernel)
+        for place, value in enumerate((3, s.insts, s.code.nbytes, s.a, s.b)):
+            run.set_arg(place, value)
+        return run
+
+    last = made()
+    last.start()
+    last.wait2()
+
+    def use():
+        run = made() if made_anew else last
+        run.start()
+        run.wait2()
+
+    def check(where):
+        last.wait()  # what was started is over
+        s.b.write(np.zeros(1024, np.int32), 0)
+        for run in (last, made()):
+            run.start()
+            assert run.wait(60_000) == pyxrt.ert_cmd_state.ERT_CMD_STATE_COMPLETED, where
+        assert s.result().tolist() == list(range(1, 1025)), where
+
+    with watchdog(240), handlers():
+        assert everywhere(use, check, SOAK // 2) > 0
