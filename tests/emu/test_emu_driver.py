@@ -531,6 +531,35 @@ def test_computing_slowly_is_no_hang(ready: Open, monkeypatch: pytest.MonkeyPatc
     assert kit.state(client.command) == COMPLETED
 
 
+def test_a_command_on_its_way_to_the_npu_does_not_time_out(
+    ready: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its submitter is not given the processor until the watchdog has looked."""
+    from amdxdna.emu.kernels import runner
+
+    client = ready()
+    clock = Clock(client)
+    look = threading.Thread(target=clock.forward, args=(2.1,))
+    npu = driver(client).npu
+    submit, compute = npu.submit, runner._compute
+
+    def starved(*args: Any) -> Any:
+        look.start()
+        look.join(0.2)
+        return submit(*args)
+
+    def slowly(*args: Any) -> Any:
+        look.join(5)
+        return compute(*args)
+
+    monkeypatch.setattr(npu, "submit", starved)
+    monkeypatch.setattr(runner, "_compute", slowly)
+    monkeypatch.setattr(inline, "SHORT", -1)
+    seq = client.start(stream.copy(PAGE), client.source.device, client.destination.device)
+    client.wait(client.syncobj, seq)
+    assert kit.state(client.command) == COMPLETED
+
+
 def test_a_command_that_has_not_begun_does_not_time_out(ready: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor one that began a moment ago, however long ago it was sent."""
     client = ready()

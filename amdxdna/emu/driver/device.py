@@ -115,19 +115,28 @@ class EmuDriver(Device):
         soonest: float | None = None
         for client in list(self.clients):
             for context in list(client.contexts.values()):
-                now = self.clock()
-                if context.jobs and context.head_since + tdr <= now:
-                    progressed = max(self.progressed, self.npu.waiting_since)
-                    if progressed + tdr * JIFFIES > now or self.npu.computing:
-                        # Something on the device made progress: this context gets another period.
-                        context.head_since = now
-                    else:
-                        self._time_out(context)
+                if self._expired(context):
+                    self._time_out(context)
                 contexts.catch_up(context)
+                now = self.clock()
                 for due in (context.head_since + tdr if context.jobs else 0, context.configure_at):
                     if due:
                         soonest = min(due - now, 1e9 if soonest is None else soonest)
         return None if soonest is None else max(soonest, 0.001)
+
+    def _expired(self, context: Hwctx) -> bool:
+        """Whether the oldest command's time is up. Progress on the device gives it another period."""
+        tdr = self.kind.tdr
+        # With the lock no command is on its way: what a submit lists the NPU has, and it counts as computing.
+        with context.lock:
+            now = self.clock()
+            if not context.jobs or context.head_since + tdr > now:
+                return False
+            progressed = max(self.progressed, self.npu.waiting_since)
+            if progressed + tdr * JIFFIES > now or self.npu.computing:
+                context.head_since = now
+                return False
+            return True
 
     def _time_out(self, context: Hwctx) -> None:
         """The oldest command times out, the rest of the queue aborts, and the context is made anew."""
