@@ -148,7 +148,7 @@ class Abandoned:
         if not self._over(time.monotonic_ns() + int(reaper.PATIENCE * 1e9)):
             for command, kept in list(self._pending.items()):
                 if command.state is None:
-                    self._client.retained.append(kept)
+                    self._client.abandoned.append(kept)
                     command.state = State.NORESPONSE
 
     def _end(self) -> None:
@@ -158,7 +158,7 @@ class Abandoned:
             reset = command.state == State.NORESPONSE or (command.state in RESETS and not self._destroyed)
             for each in (command, *command.members):
                 if reset:
-                    each.buffer.retain()
+                    each.buffer.abandon()
                 else:
                     each.close()
         self._pending.clear()
@@ -167,7 +167,7 @@ class Abandoned:
             if self._destroyed:
                 last.close()
             else:
-                last.buffer.retain()
+                last.buffer.abandon()
         self._pdis = ()
         with contextlib.suppress(XdnaError):
             ioctl.call(

@@ -313,10 +313,10 @@ class Buffer(Uncopied):
         reap()
 
     @section
-    def retain(self) -> None:
+    def abandon(self) -> None:
         """Keeps the BO until the device closes: the driver may still write to it."""
         if self._finalizer.detach():
-            self.client.retained.append((self._memory, self._keep))
+            self.client.abandoned.append((self._memory, self._keep))
 
 
 def _dims(shape: object) -> tuple[int, ...]:
@@ -336,7 +336,7 @@ def _release(client: Client, handle: int, heap_bytes: int, wrapped: object) -> N
     try:
         client.release(handle)
     except BaseException:
-        client.retained.append(wrapped)
+        client.abandoned.append(wrapped)
         raise
 
 

@@ -82,7 +82,7 @@ class Client(Uncopied):
         """The one that its Devices share: each of them keeps it."""
         self.losses = 0
         """How often the driver was found to have dropped this open's contexts."""
-        self.retained: list[Any] = []
+        self.abandoned: list[Any] = []
         """Buffers the driver may still write to after a timeout; kept until the node closes."""
         try:
             self.version = read_version(node)
@@ -95,7 +95,7 @@ class Client(Uncopied):
         except BaseException:
             node.close()
             raise
-        self._end = Finalizer(self, partial(_end, node, self.retained))
+        self._end = Finalizer(self, partial(_end, node, self.abandoned))
 
     @property
     def wait_seconds(self) -> float:
@@ -207,7 +207,7 @@ class Client(Uncopied):
                 self._handles.clear()
                 self._heap = None
                 if self._end.detach():
-                    _end(self.node, self.retained)
+                    _end(self.node, self.abandoned)
             reap()
 
 
@@ -227,9 +227,9 @@ def _wait_seconds() -> float:
     return seconds
 
 
-def _end(node: Node, retained: list[Any]) -> None:
+def _end(node: Node, abandoned: list[Any]) -> None:
     """Closes a node; with it ends what the driver may still write to."""
     try:
         node.close()
     finally:  # where a signal handler raises, it is closed all the same
-        retained.clear()
+        abandoned.clear()

@@ -374,7 +374,7 @@ class HwContext(Uncopied):
             if destroyed:
                 each.close()
             else:
-                each.buffer.retain()
+                each.buffer.abandon()
 
     def _collect(self) -> None:
         """Takes back the commands of dropped Runs that are over. The lock is held."""
@@ -488,7 +488,7 @@ class HwContext(Uncopied):
                 if command.state is None:
                     # Still not over: what the NPU may write to stays, until the driver ends with the node.
                     self.unended = True
-                    self.client.retained.append(keep)
+                    self.client.abandoned.append(keep)
                     command.state = State.ABORT
             if usable:
                 self._collect()

@@ -159,7 +159,7 @@ def test_every_parameter_has_a_row() -> None:
 
 INNER = {
     "flush_for_start",
-    "retain",
+    "abandon",
     "prepare",
     "fill",
     "finished",

@@ -260,7 +260,7 @@ TABLE: dict[str, dict[str, Row]] = {
     },
 }
 INNER = {
-    "Buffer": {"flush_for_start", "retain"},
+    "Buffer": {"abandon", "flush_for_start"},
     "Kernel": {"prepare", "fill"},
     "HwContext": {"assign", "finished", "give_up", "owner", "preemption_scratch", "run", "settle", "submit"},
     "ContextPool": {"forget", "let_go", "load", "release", "shed_context", "shed_pdis", "unload"},

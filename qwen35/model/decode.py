@@ -182,11 +182,11 @@ class Decoder:
         for buffer in buffers:
             buffer.close()
 
-    def retain(self) -> None:
+    def abandon(self) -> None:
         """Leaves the device buffers to the NPU, which may still write them, until the device closes."""
         buffers, self._buffers = self._buffers, []
         for buffer in buffers:
-            buffer.retain()
+            buffer.abandon()
 
     def _mix(self, layer: Layer, past: int, side: int) -> None:
         mixer = layer.mixer

@@ -203,10 +203,10 @@ class Prefill:
         for buffer in self._take():
             buffer.close()
 
-    def retain(self) -> None:
+    def abandon(self) -> None:
         """Leaves the device buffers to the NPU, which may still write them, until the device closes."""
         for buffer in self._take():
-            buffer.retain()
+            buffer.abandon()
 
     def _take(self) -> list[Buffer]:
         chunks, self._chunks = self._chunks, 0

@@ -347,8 +347,8 @@ class TextModel:
 
     def _leave_buffers(self) -> None:
         """New device buffers for what follows; a command that never ended may write into the old ones."""
-        self._prefill.retain()
-        self._decoder.retain()
+        self._prefill.abandon()
+        self._decoder.abandon()
         self._prefill, self._decoder = self._make_passes()
         self.npu.note(
             "a command never ended: its buffers are left to the NPU and new ones are used; their "

@@ -159,7 +159,7 @@ class VisionTower:
                 if not over:  # a command may write its buffers still: they are not used again
                     buffers, self._buffers, self._chunks = self._buffers, {}, 0
                     for buffer in buffers.values():
-                        buffer.retain()
+                        buffer.abandon()
             raise
 
     def _run(self, patches: F32, grid: tuple[int, int], progress: Progress | None) -> F32:
