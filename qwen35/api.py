@@ -435,7 +435,7 @@ def _swaps(pool: Any) -> tuple[int, int]:
 
 
 def _describe(bundle: Bundle, device: Any) -> Info:
-    config, params = bundle.config, bundle.manifest.params
+    config = bundle.config
     return Info(
         name=bundle.name,
         bundle=bundle.path,
@@ -448,5 +448,5 @@ def _describe(bundle: Bundle, device: Any) -> Info:
         layers=config.num_hidden_layers,
         vision=config.vision is not None,
         weights=config.gemv_format,
-        sampling=Sampling.parse(params["sampling"].text) if "sampling" in params else None,
+        sampling=bundle.sampling,
     )

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from amdxdna.files import open_regular
 from qwen35.bundle.config import ModelConfig
@@ -29,6 +30,10 @@ from qwen35.bundle.specs import (
 from qwen35.bundle.tensors import BLOB, INDEX, Store
 from qwen35.bundle.text import read_bytes, shown
 from qwen35.bundle.validate import check_model
+from qwen35.errors import UsageError
+
+if TYPE_CHECKING:
+    from qwen35.sampling import Sampling
 
 __all__ = ["EMULATED_STREAM", "Bundle"]
 
@@ -73,6 +78,7 @@ class Bundle:
         bundle = cls(directory)
         if check:
             check_model(bundle)
+            _ = bundle.sampling
         return bundle
 
     def unusual(self, error: BundleError) -> None:
@@ -99,6 +105,20 @@ class Bundle:
         from qwen35.bundle.sizes import model_name  # not needed to run a bundle that has a name
 
         return model_name(self.config)
+
+    @property
+    def sampling(self) -> Sampling | None:
+        """What the param `sampling` says, None without it. Raises BundleError naming its line."""
+        param = self.manifest.params.get("sampling")
+        if param is None:
+            return None
+        from qwen35.sampling import Sampling  # most bundles say nothing
+
+        try:
+            return Sampling.parse(param.text)
+        except UsageError as error:
+            message = f"param sampling: {error.what}"
+            raise BundleError(self.manifest.path, param.line, message, error.remedy) from None
 
     @property
     def tokenizer_path(self) -> Path:

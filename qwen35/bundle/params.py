@@ -204,6 +204,8 @@ def _check(manifest: Manifest, c: ModelConfig) -> None:
         f"times head_rows = {c.head_rows} is less than vocab = {c.vocab_size}",
     )
     need("n_head", c.n_head <= c.vocab_size, f"is more than vocab = {c.vocab_size}")
+    for token in c.eos_token_id:  # added tokens have rows of the head too
+        need("stop", token < c.vocab_size, f"names token {token}, outside vocab = {c.vocab_size}")
     need("max_prompt", c.max_prompt >= c.chunk, f"is less than chunk = {c.chunk}")
     both = {"lin", "att"} <= set(c.layer_types)
     need(
@@ -212,6 +214,12 @@ def _check(manifest: Manifest, c: ModelConfig) -> None:
         f"* hd = {c.num_attention_heads * c.head_dim} differs from lin_heads * lin_hv = {c.lin_value}",
     )
     if c.vision is not None:
+        for name, token in (
+            ("image_token", c.vision.image_token_id),
+            ("vision_start", c.vision.vision_start_token_id),
+            ("vision_end", c.vision.vision_end_token_id),
+        ):
+            need(f"v.{name}", token < c.vocab_size, f"is outside vocab = {c.vocab_size}")
         need("v.out", c.vision.out_hidden_size == c.hidden_size, f"differs from D = {c.hidden_size}")
 
 

@@ -153,6 +153,10 @@ def _stream(manifest: Manifest, record: Record, chunks: int, default: str) -> Ge
     )
 
 
+def _repeated(record: Record, key: str, first: int) -> None:
+    record.unusual(f"{shown(key)} is repeated (first on line {first}); of a compiled bundle the last counts")
+
+
 def read_gemms(manifest: Manifest) -> dict[str, GemmSpec]:
     """The GEMMs by key, each with its streams over 1, 2, ... chunks. Raises BundleError."""
     heads: dict[str, Record] = {}
@@ -161,7 +165,7 @@ def read_gemms(manifest: Manifest) -> dict[str, GemmSpec]:
         if record.tag == "gemm":
             key = record.text(0, "the key")
             if key in heads:
-                record.unusual(f"{shown(key)} is repeated (first on line {heads[key].line}); the last counts")
+                _repeated(record, key, heads[key].line)
             heads[key] = record
             streams[key] = [_stream(manifest, record, 1, "gemm")]
         elif record.tag == "gemm_chunks":
@@ -190,7 +194,7 @@ def read_gemvs(manifest: Manifest) -> dict[str, GemvSpec]:
     for record in manifest.tagged("gemv"):
         key = record.text(0, "the key")
         if key in specs:
-            record.unusual(f"{shown(key)} is repeated (first on line {specs[key].line}); the last counts")
+            _repeated(record, key, specs[key].line)
         specs[key] = GemvSpec(
             key,
             record.count("M", most=_DIM),

@@ -65,6 +65,7 @@ def fails(bundle: Path, message: str) -> BundleError:
         ("max_prompt", "8", "8 is less than chunk = 16"),
         ("heads", "8", "8 * hd = 256 differs from lin_heads * lin_hv = 128"),
         ("stop", "320,-1", "'-1' is not a whole number"),
+        ("stop", "320,99999", "320,99999 names token 99999, outside vocab = "),
     ],
 )
 def test_params_that_cannot_be(copy: Path, name: str, text: str, message: str) -> None:
@@ -82,12 +83,28 @@ def test_params_that_cannot_be(copy: Path, name: str, text: str, message: str) -
         ("param tied 2", "2 is outside 0..1"),
         ("param tied 0", "tensor embed is missing"),
         ("param v.D 64", "param v.I is missing"),
+        ("param sampling wild", "param sampling: 'wild' is no sampling value"),
+        ("param sampling temperature=hot", "param sampling: 'temperature=hot' is no number"),
+        ("param sampling temperature=-1", "param sampling: temperature"),
     ],
 )
 def test_params_that_are_too_many(copy: Path, extra: str, message: str) -> None:
     with open(copy / "manifest.txt", "a") as manifest:
         manifest.write(extra + "\n")
-    fails(copy, message)
+    error = fails(copy, message)
+    if message.startswith("param sampling"):
+        lines = (copy / "manifest.txt").read_text().splitlines()
+        assert error.path == str(copy / "manifest.txt") and error.line == len(lines)
+
+
+def test_a_pictures_token_outside_the_vocabulary(bundles: dict[str, Path], tmp_path: Path) -> None:
+    path = Path(shutil.copytree(bundles["vision"], tmp_path / "bundle"))
+    for name in ("image_token", "vision_start", "vision_end"):
+        text = (path / "manifest.txt").read_text()
+        line = replace(path / "manifest.txt", f"param v.{name} ", f"param v.{name} 99999")
+        error = fails(path, f"param v.{name}: 99999 is outside vocab = ")
+        assert error.line == line
+        (path / "manifest.txt").write_text(text)
 
 
 @pytest.mark.parametrize("weights", ["w8", "bfp16x2"])
