@@ -23,6 +23,7 @@ from amdxdna.profile import DriverProfile, profile_of
 from amdxdna.reaper import PATIENCE, Finalizer, collect, reap, reap_some
 from amdxdna.signals import section, uninterrupted
 from amdxdna.version import SINCE, read_version
+from amdxdna.weak import LiveSet
 
 DRIVER_NAMES = ("amdxdna_accel_driver", "amdxdna")
 WAIT = "AMDXDNA_WAIT"
@@ -76,7 +77,7 @@ class Client(Uncopied):
         self._heap: Heap | None = None
         self._metadata: query.AieMetadata | None = None
         self._profile: DriverProfile | None = None
-        self.pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+        self.pools: LiveSet[Pool] = LiveSet()
         """Every pool over this open."""
         self.pool: weakref.ref[Pool] | None = None
         """The one that its Devices share: each of them keeps it."""

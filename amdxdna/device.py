@@ -26,10 +26,11 @@ from amdxdna.profile import DriverProfile
 from amdxdna.reaper import Finalizer, collect, reap
 from amdxdna.signals import section, uninterrupted
 from amdxdna.version import DrmVersion
+from amdxdna.weak import LiveValues
 from amdxdna.xclbin import Xclbin
 from amdxdna.xclbin.reader import Cu
 
-_clients: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
+_clients: LiveValues[str, Client] = LiveValues()
 _closing: set[str] = set()
 """Nodes whose last Device is closing: some drivers let a process open a node only once."""
 _lock = threading.Condition()
@@ -300,9 +301,7 @@ class Device(Uncopied):
             client.references -= 1
             if client.references > 0:
                 return
-            keys = {k for k, c in _clients.items() if c is client}
-            for key in keys:
-                del _clients[key]
+            keys = _clients.discard(client)
             _closing.update(keys)
         try:
             client.close()

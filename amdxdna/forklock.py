@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import os
 import threading
-import weakref
 from typing import Any, TypeVar
+
+from amdxdna.weak import LiveSet
 
 T = TypeVar("T")
 
-_locks: weakref.WeakSet[Any] = weakref.WeakSet()
+_locks: LiveSet[Any] = LiveSet()
 
 
 def opened_by_fork(lock: T) -> T:
@@ -32,7 +33,7 @@ def reentrant() -> threading.RLock:
 
 
 def _after_fork() -> None:
-    for lock in list(_locks):
+    for lock in _locks:
         lock._at_fork_reinit()  # as the standard library does with its own
 
 

@@ -107,12 +107,12 @@ class Qwen35(Uncopied):
         self.vision = vision
         self.device = device
         cache = PrefixCache(cache_bytes) if cache_bytes else None
-        failed = weakref.WeakMethod(self._failed)  # a forgotten model ends without the cycle collector
+        itself = weakref.ref(self)  # a forgotten model ends without the cycle collector
 
         def tell(error: Exception) -> None:
-            method = failed()
-            if method is not None:
-                method(error)
+            model = itself()
+            if model is not None:
+                model._failed(error)
 
         self.session = Session(model, cache, pass_tokens, tell)
         self._turn = Turn()

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from amdxdna.forklock import mutex
+from amdxdna.weak import LiveKeys
 from qwen35.errors import Closed, UsageError
 
 __all__ = ["Turn", "Turns"]
@@ -27,7 +28,7 @@ TURN_SECONDS = 0.25
 """Seconds that an answer keeps the model while others wait: a switch copies the state, a few ms at 2B."""
 
 
-_of: weakref.WeakKeyDictionary[Any, Turns] = weakref.WeakKeyDictionary()
+_of: LiveKeys[Any, Turns] = LiveKeys()
 _making = mutex()
 
 

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 CORE = [
+    "weak",
     "_native text signals forklock files output aie errors arguments",
     "uapi usermem sysfs kmsg packet eviction reaper xclbin elf",
     "node",

@@ -10,16 +10,16 @@ import contextlib
 import os
 import sys
 import threading
-import weakref
 from typing import TYPE_CHECKING
 
 from amdxdna.emu.driver.teardown import flush
+from amdxdna.weak import LiveSet
 
 if TYPE_CHECKING:
     from amdxdna.emu.driver.objects import Client
 
 _STARTS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.system", "os.posix_spawn", "os.spawn"})
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
+_clients: LiveSet[Client] = LiveSet()
 _lock = threading.Lock()
 _hooked = False
 
@@ -37,7 +37,7 @@ def watch(client: Client) -> None:
 def _hook(event: str, _arguments: object) -> None:
     if event not in _STARTS:
         return
-    for client in list(_clients):
+    for client in _clients:
         if client.pid == os.getpid() and not client.closed:
             with contextlib.suppress(OSError):
                 flush(client)

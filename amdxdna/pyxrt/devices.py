@@ -7,7 +7,6 @@ import os
 import threading
 import uuid as _uuid
 import warnings
-import weakref
 from typing import Any
 
 from amdxdna import sysfs
@@ -17,11 +16,12 @@ from amdxdna.pyxrt.calls import incompatible, refuse, select, text, translated, 
 from amdxdna.pyxrt.enums import xrt_info_device
 from amdxdna.pyxrt.uuids import uuid
 from amdxdna.pyxrt.xclbins import xclbin
+from amdxdna.weak import LiveValues
 
 DEVICE = "AMDXDNA_PYXRT_DEVICE"
 """Environment: what device 0 is, as ``Device.open`` takes it. The emulated NPU is never taken unasked."""
 
-_open: weakref.WeakValueDictionary[str, Device] = weakref.WeakValueDictionary()
+_open: LiveValues[str, Device] = LiveValues()
 _lock = threading.Lock()
 
 

@@ -25,6 +25,7 @@ from amdxdna.pyxrt.modules import module
 from amdxdna.pyxrt.uuids import uuid
 from amdxdna.restart import Restartable
 from amdxdna.signals import acquire, section
+from amdxdna.weak import LiveSet
 
 _NPU_WORDS, _PREEMPT_WORDS = 7, 13
 """Of packets for control code, behind the header; the last two are the first argument."""
@@ -167,7 +168,7 @@ class run:
             incompatible("__init__", *args)
         self._kernel = args[0]
         self._places = args[0]._places
-        self._listed = 0
+        self._lists: LiveSet[object] = LiveSet()
         """How often it is on a runlist."""
         self._marked: ert_cmd_state | None = None
         self._bos: dict[int, bo] = {}
@@ -234,7 +235,7 @@ class run:
     def start(self) -> None:
         """Submits it. Raises RuntimeError while it is in flight, or on a runlist."""
         job = self.job
-        if self._listed:
+        if self._lists:
             refuse("Run object belongs to a runlist and cannot be explicitly started", errno.EINVAL)
         # Who finds it held is second, also in the child of a fork that met a start; of two that find it open
         # one waits. Not an acquire(), behind which a signal's handler may raise before the try.

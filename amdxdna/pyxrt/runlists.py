@@ -46,12 +46,8 @@ class runlist:
         self._idle("adding run objects")
         if member.job.context is not self._context:
             refuse("Run object has a different hardware context than the runlist", errno.EINVAL)
-        member._listed += 1
+        member._lists.add(self)
         self._runs.append(member)
-
-    def __del__(self) -> None:
-        for member in getattr(self, "_runs", ()):
-            member._listed -= 1
 
     def execute(self) -> None:
         """Submits all."""

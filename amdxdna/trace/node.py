@@ -8,14 +8,15 @@ import errno
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from amdxdna._native import ffi
 from amdxdna.errors import BadArgument
 from amdxdna.node import Node
 from amdxdna.output import open_appending
+from amdxdna.reaper import Finalizer
 from amdxdna.trace import ENVIRONMENT
 from amdxdna.trace.recorder import Recorder
 from amdxdna.trace.session import Session
@@ -31,7 +32,7 @@ class _DriverPages:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._fd = os.memfd_create("amdxdna-trace", os.MFD_CLOEXEC)
-        weakref.finalize(self, os.close, self._fd).atexit = False
+        Finalizer(self, partial(os.close, self._fd))
 
     def fetch(self, address: int, data: Any, size: int) -> int:
         """See :data:`amdxdna.usermem.Fetch`."""

@@ -22,7 +22,7 @@ from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
 from amdxdna.pyxrt import devices
 from amdxdna.xclbin import Xclbin, writer
-from tests.support.interrupting import SOAK, everywhere, handlers, watchdog
+from tests.support.interrupting import SOAK, callbacks, everywhere, handlers, watchdog
 from tests.support.pyxrt_probes import PROBES, SETUP
 from tests.support.pyxrt_side import outcome
 
@@ -109,6 +109,34 @@ def test_sub_buffers_in_a_chain(emu, folder):
     parts[4].sync(FROM)
     assert np.frombuffer(parts[4].map(), np.int32).tolist() == [4] * 1024
     assert int(runs[0].state()) == 1
+
+
+def test_a_run_is_its_lists_until_they_go(emu, folder):
+    s = Setup(folder)
+    run = s.kernel(3, s.insts, s.code.nbytes, s.a, s.b)
+    run.wait()
+    lists = [pyxrt.runlist(s.context) for _ in range(2)]
+    for each in (*lists, lists[0]):
+        each.add(run)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="belongs to a runlist"):
+            run.start()
+        lists.pop()
+        each = None
+    run.start()
+    assert int(run.wait()) == 4
+
+
+def test_no_python_runs_when_objects_go(emu, folder):
+    def life():
+        s = Setup(folder)
+        steps, run = pyxrt.runlist(s.context), s.kernel(3, s.insts, s.code.nbytes, s.a, s.b)
+        run.wait()
+        steps.add(run)
+        steps.execute()
+        steps.wait()
+
+    assert callbacks(life) == set()
 
 
 def test_several_contexts_at_once(emu, folder):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import _weakrefset
 import contextlib
 import dis
 import faulthandler
+import gc
 import os
 import random
 import signal
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
@@ -38,6 +41,11 @@ _CHECKS = (
     "JUMP_ABSOLUTE",
     "GEN_START",
 )
+
+
+_WEAK = tuple(module.__file__ or "" for module in (weakref, _weakrefset))
+# Only a drop of the last reference, not a call, enters a function behind one of these.
+_DROPS = ("POP_TOP", "STORE_FAST", "DELETE_FAST", "RETURN_VALUE", "DELETE_ATTR")
 
 
 class Stop(BaseException):
@@ -97,21 +105,93 @@ class Points:
         frame.f_trace_lines = False
         return self._opcode
 
+    def _name(self, frame: FrameType) -> str:
+        """The instruction a frame is at."""
+        code = frame.f_code
+        names = self._names.get(code)
+        if names is None:
+            names = self._names[code] = {i.offset: i.opname for i in dis.get_instructions(code)}
+        return names.get(frame.f_lasti, "")
+
     def _opcode(self, frame: FrameType, event: str, argument: object) -> Any:
         if event == "opcode":
             code = frame.f_code
-            names = self._names.get(code)
-            if names is None:
-                names = self._names[code] = {i.offset: i.opname for i in dis.get_instructions(code)}
             if self._before.get(frame, "RESUME") in _CHECKS:
                 self.count += 1
                 if self.count == self.at:
                     self.where = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}"
                     signal.raise_signal(self.number)
-            self._before[frame] = names.get(frame.f_lasti, "")
+            self._before[frame] = self._name(frame)
         elif event == "return":
             self._before.pop(frame, None)
         return self._opcode
+
+
+class Callbacks(Points):
+    """The same at places within what the interpreter calls when an object goes, and whatever that calls: code
+    of ours or of anybody's, which it tells by `__del__`, by the weakref modules' names, or by who "calls".
+    In a critical section handlers do not run, so nothing is lost in one."""
+
+    def __init__(self, at: int = -1, number: int = signal.SIGUSR1) -> None:
+        super().__init__(at, number)
+        self.found: set[str] = set()
+        self._inside: set[FrameType] = set()
+
+    def _call(self, frame: FrameType, event: str, argument: object) -> Any:
+        code, caller = frame.f_code, frame.f_back
+        if not signals._main.noting and (
+            caller in self._inside
+            or code.co_name == "__del__"
+            or (code.co_filename in _WEAK and code.co_name in ("_remove", "remove", "_cb", "__call__"))
+            or (caller is not None and self._name(caller) in _DROPS)
+        ):
+            self._inside.add(frame)
+            self.found.add(f"{code.co_filename}:{code.co_name}")
+            frame.f_trace_opcodes = True
+            frame.f_trace_lines = False
+            return self._opcode
+        return None
+
+    def _opcode(self, frame: FrameType, event: str, argument: object) -> Any:
+        super()._opcode(frame, event, argument)
+        if event == "return":
+            self._inside.discard(frame)
+        return self._opcode
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self._inside.clear()
+
+
+def callbacks(action: Callable[[], None]) -> set[str]:
+    """What Python code is called when objects go that `action` makes; files and functions."""
+    action()
+    gc.collect()
+    gc.freeze()  # what others left goes another time
+    try:
+        with Callbacks() as points:
+            action()
+            gc.collect()
+            reap()
+    finally:
+        gc.unfreeze()
+    return points.found
+
+
+@contextlib.contextmanager
+def unraisable(*kinds: type[BaseException]) -> Iterator[list[str]]:
+    """What the interpreter drops of what handlers raise, or of these kinds, and where."""
+    dropped: list[str] = []
+
+    def note(what: sys.UnraisableHookArgs) -> None:
+        if issubclass(what.exc_type, kinds or RAISED):
+            dropped.append(f"{what.exc_type.__name__} in {what.object!r:.200}")
+
+    before, sys.unraisablehook = sys.unraisablehook, note
+    try:
+        yield dropped
+    finally:
+        sys.unraisablehook = before
 
 
 def everywhere(action: Callable[[], None], check: Callable[[str], None], most: int, seed: int = 1) -> int:

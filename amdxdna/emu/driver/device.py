@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -17,6 +16,8 @@ from amdxdna.emu.driver.errors import error
 from amdxdna.emu.driver.objects import Client, Device, Hwctx
 from amdxdna.emu.driver.table import entries
 from amdxdna.emu.options import EmuOptions
+from amdxdna.emu.threads import start
+from amdxdna.weak import LiveSet
 
 HOLDER_PID = 0x7FFFFFFE
 """Process id of the pretended process that holds `held_slots`: no real process has it."""
@@ -24,7 +25,7 @@ RECONFIGURE = 0.2
 """Part of the timeout that passes before a context made anew has its CUs (0.4 s of 2 s)."""
 JIFFIES = 0.99
 """The kernel counts in ticks: commands sent within the same few milliseconds are sent at the same time."""
-_LIVE: weakref.WeakSet[EmuDriver] = weakref.WeakSet()
+_LIVE: LiveSet[EmuDriver] = LiveSet()
 
 
 class EmuDriver(Device):
@@ -35,9 +36,9 @@ class EmuDriver(Device):
         super().__init__(options, clock, entries(options.personality.level))
         self._watching = False
         self._stopped = False
-        self._wake = threading.Event()
-        self._ended: SimpleQueue[None] = SimpleQueue()  # whose put may run in a finalizer
-        self._watchdog: threading.Thread | None = None
+        self._bell: SimpleQueue[object] = SimpleQueue()
+        """What wakes the watchdog; anything but None ends it. Its put is C, which may run in a finalizer."""
+        self._watched = False
         self._pid = os.getpid()
         _LIVE.add(self)
         if options.held_slots:
@@ -71,39 +72,33 @@ class EmuDriver(Device):
         if self._watching or not self.kind.tdr:
             return
         self._watching = True
-        if self._watchdog is None:
-            given = weakref.ref(self), self._wake, self._ended, self.kind.tdr
-            self._watchdog = threading.Thread(
-                target=self._watchdog_main, args=given, daemon=True, name="amdxdna-emu watchdog"
-            )
-            self._watchdog.start()
-        self._wake.set()
+        if not self._watched:
+            itself = weakref.ref(self, self._bell.put)
+            start("amdxdna-emu watchdog", self._watchdog_main, itself, self._bell, self.kind.tdr)
+            self._watched = True
+        self._bell.put(None)
 
     @staticmethod
-    def _watchdog_main(
-        device: weakref.ref[EmuDriver], wake: threading.Event, ended: SimpleQueue[None], period: float
-    ) -> None:
+    def _watchdog_main(device: weakref.ref[EmuDriver], bell: SimpleQueue[object], period: float) -> None:
         """Looks at every context when its oldest command may be due; sleeps while nothing is in flight."""
+        sleep: float | None = None
         while True:
-            wake.wait()
+            with contextlib.suppress(Empty):
+                if bell.get(timeout=sleep) is not None:
+                    return
             strong = device()
             if strong is None or strong._stopped:
                 return
             delay = strong.look()
+            sleep = period if delay is None else min(delay, period)
             if delay is None and strong.progressed + period < strong.clock():
-                wake.clear()
                 strong._watching = False
                 # A command sent since the look, before the flag fell, found the watchdog awake: look again.
                 delay = strong.look()
-                if delay is None:
-                    del strong
-                    continue
-                strong._watching = True
-                wake.set()
+                sleep = None if delay is None else min(delay, period)
+                if delay is not None:
+                    strong._watching = True
             del strong
-            with contextlib.suppress(Empty):
-                ended.get(timeout=period if delay is None else min(delay, period))
-                return
 
     def look(self) -> float | None:
         """Handles what is due; seconds until the next look, None when nothing is in flight.
@@ -175,18 +170,12 @@ class EmuDriver(Device):
         """Ends the workers, at most that long, and the watchdog; commands in flight stay unanswered."""
         if self._pid == os.getpid():
             self._stopped = True
-            self._ended.put(None)
-            self._wake.set()
+            self._bell.put(False)
             self.npu.close(seconds)
-
-    def __del__(self) -> None:
-        if getattr(self, "_watchdog", None) is not None:
-            self._ended.put(None)
-            self._wake.set()
 
 
 def shutdown_all(seconds: float = 1.0) -> None:
     """Shuts every device of this process down; for a process's exit."""
     end = time.monotonic() + seconds
-    for device in list(_LIVE):
+    for device in _LIVE:
         device.shutdown(max(end - time.monotonic(), 0.0))

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from amdxdna.emu import kernels
 from amdxdna.emu.npu.slot import Slot
+from amdxdna.emu.threads import Started, start
 
 
 class Reply(NamedTuple):
@@ -99,7 +100,7 @@ class Context:
         self.bell: SimpleQueue[None] = SimpleQueue()
         self.inline = False
         """Waiters execute the chains: the worker is not woken for each."""
-        self._worker: threading.Thread | None = None
+        self._worker: Started | None = None
 
     @property
     def idle(self) -> bool:
@@ -129,10 +130,7 @@ class Context:
     def enqueue(self, run: Chain, slots: list[Slot], done: Done) -> None:
         """Hands a chain to the worker, which is started by the first one. Callers are serialised."""
         if self._worker is None:
-            self._worker = threading.Thread(
-                target=self._work, args=(run,), daemon=True, name=f"amdxdna-emu context {self.id}"
-            )
-            self._worker.start()
+            self._worker = start(f"amdxdna-emu context {self.id}", self._work, run)
         self._queue.append((slots, done))
         if not self.inline:
             self.bell.put(None)
@@ -146,13 +144,15 @@ class Context:
     @property
     def alive(self) -> bool:
         """Whether some thread may still be inside a command."""
-        return self.busy or (self._worker is not None and self._worker.is_alive())
+        worker = None if self._worker is None else self._worker()
+        return self.busy or (worker is not None and worker.is_alive())
 
     def join(self, seconds: float) -> None:
         """Waits for the command in progress and for the worker to end, at most that long."""
         end = time.monotonic() + seconds
-        if self._worker is not None and self._worker is not threading.current_thread():
-            self._worker.join(seconds)
+        worker = None if self._worker is None else self._worker()
+        if worker is not None and worker is not threading.current_thread():
+            worker.join(seconds)
         if self.turn.acquire(timeout=max(end - time.monotonic(), 0.0)):
             self.turn.release()
 
