@@ -541,8 +541,8 @@ def test_a_path_that_is_none(emu):
             use("a\0b")
 
 
-def test_the_state_of_a_run_in_the_child_of_a_fork(emu, folder):
-    s = Setup(folder, "slow.bin")
+def test_the_state_of_a_run_in_the_child_of_a_fork(emu, folder, gate):
+    s = Setup(folder)
     run = s.kernel(3, s.insts, s.code.nbytes, s.a, s.b)
     child = os.fork()
     if child == 0:
@@ -554,6 +554,7 @@ def test_the_state_of_a_run_in_the_child_of_a_fork(emu, folder):
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    gate.open()
     assert int(run.wait(60_000)) == 4
 
 
