@@ -67,9 +67,10 @@ class HwContext(Uncopied):
     The PDIs' buffers stay open with it: the driver configures the units again whenever it resumes the device.
     ``broken`` is set once the driver has reset or abandoned it, or it fails whatever runs in it; then nothing
     more should be submitted (a command within half a second of a timeout can break the re-created context for
-    good), and a fresh context is needed. Raises NoFreeContext when all contexts of the device are taken,
-    ContextRefused when the firmware refuses for another reason, BadArgument for a partition wider than the
-    array.
+    good), and a fresh context is needed. Who goes on all the same keeps the command buffers of each reset
+    (4 KiB a command) until close(), without a bound: only the destruction of a context tells that the driver
+    has let go of them. Raises NoFreeContext when all contexts of the device are taken, ContextRefused when
+    the firmware refuses for another reason, BadArgument for a partition wider than the array.
 
     Thread-safe, except that close() must not overlap a start.
     """
