@@ -108,7 +108,10 @@ def _told(
     except BaseException as error:  # Rust's panics are no Exception
         status = FAILED
         with contextlib.suppress(OSError, ValueError):  # of the streams, on which it is told
-            status = failed(error)
+            if _closed_stdout and isinstance(error, OSError) and error.errno == errno.EBADF:
+                tell(_CLOSED)
+            else:
+                status = failed(error)
     return _flushed(status, tell)
 
 
@@ -173,6 +176,16 @@ def memory_fault(error: BaseException) -> str | None:
     return f"out of memory: the address space is limited to {soft >> 20:,} MiB (ulimit -v): raise the limit"
 
 
+def descriptor_fault(error: BaseException) -> str | None:
+    """One line for an error of file descriptors that ran out, with the limit; else None."""
+    if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
+        return None
+    if error.errno == errno.ENFILE:
+        return "file descriptors ran out on this machine (fs.file-max): end other programs"
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return f"file descriptors ran out: {soft:,} may be open (ulimit -n): raise the limit"
+
+
 def nearest(word: str, known: Iterable[str], most: int = 3) -> list[str]:
     """The `known` names that `word` may have been meant for, the likeliest first."""
     names = {name.lower(): name for name in known}
@@ -218,11 +231,25 @@ def _unraisable(what: sys.UnraisableHookArgs) -> None:
         threading.Thread(target=again, daemon=True).start()
 
 
+_CLOSED = "error: stdout cannot be written: it is closed"
+_closed_stdout: list[int] = []
+"""The descriptor that stands for a stdout which the caller closed."""
+
+
 def _require_streams() -> None:
-    """A standard stream that the caller closed is None: it then reads as empty and swallows what it gets."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+    """A standard stream that the caller closed is None: stdin then reads as empty, stderr swallows what it
+    gets, and stdout, whose results must not be lost unsaid, cannot be written.
+    """
+    for name, flags, mode in (
+        ("stdin", os.O_RDONLY, "r"),
+        ("stdout", os.O_RDONLY, "w"),
+        ("stderr", os.O_WRONLY, "w"),
+    ):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (for the life of the process)
+            fd = os.open(os.devnull, flags | os.O_CLOEXEC)
+            setattr(sys, name, open(fd, mode))  # noqa: SIM115 (for the life of the process)
+            if name == "stdout":
+                _closed_stdout.append(fd)
 
 
 def _flushed(status: int, tell: Callable[[str], None]) -> int:
@@ -236,10 +263,14 @@ def _flushed(status: int, tell: Callable[[str], None]) -> int:
         _discard(1)
         status = status or FAILED
     except (OSError, ValueError) as error:
-        _discard(1)
+        closed = bool(_closed_stdout)
+        _discard(_closed_stdout.pop() if closed else 1)
         if not status:
-            text = error.strerror if isinstance(error, OSError) else str(error)
-            tell(f"error: stdout cannot be written: {text}")
+            if closed:
+                tell(_CLOSED)
+            else:
+                text = error.strerror if isinstance(error, OSError) else str(error)
+                tell(f"error: stdout cannot be written: {text}")
         status = status or FAILED
     try:
         sys.stderr.flush()

@@ -221,6 +221,16 @@ _TABLE: dict[tuple[str, int], _Row] = {
         "Load it (`modprobe amdxdna`, Linux 6.14 or newer) and look at `dmesg | grep amdxdna`: missing "
         "firmware (linux-firmware, amdnpu/) or a firmware of another protocol are the usual causes",
     ),
+    ("open", _errno.EMFILE): _Row(
+        XdnaError,
+        "this process's file descriptors ran out",
+        "Raise the limit (`ulimit -n`), or close what is not used",
+    ),
+    ("open", _errno.ENFILE): _Row(
+        XdnaError,
+        "this machine's file descriptors ran out",
+        "End other programs, or raise the limit (fs.file-max)",
+    ),
     ("open", _errno.EACCES): _Row(
         PermissionDenied,
         "this user may not open the node",

@@ -5,9 +5,11 @@ Every function takes the roots of sysfs and of the device folder, so tests can p
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from pathlib import Path
 
+from amdxdna.errors import from_errno
 from amdxdna.files import read_text
 
 DRIVER = "amdxdna"
@@ -31,8 +33,17 @@ class FoundNode:
 def _hex(path: Path) -> int:
     try:
         return int(read_text(path).strip(), 16)
-    except (OSError, ValueError):
+    except OSError as error:
+        no_descriptors(error)
         return 0
+    except ValueError:
+        return 0
+
+
+def no_descriptors(error: OSError) -> None:
+    """Raises XdnaError where descriptors ran out, which tells nothing of what is there."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        raise from_errno("open", error.errno) from None
 
 
 def _number(name: str) -> int:
@@ -44,7 +55,8 @@ def find_nodes(sys: str | Path = "/sys", dev: str | Path = "/dev") -> list[Found
     """The accel class devices whose driver is amdxdna, in node order. The node can be accel1 or later."""
     try:
         entries = sorted((Path(sys) / "class" / "accel").iterdir(), key=lambda p: (_number(p.name), p.name))
-    except OSError:
+    except OSError as error:
+        no_descriptors(error)
         return []
     found = []
     for entry in entries:
@@ -98,5 +110,6 @@ def why_none(sys: str | Path = "/sys") -> tuple[str, str]:
 def _listed(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
-    except OSError:
+    except OSError as error:
+        no_descriptors(error)
         return []

@@ -20,7 +20,7 @@ import os
 import sys
 from typing import Any, NoReturn
 
-from amdxdna.entry import FAILED, USAGE, library_fault, memory_fault, thread_fault
+from amdxdna.entry import FAILED, USAGE, descriptor_fault, library_fault, memory_fault, thread_fault
 from amdxdna.text import one_line
 
 __all__ = [
@@ -58,7 +58,7 @@ class CannotStart(CommandError):
     126 where there is one that cannot be run."""
 
     def __init__(self, program: str, failed: OSError) -> None:
-        super().__init__(f"{program} cannot be started: {failed.strerror}")
+        super().__init__(f"{program} cannot be started: {descriptor_fault(failed) or failed.strerror}")
         self.status = 127 if failed.errno in (errno.ENOENT, errno.ENOTDIR) else 126
 
 
@@ -111,10 +111,18 @@ def report(error: BaseException, as_json: bool = False) -> None:
         )
 
 
+def _limit_or_library(error: BaseException) -> str | None:
+    if isinstance(error, OSError) and getattr(error, "meaning", None) is None:
+        known = descriptor_fault(error)
+        if known is not None:
+            return known
+    return memory_fault(error) or library_fault(error) or thread_fault(error)
+
+
 def _explain(error: BaseException) -> tuple[str, str, int | None, str, str]:
     """(line, call, errno, meaning, remedy) of any exception that may reach a user."""
     number = error.errno if isinstance(error, OSError) else None
-    if (known := memory_fault(error) or library_fault(error) or thread_fault(error)) is not None:
+    if (known := _limit_or_library(error)) is not None:
         return known, getattr(error, "call", ""), number, known, ""
     meaning = getattr(error, "meaning", None)
     if meaning is not None:  # CommandError and the binding's own

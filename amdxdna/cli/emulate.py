@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli.common import CannotStart, CommandError, Parser, UsageError, document
 from amdxdna.cli.screen import tell
+from amdxdna.entry import descriptor_fault
 
 if TYPE_CHECKING:
     import argparse
@@ -127,7 +128,7 @@ def cannot_start(command: list[str], failed: OSError) -> CommandError:
     from amdxdna.emu.seccomp.folders import NoFolder
     from amdxdna.emu.seccomp.spawn import CannotConfine
 
-    if isinstance(failed, CannotConfine):
+    if isinstance(failed, CannotConfine) and not descriptor_fault(failed):
         return CommandError(
             f"the kernel refuses the seccomp filter: {failed.strerror}",
             "Linux 5.14 or newer is needed, and nobody else may answer this program's calls already (emulate "

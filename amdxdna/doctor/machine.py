@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from amdxdna.doctor.models import Model, model_of
 from amdxdna.files import read_text
 from amdxdna.kmsg import newest
-from amdxdna.sysfs import AMD, NPU_IDS
+from amdxdna.sysfs import AMD, NPU_IDS, no_descriptors
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
@@ -120,14 +120,18 @@ class Machine:
         """A file's text, stripped; empty when it cannot be read, is no regular file, or has no end."""
         try:
             return read_text(self.root / path).strip()
-        except (OSError, ValueError):
+        except ValueError:
+            return ""
+        except OSError as error:
+            no_descriptors(error)
             return ""
 
     def names(self, path: str | Path) -> list[str]:
         """A folder's entries; none when it cannot be listed."""
         try:
             return sorted(os.listdir(self.root / path))
-        except OSError:
+        except OSError as error:
+            no_descriptors(error)
             return []
 
     def shown(self, path: Path) -> str:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
+import resource
 import subprocess
 import sys
 
 import pytest
 
+from amdxdna import sysfs
 from amdxdna.cli import main, screen
 from amdxdna.cli.doctor import screen as doctor_screen
-from amdxdna.doctor import Finding, Report, Status
+from amdxdna.cli.emulate import cannot_start
+from amdxdna.doctor import Finding, Machine, Report, Status
 from amdxdna.doctor.checks import CHECKS
+from amdxdna.emu.seccomp.spawn import CannotConfine
+from amdxdna.errors import XdnaError
 from tests.support.emulation import ROOT
 from tests.support.fake_machine import PCI, FakeMachine
 
@@ -69,6 +76,40 @@ def test_files_that_do_not_end_are_none(kind, tmp_path):
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert not ended.stderr
     assert [check["check"] for check in json.loads(ended.stdout)["checks"]] == list(CHECKS)
+
+
+@contextlib.contextmanager
+def no_descriptors():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda root: sysfs.find_nodes(root / "sys", root / "dev"),
+        lambda root: sysfs.why_none(root / "sys"),
+        lambda root: Machine(root).npus(),
+        lambda root: Machine(root).text("proc/cmdline"),
+    ],
+    ids=["nodes", "why", "npus", "text"],
+)
+def test_a_machine_that_cannot_be_read_is_not_one_without_an_npu(look, tmp_path):
+    FakeMachine(tmp_path).good()
+    with no_descriptors(), pytest.raises(XdnaError, match=r"file descriptors ran out.*ulimit -n") as caught:
+        look(tmp_path)
+    assert caught.value.errno == errno.EMFILE
+
+
+@pytest.mark.parametrize("kind", [CannotConfine, OSError])
+def test_a_program_that_finds_no_descriptors_is_not_refused_a_filter(kind):
+    said = str(cannot_start(["program"], kind(errno.EMFILE, os.strerror(errno.EMFILE))))
+    assert "program cannot be started: file descriptors ran out" in said and "ulimit -n" in said
+    assert "filter" in str(cannot_start(["program"], CannotConfine(errno.EBUSY, os.strerror(errno.EBUSY))))
 
 
 DOCTOR = """

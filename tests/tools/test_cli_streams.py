@@ -55,7 +55,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", [*WORDS, *(f"qwen35 {name}" for name in QWEN35)])
-@pytest.mark.parametrize("sink", ["full", "closed"])
+@pytest.mark.parametrize("sink", ["full", "closed", "none"])
 def test_stdout_that_takes_nothing(files: Path, name: str, sink: str) -> None:
     (xclbin,) = (path.name for path in (files / "example").glob("*.xclbin"))
     package, _, name = name.rpartition(" ")
@@ -63,13 +63,15 @@ def test_stdout_that_takes_nothing(files: Path, name: str, sink: str) -> None:
     words = [word.format(folder=files, xclbin=xclbin) for word in given]
     made = (str(files / "new"), str(files / "image"))
     words = [f"{word}-{sink}" if word.startswith(made) else word for word in words]
-    if sink == "full":
+    if sink in ("full", "none"):
         out = os.open("/dev/full", os.O_WRONLY)
     else:
         reader, out = os.pipe()
         os.close(reader)
     try:
         command = [sys.executable, "-m", package or "amdxdna", name, "--json", *words]
+        if sink == "none":
+            command = ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *command]
         ended = subprocess.run(
             command,
             cwd=ROOT,
