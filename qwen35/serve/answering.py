@@ -160,7 +160,8 @@ class Answering:
             error = api_error(caught)
             status = error.status
             if status == 500 and self.service.log is not None:
-                self.service.log(f"{scope['path']}: {type(caught).__name__}, a fault of this program")
+                fault = type(caught.__cause__ or caught).__name__  # Job raises an ApiError from it
+                self.service.log(f"{scope['path']}: {fault}, a fault of this program")
             if not sent.begun:
                 await error_response(error)(scope, receive, sent)
         finally:

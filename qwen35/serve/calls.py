@@ -60,19 +60,24 @@ class CallFilter:
         return bool(self._calls(reply.text)[1])
 
     def whole(self, reply: Reply) -> tuple[str, list[dict[str, Any]]]:
-        """The text and the calls, each with an id. Raises ApiError 500 where a forced call failed."""
+        """The text and the calls, each with an id. Raises ApiError 422 where a forced call failed.
+
+        Clients ask again by themselves after a 5xx. 422 is what text-generation-inference says of it
+        (InferError::ToolError); Groq says 400 (tool_use_failed).
+        """
         if not self._tools.declared:
             return reply.text, []
         text, calls = self._calls(reply.text)
         if self._tools.forced and not calls:
             raise ApiError(
-                500,
+                422,
                 "the model made no valid call of a tool"
                 + (
                     ", its answer was cut: raise max_completion_tokens"
                     if reply.finish in ("length", "context")
                     else ""
                 ),
+                param="tool_choice",
                 code="no_tool_call",
             )
         made = []

@@ -18,13 +18,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Chat", "finish_reason", "usage_of"]
 
-_FINISH = {"stop": "stop", "stop-string": "stop", "length": "length", "context": "length", "loop": "length"}
+_FINISH = {"stop": "stop", "length": "length", "context": "length", "loop": "length"}
 
 
 def finish_reason(reply: Reply, called: bool) -> str:
-    """Why an answer ended, in OpenAI's words; one that repeats itself or is no whole document was cut."""
+    """Why an answer ended, in OpenAI's words; one that repeats itself or is no whole document was cut.
+
+    A stop string ends a document where its client wanted.
+    """
     if called:
         return "tool_calls"
+    if reply.finish == "stop-string":
+        return "stop"
     return _FINISH.get(reply.finish, "stop") if reply.complete else "length"
 
 

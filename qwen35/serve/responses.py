@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from qwen35.serve.answering import Event, error_response, new_id
+from qwen35.serve.chat import finish_reason
 from qwen35.serve.errors import ApiError
 from qwen35.serve.fields import Fields
 from qwen35.serve.items import Items, not_stored, with_instructions
@@ -135,8 +136,7 @@ class Answer(Question):
         return self._finished(reply, timings)
 
     def _status(self, reply: Reply) -> str:
-        cut = reply.finish in ("length", "context", "loop") or not reply.complete
-        return "incomplete" if cut else "completed"
+        return "incomplete" if finish_reason(reply, False) == "length" else "completed"
 
     def _finished(self, reply: Reply, timings: dict[str, Any]) -> dict[str, Any]:
         """The whole response, kept for those that go on from it."""

@@ -181,7 +181,7 @@ def test_streamed_calls(client: Any) -> None:
         assert (text, calls, finish) == (answer(question.strip()), [], "stop")
 
 
-def test_tool_choice(client: Any) -> None:
+def test_tool_choice(client: Any, server: Running) -> None:
     none = ask(client, "two", tools=[WEATHER, ADD], tool_choice="none").choices[0]
     assert none.message.tool_calls is None and "<tool_call>" in none.message.content
     one = ask(client, "two", tools=[WEATHER, ADD], parallel_tool_calls=False).choices[0].message
@@ -199,8 +199,14 @@ def test_tool_choice(client: Any) -> None:
                 for c in r.choices[0].message.tool_calls
             ]
         assert calls == [("weather", '{"city": "Rome"}'), ("add", '{"a": 1}')]
-    with pytest.raises(openai.InternalServerError, match="no valid call"):
-        ask(client, "Hi", tools=[WEATHER, ADD], tool_choice="required")
+    said: list[str] = []
+    server.service.log = said.append
+    for forced in ("required", choice):  # a status after which clients do not ask again by themselves
+        with pytest.raises(openai.UnprocessableEntityError, match="no valid call") as caught:
+            ask(client, "Hi", tools=[WEATHER, ADD], tool_choice=forced)
+        assert caught.value.code == "no_tool_call" and caught.value.type == "invalid_request_error"
+    server.service.log = None
+    assert all("422" in line and "fault" not in line for line in said), said
 
 
 def test_logprobs(client: Any, model: Qwen35) -> None:
@@ -380,6 +386,14 @@ def test_json_that_fits_a_schema(builtin: tuple[Any, Qwen35]) -> None:
         text = joined(got)[0] if more else got.choices[0].message.content
         made = json.loads(text)
         assert set(made) == {"legs", "bird"} and made["legs"] in (2, 4)
+        got = client.chat.completions.create(
+            model=model.info.name,
+            messages=[{"role": "user", "content": "What is a penguin?"}],
+            response_format=form,
+            stop="bird",
+            **more,
+        )
+        assert (joined(got)[2] if more else got.choices[0].finish_reason) == "stop"
     form["json_schema"]["schema"] = {"type": "nonsense"}
     with pytest.raises(openai.BadRequestError) as caught:
         client.chat.completions.create(
