@@ -156,8 +156,9 @@ def refused(client: Client, code: int = errno.EINVAL) -> NoFreeContext | Context
         f"the firmware refused the context though contexts are free ({of} are taken)",
         call="CREATE_HWCTX",
         errno=code,
-        remedy="Look at `dmesg | grep amdxdna` for the firmware's status; 0x4000003 means a parameter it "
-        "does not accept",
+        # aie2_msg_priv.h: MGMT_ERT_NOAVAIL, MGMT_ERT_INVALID_PARAM
+        remedy="Look at `dmesg | grep amdxdna` for the firmware's status: 0x2000003 means it has no context "
+        "left (where no process has one, a cold start helps), 0x4000003 a parameter it does not accept",
     )
 
 

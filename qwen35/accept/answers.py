@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from qwen35.accept.item import Item, Verdict
+from qwen35.accept.item import BUNDLE_FAULT, Item, Verdict
 from qwen35.check.proof import checks
 from qwen35.options import StepProgress
 from qwen35.sampling import GREEDY
@@ -40,7 +40,9 @@ def references(model: Qwen35, bundle: Bundle, progress: StepProgress | None) -> 
         model.vision.forget()
     verdicts = {True: Verdict.OK, False: Verdict.FAIL, None: Verdict.NOTE}
     for finding in checks(model, bundle, progress):
-        yield Item(f"check: {finding.name}", verdicts[finding.passed], finding.text, finding.values)
+        damaged = finding.passed is False and finding.name in ("checksums", "tokenizer")
+        values = {**finding.values, **(BUNDLE_FAULT if damaged else {})}
+        yield Item(f"check: {finding.name}", verdicts[finding.passed], finding.text, values)
 
 
 def prompts(model: Qwen35, chains: bool) -> Iterator[Item]:

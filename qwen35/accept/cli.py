@@ -11,12 +11,17 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from amdxdna.output import is_special, open_appending, write_whole
 from qwen35.cli.args import Parser
 from qwen35.cli.output import Progress, notice
-from qwen35.errors import UsageError
+from qwen35.errors import QwenError, UsageError
+
+if TYPE_CHECKING:
+    from qwen35.accept.item import Item
+    from qwen35.accept.report import Report
+    from qwen35.accept.run import Acceptance
 
 __all__ = ["accept_main"]
 
@@ -29,7 +34,8 @@ def _parser() -> Parser:
         "the options to use, and writes one file to attach to a report. A wrong result of a command chain "
         "that ran is seen here and by the trial at load only: an answer compares chains with nothing.",
         epilog="Ctrl-C (SIGTERM, SIGHUP) stops it and still writes what was found. Exit status: 0 nothing "
-        "failed, 1 something did, 130 stopped.",
+        "failed, 1 something did, 130 stopped. "
+        "Stopped before it has begun, it leaves an older FILE as it is.",
     )
     add = parser.add_argument
     add("bundle", nargs="?", metavar="BUNDLE", help="directory (default: as for a prompt)")
@@ -50,55 +56,87 @@ def accept_main(argv: Sequence[str]) -> int:
     """Runs `accept`: 0, 1 or 130. Raises UsageError for a report file that cannot be written."""
     options = _parser().parse_args(list(argv))
     target = Path(options.out)
-    with _stopping():
+    with _stopping(), contextlib.closing(Progress(enabled=not options.quiet)) as progress:
         # Before the libraries are loaded: an older report is never taken for this run's.
-        growing = _begun(target, {"passed": False, "finished": False, "state": "running", "items": []})
-        return _accept(options, target, growing)
+        growing = _begun(target, _empty("running"))
+        try:
+            run, report = _prepared(options, progress)
+        except BaseException as error:
+            stopped = isinstance(error, KeyboardInterrupt)
+            why = (
+                error.what if isinstance(error, QwenError) else "stopped" if stopped else type(error).__name__
+            )
+            if growing:
+                with contextlib.suppress(OSError):
+                    _write(target, _empty("interrupted" if stopped else "failed") | {"why": why})
+            raise
+        return _accept(options, target, growing, run, report, progress)
 
 
-def _accept(options: argparse.Namespace, target: Path, growing: bool) -> int:
-    from qwen35.accept.item import Item
-    from qwen35.accept.report import Report, passed, summary
+def _empty(state: str) -> dict[str, Any]:
+    return {"passed": False, "finished": False, "state": state, "items": []}
+
+
+def _prepared(options: argparse.Namespace, progress: Progress) -> tuple[Acceptance, Report]:
+    from qwen35.accept.report import Report
     from qwen35.accept.run import Acceptance
     from qwen35.find import find_bundle
 
+    run = Acceptance(find_bundle(options.bundle), options.device, hang=options.hang, progress=progress)
+    return run, Report(run)
+
+
+def _accept(
+    options: argparse.Namespace,
+    target: Path,
+    growing: bool,
+    run: Acceptance,
+    report: Report,
+    progress: Progress,
+) -> int:
+    from qwen35.accept.report import passed, summary
+
     items: list[Item] = []
     finished = False
-    with contextlib.closing(Progress(enabled=not options.quiet)) as progress:
-        run = Acceptance(find_bundle(options.bundle), options.device, hang=options.hang, progress=progress)
-        report = Report(run)
+    try:
         # A file has at all times what was found so far: a machine may not live to see the end.
         if growing:
             _write(target, report.made(items, "running"))
-        try:
-            with contextlib.closing(run):
-                for item in run.items():
-                    progress.close()
-                    items.append(item)
-                    if growing:
-                        with contextlib.suppress(OSError):  # the last write tells
-                            _write(target, report.made(items, "running"))
-                    if not options.json:
-                        print(item.line, flush=True)
-                finished = True
-        except KeyboardInterrupt:
-            notice("stopped")
-        except BaseException:
-            if growing:
-                with contextlib.suppress(OSError):
-                    _write(target, report.made(items, "interrupted"))
-            raise
+        with contextlib.closing(run):
+            for item in run.items():
+                progress.close()
+                items.append(item)
+                if growing:
+                    with contextlib.suppress(OSError):  # the last write tells
+                        _write(target, report.made(items, "running"))
+                if not options.json:
+                    print(item.line, flush=True)
+            finished = True
+    except KeyboardInterrupt:
+        notice("stopped")
+    except BaseException:
+        if growing:
+            with contextlib.suppress(OSError):
+                _write(target, report.made(items, "failed"))
+        raise
     whole = report.made(items, "finished" if finished else "interrupted")
+    unwritten: OSError | None = None
+    try:
+        try:
+            _write(target, whole)
+        except KeyboardInterrupt:  # an impatient second one
+            _write(target, whole)
+    except OSError as error:
+        unwritten = error
     if options.json:
         json.dump(whole, sys.stdout)
         print()
     else:
         print("\n".join(["", *summary(run, items, finished)]))
     status = 130 if not finished else 0 if passed(items) else 1
-    try:
-        _write(target, whole)
-    except OSError as error:
-        notice(f"error: the report cannot be written: {error.strerror} ({target})")
+    if unwritten is not None:
+        kept = ": what is there was found before" if growing and items else ""
+        notice(f"error: the report cannot be written: {unwritten.strerror} ({target}){kept}")
         return status or 1
     if not options.json:
         print(f"report: {target}")

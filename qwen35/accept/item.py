@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-__all__ = ["Item", "Verdict"]
+__all__ = ["BUNDLE_FAULT", "Item", "Verdict"]
+
+BUNDLE_FAULT = {"at_fault": "bundle"}
+"""Values of a FAIL that the bundle's files are to blame for, whatever the device does."""
 
 
 class Verdict(str, Enum):

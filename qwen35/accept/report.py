@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna.files import open_regular, read_up_to
 from qwen35 import __version__
-from qwen35.accept.item import Item, Verdict
+from qwen35.accept.item import BUNDLE_FAULT, Item, Verdict
 
 if TYPE_CHECKING:
     from qwen35.accept.run import Acceptance
@@ -22,7 +22,8 @@ __all__ = ["SHAPE", "Report", "options", "passed", "summary"]
 SINGLES, CHAINS, MAPPED = "single commands", "command chains", "weights in user memory"
 SHAPE = 1
 """Version of the report: {"shape", "program", "machine", "bundle", "device", "passed", "finished", "state",
-"ways", "options", "items": [{"item", "verdict", "text", "seconds", "values"}]}."""
+"ways", "options", "items": [{"item", "verdict", "text", "seconds", "values"}]}; where a run ended
+before its first item {"passed", "finished", "state", "why", "items"}."""
 
 
 def options(run: Acceptance, items: Sequence[Item]) -> dict[str, str]:
@@ -38,6 +39,12 @@ def _failed(items: Sequence[Item]) -> list[str]:
     return [*dict.fromkeys(item.name for item in items if item.verdict is Verdict.FAIL)]
 
 
+def _of_the_bundle(items: Sequence[Item]) -> list[str]:
+    """Items that failed since the bundle is broken: then nothing else that failed tells of the device."""
+    failed = (item for item in items if item.verdict is Verdict.FAIL)
+    return [item.name for item in failed if item.values.items() >= BUNDLE_FAULT.items()]
+
+
 def passed(items: Sequence[Item]) -> bool:
     """Whether nothing that the program relies on failed, and something was shown to work."""
     return all(item.verdict is not Verdict.FAIL for item in items) and any(
@@ -49,11 +56,12 @@ def ways(run: Acceptance, items: Sequence[Item], finished: bool) -> dict[str, tu
     """Way of using the device -> (PROVED, NOT PROVED, DO NOT USE or NOT TRIED; why)."""
     failed, named = _failed(items), {item.name: item for item in items}
     proved = any(item.verdict is Verdict.OK for item in items) and not failed
+    why = "the bundle is at fault" if _of_the_bundle(items) else f"{len(failed)} items failed"
     kernels = sum(item.verdict is Verdict.OK and "kernel" in item.values for item in items)
     found = {
         SINGLES: ("PROVED", f"{kernels} kernels gave right results")
         if proved and finished and kernels
-        else ("NOT PROVED", f"{len(failed)} items failed" if failed else "the run is not over")
+        else ("NOT PROVED", why if failed else "the run is not over")
     }
     for way, fit, parts in (
         (CHAINS, run.chains, ("chains", "prompts in chains")),
@@ -63,7 +71,7 @@ def ways(run: Acceptance, items: Sequence[Item], finished: bool) -> dict[str, tu
         off = [item for item in tried if item.verdict in (Verdict.OFF, Verdict.FAIL)]
         if off:
             found[way] = "DO NOT USE", off[0].text
-        elif failed and tried:
+        elif failed and any(item.verdict is not Verdict.SKIP for item in tried):
             found[way] = "DO NOT USE", "single commands are not proved"
         elif not fit:
             found[way] = "NOT TRIED", tried[0].text if tried else "the run is not over"
@@ -88,7 +96,15 @@ def summary(run: Acceptance, items: Sequence[Item], finished: bool) -> list[str]
     if not finished:
         lines.append("interrupted: what is not listed was not tried")
     use = " ".join(f"{name}={value}" for name, value in options(run, items).items())
-    lines.append(f"do not rely on answers here; to find out more, use: {use}" if failed else f"use: {use}")
+    if bundle := _of_the_bundle(items):
+        lines.append(
+            f"the bundle is at fault ({', '.join(bundle)}): nothing is proved about the device; "
+            "copy or export it again, then run this again"
+        )
+    else:
+        lines.append(
+            f"do not rely on answers here; to find out more, use: {use}" if failed else f"use: {use}"
+        )
     return lines
 
 
@@ -108,7 +124,7 @@ class Report:
         self._bundle = "built in" if path.resolve() == Path(DEFAULT_BUNDLE).resolve() else _identity(path)
 
     def made(self, items: Sequence[Item], state: str) -> dict[str, Any]:
-        """Of these items; `state`: running, interrupted or finished."""
+        """Of these items; `state`: running, interrupted, failed or finished."""
         run, finished = self._run, state == "finished"
         found = {
             "shape": SHAPE,

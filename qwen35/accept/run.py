@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from amdxdna.errors import DeviceLost, XdnaError
 from qwen35.accept import answers, kernels, ways
-from qwen35.accept.item import Item, Verdict
+from qwen35.accept.item import BUNDLE_FAULT, Item, Verdict
 from qwen35.accept.ledger import Ledger
-from qwen35.errors import explain
+from qwen35.bundle.errors import BundleError
+from qwen35.errors import TokenizerError, explain
 from qwen35.options import StepProgress
 
 if TYPE_CHECKING:
@@ -98,7 +99,8 @@ class Acceptance:
                 for item in self._twice(name):
                     yield replace(item, name=f"{name}: commands")
             except Exception as error:
-                yield Item(name, Verdict.FAIL, explain(error), seconds=time.perf_counter() - began)
+                values = BUNDLE_FAULT if isinstance(error, (BundleError, TokenizerError)) else {}
+                yield Item(name, Verdict.FAIL, explain(error), values, time.perf_counter() - began)
                 if isinstance(error, DeviceLost):
                     lost = "the device was lost"
 

@@ -135,8 +135,9 @@ def test_contexts_of_another_process_are_reported(open_emu):
 
 def test_other_refusals_are_not_called_a_full_device(open_emu):
     opened = open_emu("refuse=1-3:0x4000003")
-    with pytest.raises(errors.ContextRefused, match="0 of 16"):
+    with pytest.raises(errors.ContextRefused, match="0 of 16") as caught:
         opened.context(copy_xclbin())
+    assert "0x2000003 means it has no context left" in str(caught.value)
     opened.context(copy_xclbin()).close()
 
 

@@ -315,8 +315,25 @@ def test_a_byte_of_the_weights(quick: None, tmp_path: Path) -> None:
         byte = file.read(1)[0]
         file.seek(100_000)
         file.write(bytes([byte ^ 1]))
-    _, found = go(path=folder)
+    run, found = go(path=folder)
     assert found["check: checksums"].verdict is Verdict.FAIL
+    assert "the bundle is at fault (check: checksums)" in summary(run, [*found.values()], True)[-1]
+
+
+def test_a_broken_bundle_proves_nothing_about_the_device(quick: None, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bundle_path("tied"), tmp_path / "b"))
+    for name in ("tensors.bin", "tokenizer.json"):
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(whole[: len(whole) // 2])
+        run, found = go(path=folder)
+        (folder / name).write_bytes(whole)
+        lines = summary(run, [*found.values()], True)
+        assert lines[0].startswith("FAIL") and found["load"].verdict is Verdict.FAIL
+        assert lines[-1].startswith("the bundle is at fault (")
+        assert "nothing is proved about the device" in lines[-1]
+        assert any(line.startswith("single commands:") and "the bundle is at fault" in line for line in lines)
+        assert not any("do not rely" in line for line in lines)
+        assert any(line.startswith("command chains:         NOT TRIED") for line in lines)
 
 
 def test_user_memory_that_a_driver_keeps(quick: None) -> None:
@@ -484,7 +501,25 @@ def test_a_signal_before_the_libraries_are_loaded(tmp_path: Path, number: signal
         program.send_signal(number)
         _, told = program.communicate(timeout=60)
     assert program.returncode == 130 and told == "qwen35: stopped\n"
-    assert json.loads(report.read_text())["passed"] is False
+    found = json.loads(report.read_text())
+    assert found["passed"] is False and found["state"] == "interrupted"
+
+
+def test_a_run_that_cannot_begin_is_not_left_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qwen35.cli import main
+
+    report = tmp_path / "r.json"
+    assert main(["accept", str(tmp_path / "nowhere"), "--device", EMU, "--out", str(report), "-q"]) == 1
+    found = json.loads(report.read_text())
+    assert (found["state"], found["why"]) == ("failed", "there is no such bundle") and not found["passed"]
+
+    def broken(self):
+        raise RuntimeError
+
+    monkeypatch.setattr(module.Acceptance, "items", broken)
+    with pytest.raises(RuntimeError):
+        accept_main([str(bundle_path("tied")), "--device", EMU, "--out", str(report), "-q"])
+    assert json.loads(report.read_text())["state"] == "failed"
 
 
 def test_reports_that_go_into_pipes_and_full_devices(
