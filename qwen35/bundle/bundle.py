@@ -13,8 +13,9 @@ from amdxdna.files import open_regular
 from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.manifest import Manifest, XclbinSpec
-from qwen35.bundle.params import read_config
+from qwen35.bundle.params import PARAMS, read_config
 from qwen35.bundle.specs import (
+    FIELDS,
     RECORDS,
     FileSum,
     GemmSpec,
@@ -149,7 +150,7 @@ class Bundle:
     @property
     def unusual_lines(self) -> list[str]:
         """What is unusual, a line each: the warnings, and records that are not read."""
-        return [*map(str, self.warnings), *filter(None, [self.unread])]
+        return [*map(str, self.warnings), *filter(None, [self.unread, self.unread_names])]
 
     @property
     def unread(self) -> str:
@@ -158,16 +159,26 @@ class Bundle:
         for record in self.manifest.records:
             if record.tag not in RECORDS:
                 lines.setdefault(record.tag, []).append(record.line)
+        return self._unread("records of an unknown kind", "kinds", lines)
+
+    @property
+    def unread_names(self) -> str:
+        """One line about params and `k=v` fields that this program does not know and passes over, or ""."""
+        lines: dict[str, list[int]] = {
+            name: [param.line] for name, param in self.manifest.params.items() if name not in PARAMS
+        }
+        for record in self.manifest.records:
+            for key in record.keyed.keys() - FIELDS.get(record.tag, record.keyed.keys()):
+                lines.setdefault(f"{key}=", []).append(record.line)
+        return self._unread("params and fields of an unknown name", "names", lines)
+
+    def _unread(self, what: str, things: str, lines: dict[str, list[int]]) -> str:
         told = [
-            f"{shown(tag)} (line {first}{f' and {len(others)} more' if others else ''})"
-            for tag, (first, *others) in lines.items()
+            f"{shown(name)} (line {first}{f' and {len(others)} more' if others else ''})"
+            for name, (first, *others) in sorted(lines.items(), key=lambda each: each[1])
         ]
-        more = f" and {len(told) - 5} more kinds" if len(told) > 5 else ""
-        return (
-            f"{self.manifest.path}: records of an unknown kind are not read: {', '.join(told[:5])}{more}"
-            if told
-            else ""
-        )
+        more = f" and {len(told) - 5} more {things}" if len(told) > 5 else ""
+        return f"{self.manifest.path}: {what} are not read: {', '.join(told[:5])}{more}" if told else ""
 
     @property
     def unsummed(self) -> tuple[str, ...]:

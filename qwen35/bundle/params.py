@@ -75,6 +75,12 @@ VISION_PARAMS = {
 """Field of VisionConfig -> param, behind `v.`."""
 
 
+PARAMS = frozenset(
+    {*TEXT_PARAMS.values(), *(f"v.{name}" for name in VISION_PARAMS.values()), "name", "sampling"}
+)
+"""Every param that is read: the config's, and the two of :class:`qwen35.bundle.Bundle` itself."""
+
+
 def read_config(manifest: Manifest, vision_weights: str = "") -> ModelConfig:
     """The constants of a manifest. Raises BundleError naming the param's line.
 

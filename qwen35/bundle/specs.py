@@ -38,6 +38,15 @@ _ELEMENTS = 1 << 40
 
 RECORDS = frozenset({"gemm", "gemm_chunks", "gemv", "tokcase", "ref", "sum"})
 """The tags of records, but those of the manifest itself."""
+_KERNEL = frozenset({"insts", "ctx"})
+_VIEWS = _KERNEL | {"a_elems", "c_elems"}
+FIELDS = {
+    "gemm": _VIEWS | {"M", "K", "N", "lda", "c_stride", "b_bytes"},
+    "gemm_chunks": _VIEWS,
+    "gemv": _KERNEL | {"M", "K", "w_words"},
+    "ref": frozenset({"prompt", "thinking", "image"}),
+}
+"""Tag -> the keys of its `k=v` fields that are read; other records' fields have no keys, or any."""
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,24 @@ def test_records_of_an_unknown_kind_are_one_line(tmp_path: Path, capsys: pytest.
     )
 
 
+def test_params_and_fields_of_an_unknown_name_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_bundle(tmp_path / "plain", SHAPES["tied"])
+    before = (path / "manifest.txt").read_text()
+    assert not Bundle.open(path).unread_names
+    count = len(before.splitlines())
+    text = before.replace("gemv o ", "gemv o flavour=3 ").replace("gemv lin ", "gemv lin flavour=2 ")
+    (path / "manifest.txt").write_text(text + "param colour blue\n")
+    assert info_main([str(path)]) == 0
+    (told,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("unusual"))
+    first = min(n for n, line in enumerate(text.splitlines(), 1) if "flavour" in line)
+    assert told.endswith(
+        "manifest.txt: params and fields of an unknown name are not read: "
+        f"'flavour=' (line {first} and 1 more), 'colour' (line {count + 1})"
+    )
+
+
 def test_wrong_usage(tmp_path: Path) -> None:
     with pytest.raises(UsageError):
         info_main(["--what"])
