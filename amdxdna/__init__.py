@@ -63,7 +63,11 @@ def __getattr__(name: str) -> Any:
     where = _WHERE.get(name)
     if where is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{where}"), name)
+    from amdxdna.signals import imports
+
+    module = f"{__name__}.{where}"
+    imports(module)
+    value = globals()[name] = getattr(import_module(module), name)
     return value
 
 

@@ -10,6 +10,7 @@ from amdxdna import sysfs
 from amdxdna.arguments import path, wants
 from amdxdna.errors import NoDevice
 from amdxdna.node import KernelNode, Node
+from amdxdna.signals import imports
 
 
 def resolve(spec: str | int | None, sys: str | Path = "/sys", dev: str | Path = "/dev") -> str:
@@ -55,6 +56,7 @@ def open_node(spec: str | int | None = None, sys: str | Path = "/sys", dev: str 
     where = resolve(spec, sys, dev)
     trace = os.environ.get("AMDXDNA_TRACE")
     if trace:
+        imports("amdxdna.trace.node")
         from amdxdna.trace.node import open_traced
 
         return open_traced(trace, where, lambda: _open(where, sys, dev))
@@ -68,6 +70,7 @@ def is_emulated(where: str) -> bool:
 
 def _open(where: str, sys: str | Path, dev: str | Path) -> Node:
     if is_emulated(where):
+        imports("amdxdna.emu.node")
         from amdxdna.emu.node import EmuNode
         from amdxdna.emu.options import EmuOptions
 

@@ -204,15 +204,28 @@ def section(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
+_importing = threading.RLock()
+# In C, as nothing in Python is undisturbed there.
+os.register_at_fork(
+    before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
+)
+
+
 def imports(*names: str) -> None:
-    """Imports modules, each whole: what a handler raises comes when they are there.
+    """Imports modules, each whole: what a handler raises comes when they are there, and a fork waits for it.
 
     An import that is cut short is begun again by the next one, which numpy does not survive: the submodules
-    and extensions that were ready are not run again. Raises what an import raises.
+    and extensions that were ready are not run again. In the child of a fork in the middle of another
+    thread's, the next one would wait for that thread. Raises what an import raises.
     """
     for name in names:
         if name not in sys.modules:
-            uninterrupted(importlib.import_module, name)
+            uninterrupted(_import, name)
+
+
+def _import(name: str) -> None:
+    with _importing:
+        importlib.import_module(name)
 
 
 def _nothing() -> None:

@@ -17,6 +17,7 @@ from amdxdna.pyxrt.enums import xrt_info_device
 from amdxdna.pyxrt.uuids import uuid
 from amdxdna.pyxrt.xclbins import xclbin
 from amdxdna.weak import LiveValues
+from amdxdna.signals import imports
 
 DEVICE = "AMDXDNA_PYXRT_DEVICE"
 """Environment: what device 0 is, as ``Device.open`` takes it. The emulated NPU is never taken unasked."""
@@ -133,6 +134,7 @@ class device:
 
     def get_info(self, key: xrt_info_device) -> str:
         """What the device says of itself, a text."""
+        imports("amdxdna.pyxrt.info")
         from amdxdna.pyxrt.info import answer
 
         if not isinstance(key, xrt_info_device):

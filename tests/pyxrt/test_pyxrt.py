@@ -558,6 +558,54 @@ def test_the_state_of_a_run_in_the_child_of_a_fork(emu, folder, gate):
     assert int(run.wait(60_000)) == 4
 
 
+FORKED = """
+import os, signal, sys, threading, time
+import {package}
+{before}
+held = threading.Event()
+class Slow:
+    @staticmethod
+    def find_spec(name, *_):
+        if name == {module!r} and not held.is_set():
+            held.set()
+            time.sleep(0.3)
+sys.meta_path.insert(0, Slow)
+other = threading.Thread(target=lambda: {use})
+other.start()
+assert held.wait(60)
+child = os.fork()
+if not child:
+    signal.alarm(20)
+    {use}
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+other.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "before", "use"),
+    [
+        ("amdxdna.pyxrt", "amdxdna.emu.node", "", "amdxdna.pyxrt.device(0)"),
+        ("amdxdna", "amdxdna.device", "", "amdxdna.Device"),
+        (
+            "amdxdna.pyxrt",
+            "amdxdna.pyxrt.info",
+            "d = amdxdna.pyxrt.device(0)",
+            "d.get_info(amdxdna.pyxrt.xrt_info_device.name)",
+        ),
+    ],
+    ids=["device", "name", "info"],
+)
+def test_the_child_of_a_fork_in_the_middle_of_an_import(package, module, before, use):
+    code = FORKED.format(package=package, module=module, before=before, use=use)
+    given = {**os.environ, devices.DEVICE: "emu:quiet", "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=given, text=True, capture_output=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
 def test_a_real_one_is_not_shadowed(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyxrt", type(sys)("pyxrt"))
     with pytest.raises(ImportError, match="another pyxrt"):
