@@ -16,8 +16,8 @@ from amdxdna.pyxrt.calls import incompatible, refuse, select, text, translated, 
 from amdxdna.pyxrt.enums import xrt_info_device
 from amdxdna.pyxrt.uuids import uuid
 from amdxdna.pyxrt.xclbins import xclbin
-from amdxdna.weak import LiveValues
 from amdxdna.signals import imports
+from amdxdna.weak import LiveValues
 
 DEVICE = "AMDXDNA_PYXRT_DEVICE"
 """Environment: what device 0 is, as ``Device.open`` takes it. The emulated NPU is never taken unasked."""

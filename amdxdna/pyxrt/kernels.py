@@ -90,6 +90,8 @@ class kernel:
             refuse(
                 "Invalid API called for xrt::kernel creation, xrt::module passed is created using full ELF"
             )
+        if code is not None and code.elf.read.grouped:
+            _ = code.elf.columns  # a full ELF file, which does not say what a full one must
         found = file.metadata.kernel(base)
         if found is None:
             refuse(f"No such kernel '{base}'", errno.EINVAL)

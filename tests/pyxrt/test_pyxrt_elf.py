@@ -121,6 +121,18 @@ def test_a_module_for_an_xclbins_kernel(emu, folder):
         assert (words(b, first) == np.arange(COUNT) + 1).all()
 
 
+def test_a_full_file_without_its_note_is_no_module(emu, folder):
+    path = folder / "noteless.elf"
+    full = (folder / "full.elf").read_bytes()
+    path.write_bytes(full.replace(b".note.xrt.configuration", b".note.xrt.xonfiguration"))
+    code = pyxrt.elf(str(path))
+    context = pyxrt.hw_context(pyxrt.device(0), str(folder / "copy.xclbin"))
+    with pytest.raises(RuntimeError, match="ELF is missing xrt configuration info"):
+        pyxrt.program(code).get_partition_size()
+    with pytest.raises(RuntimeError, match="ELF is missing xrt configuration info"):
+        pyxrt.ext.kernel(context, pyxrt.module(code), "MLIR_AIE")
+
+
 def test_parameters_in_the_scratchpad(emu, folder):
     """Of mlir-aie's tests of scratchpad parameters: where the input begins, and a number for the kernel."""
     device = pyxrt.device(0)
