@@ -38,13 +38,15 @@ def contexts_main(argv: list[str]) -> int:
     add_device(parser)
     parser.add_argument("--watch", action="store_true", help="go on until Ctrl-C")
     parser.add_argument("--interval", metavar="S", type=float, default=1.0, help="seconds between looks (1)")
-    parser.add_argument("--count", metavar="N", type=int, default=0, help="with --watch: stop after N looks")
+    parser.add_argument("--count", metavar="N", type=int, help="with --watch: stop after N looks")
     parser.add_json()
     options = parser.parse_args(argv)
     if not 0 < options.interval <= 3600:
         parser.error("--interval takes seconds, more than 0 and at most 3600")
-    if options.count < 0:
-        parser.error("--count takes a number of looks")
+    if options.count is not None and options.count < 1:
+        parser.error("--count takes a number of looks, 1 or more")
+    if options.count is not None and not options.watch:
+        parser.error("--count belongs to --watch")
     with open_device(options.device) as device:
         looks = 0
         while True:

@@ -54,6 +54,9 @@ def parser() -> Parser:
     return p
 
 
+_NODE = "/dev/accel/accel0"
+
+
 def add_device_options(p: Parser) -> None:
     """Options that describe the emulated device."""
     group = p.add_argument_group("the device")
@@ -81,10 +84,17 @@ def add_device_options(p: Parser) -> None:
     )
     add(
         "--device-path",
-        default="/dev/accel/accel0",
+        default=_NODE,
         metavar="PATH",
         help="where the program finds the node (default %(default)s)",
     )
+
+
+def device_options(given: argparse.Namespace) -> list[str]:
+    """The options of :func:`add_device_options` that the command line has."""
+    names = ("slots", "minor", "address", "fault", "threads", "instant", "slow", "options")
+    found = [f"--{name}" for name in names if getattr(given, name) not in (None, False, [])]
+    return [*found, *(["--device-path"] if given.device_path != _NODE else [])]
 
 
 def emulator_options(given: argparse.Namespace) -> EmuOptions:

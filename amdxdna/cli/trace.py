@@ -16,7 +16,7 @@ from amdxdna.cli.common import FAILED, CannotStart, CommandError, Parser, UsageE
 from amdxdna.cli.screen import tell
 from amdxdna.files import open_regular
 from amdxdna.output import open_growing, same_file
-from amdxdna.trace import SCHEMA
+from amdxdna.trace import SCHEMA, VERSION
 
 if TYPE_CHECKING:
     import argparse
@@ -121,6 +121,10 @@ def trace_main(argv: list[str]) -> int:
     if given.emulate and (given.every_call or given.node):
         raise UsageError(
             "--emulate goes without --every-call and --node", "It sees every call of its node already"
+        )
+    if not given.emulate and emulate.device_options(given):
+        raise UsageError(
+            f"{emulate.device_options(given)[0]} is of the emulated NPU's options", "Add --emulate"
         )
     _check(given)
     runner = _emulated(given) if given.emulate else _kernel(given)
@@ -229,6 +233,12 @@ def _read(given: argparse.Namespace) -> int:
                 line = json.loads(row.decode("utf-8", "replace"))
                 if number == 1 and line.get("schema") != SCHEMA:
                     raise ValueError("no header")
+                if number == 1 and line.get("version") != VERSION:
+                    raise CommandError(
+                        f"{given.read}: a trace of format version {line.get('version')}, "
+                        f"and this amdxdna reads version {VERSION}",
+                        "Read it with the amdxdna that wrote it",
+                    )
                 for view in views:
                     view(line)
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as wrong:

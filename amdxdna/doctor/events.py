@@ -127,6 +127,14 @@ KINDS = (
         "the driver met what should not be (a kernel WARNING) and went on",
         ("Report the whole trace from `sudo dmesg`, and use a newer kernel if there is one",),
     ),
+    # What amdxdna.emu says, to programs under `emulate` as the kernel.
+    Kind(
+        "injected faults",
+        re.compile(r"\binjected fault: |\bthe device was removed$"),
+        Status.WARN,
+        "the emulated NPU had the faults that it was asked for",
+        ("Leave --fault away for an NPU without faults",),
+    ),
 )
 _READY = re.compile(r"Initialized amdxdna_accel_driver")
 # Of a context that ran no stream it is all ones.

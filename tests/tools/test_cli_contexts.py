@@ -103,7 +103,15 @@ def test_watch(capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [("--interval", "0"), ("--interval", "x"), ("--count", "-1"), ("--nonsense",)]
+    "words",
+    [
+        ("--interval", "0"),
+        ("--interval", "x"),
+        ("--count", "-1"),
+        ("--watch", "--count", "0"),
+        ("--count", "2"),
+        ("--nonsense",),
+    ],
 )
 def test_wrong_usage(words, capsys):
     assert run(capsys, *words)[0] == 2

@@ -364,7 +364,8 @@ main(["doctor", "--device", "0", "--json"])
     checks = {check["check"]: check for check in json.loads(rest[3])["checks"]}
     assert (checks["log"]["status"], checks["log"]["facts"]["left_out"]) == ("warn", False)
     assert [event["line"] for event in checks["log"]["facts"]["events"]] == [
-        "amdxdna 0000:c5:00.1: TDR timeout detected"
+        "amdxdna 0000:c5:00.1: TDR timeout detected",
+        "amdxdna 0000:c5:00.1: injected fault: context 0 hangs",
     ]
 
 

@@ -324,6 +324,12 @@ HANG = [
             "warn",
             "refused accesses of the NPU (IO_PAGE_FAULT) (amdxdna",
         ),
+        (
+            [ERR + "injected fault: context 0: status 0x3"] * 2,
+            "warn",
+            "the faults that it was asked for, 2 times",
+        ),
+        ([ERR + "the device was removed"], "warn", "the faults that it was asked for"),
         (HANG * 3, "warn", "hung and the driver reset their contexts, 3 times (amdxdna"),
         ([f"amdxdna {PCI}: aie2_tdr_work: Device isn't making progress... Count 243"], "warn", "hung"),
         (

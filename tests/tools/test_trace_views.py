@@ -224,6 +224,9 @@ def bounded_memory(more: int) -> Iterator[None]:
         (["-o", "new", "--timeline", "./new", "--", "true"], 2, "new is the trace"),
         (["-o", "half", "--timeline", "half", "--", "true"], 2, "half is the trace"),
         (["--text", "--read", "half", "--", "true"], 2, "without a COMMAND"),
+        (["--read", "newer", "--text"], 1, "newer: a trace of format version 2, and this amdxdna reads"),
+        (["--slots", "2", "--", "true"], 2, "--slots is of the emulated NPU's options. Add --emulate"),
+        (["--device-path", "/dev/accel/accel1", "--", "true"], 2, "--device-path is of"),
         (["-o", "bad", "--", "true"], 1, "bad is there already and is no trace"),
         (["-o", "sparse", "--emulate", "--", "true"], 1, "sparse is there already and is no trace"),
     ],
@@ -239,6 +242,7 @@ def test_mistakes_are_one_line(
     monkeypatch.chdir(tmp_path)
     Path("bad").write_text("{}\n")
     Path("half").write_text('{"schema": "amdxdna.trace", "version": 1}\n{"call": "open"}\n')
+    Path("newer").write_text('{"schema": "amdxdna.trace", "version": 2}\n')
     Path("empty").touch()
     os.mkfifo("fifo")
     Path("zero").symlink_to("/dev/zero")
