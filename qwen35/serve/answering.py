@@ -19,7 +19,7 @@ from qwen35.serve.fields import Fields, parse_json
 from qwen35.serve.job import Job, Piece
 from qwen35.serve.metrics import Metrics
 from qwen35.serve.options import Served
-from qwen35.serve.queue import FairQueue, Place
+from qwen35.serve.queue import FairQueue
 from qwen35.serve.store import Store
 from qwen35.threads import Threads
 
@@ -35,6 +35,9 @@ Event = tuple[str, dict[str, Any]]
 
 _BODIES = 4
 """Largest bodies that may be inside at once: what is read of one takes several times its size."""
+_TELLING = 1.0
+"""Seconds that a client may take to read that its time is over."""
+_ENDING = ApiError(503, "the server is ending", code="shutdown")
 _GONE = ApiError(499, "the client went away", code="cancelled")
 
 
@@ -115,14 +118,13 @@ class Service:
 
     def drain(self) -> None:
         """Takes no more requests, ends the waiting ones now and the running one after `grace` seconds."""
-        ending = ApiError(503, "the server is ending", code="shutdown")
-        self.queue.close(ending)
+        self.queue.close(_ENDING)
+        asyncio.get_running_loop().call_later(self.limits.grace, self.cut)
 
-        def cut() -> None:
-            for job in list(self.jobs):
-                job.cancel(ending)
-
-        asyncio.get_running_loop().call_later(self.limits.grace, cut)
+    def cut(self) -> None:
+        """Ends the running answers and the waiting ones now."""
+        for job in list(self.jobs):
+            job.cancel(_ENDING)
 
     def close(self) -> None:
         """Waits for the model's thread."""
@@ -140,9 +142,12 @@ class Answering:
         request, began = Request(scope, receive), monotonic()
         status, sent = 200, _Sent(send)
         try:
-            with self.service.queue.enter(request.client.host if request.client else "") as place:
-                body = parse_json(await _body(request, self.service.limits, place))
-                form = self.read(body, self.service.served)
+            queue = self.service.queue
+            queue.check()
+            with contextlib.ExitStack() as held:
+                data = await _body(request, self.service.limits, held.enter_context(queue.body()))
+                place = held.enter_context(queue.enter(request.client.host if request.client else ""))
+                form = self.read(parse_json(data), self.service.served)
                 job = Job(form.begin, form.enough)
                 job.on_cancel(place.give_up)
                 with self._watched(job, request, began):
@@ -156,6 +161,14 @@ class Answering:
                         job.cancel(_GONE)
                         await job.over()
                         self._count(job, place.waited)
+        except asyncio.CancelledError:  # by the server that ends, whose loop waits for this
+            status = _ENDING.status
+            with contextlib.suppress(asyncio.TimeoutError):
+                if not sent.begun:
+                    await asyncio.wait_for(error_response(_ENDING)(scope, receive, sent), _TELLING)
+                    return
+            _abort(scope)
+            await asyncio.sleep(0)  # in which the protocol hears of it
         except Exception as caught:
             error = api_error(caught)
             status = error.status
@@ -222,8 +235,7 @@ class Answering:
     def _watched(self, job: Job, request: Request, began: float) -> Iterator[None]:
         """Cancels the job when its client goes away or its time is over."""
         loop, limit = asyncio.get_running_loop(), self.service.limits.timeout
-        late = ApiError(504, f"the answer took longer than {limit:g} seconds", code="timeout")
-        timer = loop.call_later(max(began + limit - monotonic(), 0), job.cancel, late)
+        timer = loop.create_task(_late(job, max(began + limit - monotonic(), 0), limit, request.scope))
         watching = loop.create_task(_gone(request, job))
         self.service.jobs.add(job)
         try:
@@ -276,7 +288,7 @@ async def _gone(request: Request, job: Job) -> None:
     job.cancel(_GONE)
 
 
-async def _body(request: Request, limits: Limits, place: Place) -> bytes:
+async def _body(request: Request, limits: Limits, take: Callable[[int], None]) -> bytes:
     """The body. Raises ApiError: 413 beyond the limit, 408 when it does not come, 415 for another type."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
@@ -292,7 +304,7 @@ async def _body(request: Request, limits: Limits, place: Place) -> bytes:
             size += len(part)
             if size > limits.body:
                 raise too_large
-            place.take(len(part))
+            take(len(part))
             parts.append(part)
         return b"".join(parts)
 
@@ -302,6 +314,21 @@ async def _body(request: Request, limits: Limits, place: Place) -> bytes:
         raise ApiError(408, f"the body did not come within {limits.reading:g} seconds") from None
     except ClientDisconnect:
         raise _GONE from None
+
+
+async def _late(job: Job, seconds: float, limit: float, scope: Scope) -> None:
+    """Ends the job in so many seconds, and soon after it the connection of a client that reads too slowly."""
+    await asyncio.sleep(seconds)
+    job.cancel(ApiError(504, f"the answer took longer than {limit:g} seconds", code="timeout"))
+    await job.over()
+    await asyncio.sleep(_TELLING)
+    _abort(scope)
+
+
+def _abort(scope: Scope) -> None:
+    """Ends a request's connection, what its client did not read yet dropped (connection.patient)."""
+    if (abort := scope.get("state", {}).get("abort")) is not None:
+        abort()
 
 
 def _event(event: Event) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import logging
 import os
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["build", "main"]
 
+_TELLING = 1.0
+"""Seconds in which the clients of answers that a second signal ends are told."""
 _SPARE = 5
 """Seconds beyond the grace in which a cut answer tells its client; then its connection is closed."""
 
@@ -32,9 +35,9 @@ def build() -> Parser:
         prog="qwen35 serve",
         description="Answers programs that speak OpenAI's HTTP API, with one model on one device.",
         epilog="Paths: /v1/chat/completions, /v1/responses, /v1/completions, /v1/models, /health,\n"
-        "/metrics. A client is given the base URL http://HOST:PORT/v1. SIGINT or SIGTERM ends the server:\n"
-        "waiting requests get 503 at once, the running answer has --grace seconds; a second signal ends\n"
-        "it at once.",
+        "/metrics. A client is given the base URL http://HOST:PORT/v1. SIGINT, SIGTERM or SIGHUP ends the\n"
+        "server: waiting requests get 503 at once, the running answer has --grace seconds; a second\n"
+        "signal ends it at once.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -251,7 +254,7 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
     from qwen35.serve.connection import patient
     from qwen35.serve.options import Served
 
-    names = tuple(dict.fromkeys([model.info.name, *options.name]))
+    names = tuple(dict.fromkeys([model.info.name, *_hub_id(options.bundle), *options.name]))
     served = Served(model, names, options.thinking, options.max_new, options.max_images)
     limits = Limits(options.timeout, options.max_body_mb << 20, grace=options.grace, queue=options.queue)
     service = Service(served, limits, None if options.quiet else notice)
@@ -273,10 +276,18 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
         """Says where it listens, and drains when it is told to end."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            self.loop = asyncio.get_running_loop()
             await super().startup(sockets)
             notice(f"serving {model.info.line()}, at {_address(listening)}")
             if not (options.api_key or _loopback(listening)):
                 notice("anybody who reaches this address may ask: give --api-key")
+
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            again = self.should_exit
+            super().handle_exit(sig, frame)
+            if again:
+                self.force_exit = True
+                self.loop.call_soon_threadsafe(service.cut)
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             if service.queue.inside:
@@ -286,6 +297,8 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
                 )
             service.drain()
             await super().shutdown(sockets)
+            if self.force_exit and (tasks := set(self.server_state.tasks)):
+                await asyncio.wait(tasks, timeout=_TELLING)
 
     def ended(number: int, frame: Any) -> None:
         """uvicorn raises the signal that ended it once more; by then everything is done."""
@@ -295,13 +308,25 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
         logging.getLogger(name).handlers = [lines]
         logging.getLogger(name).propagate = False
     before = {number: signal.signal(number, ended) for number in (signal.SIGINT, signal.SIGTERM)}
+    server = Server(config)
+    before[signal.SIGHUP] = signal.getsignal(signal.SIGHUP)
+    if before[signal.SIGHUP] is not signal.SIG_IGN:  # nohup
+        signal.signal(signal.SIGHUP, lambda _, frame: server.handle_exit(signal.SIGTERM, frame))
     try:
-        Server(config).run([listening])
+        server.run([listening])
     finally:
         service.close()
         for number, handler in before.items():
             signal.signal(number, handler)
     return 0
+
+
+def _hub_id(bundle: str | None) -> list[str]:
+    """The id of the Hugging Face Hub that the bundle was asked for by, if it was."""
+    from qwen35.bundle.hub import is_id
+
+    named = bundle or os.environ.get("QWEN35_BUNDLE", "")
+    return [named] if is_id(named) else []
 
 
 def _loopback(bound: socket.socket) -> bool:

@@ -36,6 +36,7 @@ def patient(seconds: float) -> type[H11Protocol]:
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
+            self.app_state = {**self.app_state, "abort": transport.abort}  # of every request's scope
             if len(self.connections) > most:
                 transport.abort()
             else:

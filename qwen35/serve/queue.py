@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
 
@@ -15,23 +15,15 @@ __all__ = ["FairQueue", "Place"]
 
 
 class Place:
-    """One request's place, from before its body is read until its answer has ended."""
+    """One request's place, from when its body is there until its answer is made."""
 
     def __init__(self, queue: FairQueue, client: str) -> None:
         self._queue, self.client = queue, client
         self._called: asyncio.Future[None] | None = None
         self.began = monotonic()
-        self.nbytes = 0
-        """Of its body, as far as it has come."""
+        self.inside = True
         self.waited = 0.0
         """Seconds until the model was its own."""
-
-    def take(self, nbytes: int) -> None:
-        """Counts bytes of its body. Raises ApiError 429 when the queue holds more than `most_bytes`."""
-        self.nbytes += nbytes
-        self._queue.nbytes += nbytes
-        if self._queue.nbytes > self._queue.most_bytes:
-            raise self._queue.full()
 
     async def turn(self) -> None:
         """Waits until the model is this request's. Raises what `give_up` was given."""
@@ -46,8 +38,8 @@ class Place:
             self._called.set_exception(error)
 
     def done(self) -> None:
-        """The model is the next one's; this request may still be reading its answer."""
-        self._queue._end(self)
+        """Model and place are the next one's; this request's client may still be reading its answer."""
+        self._queue._leave(self)
 
     def _call(self) -> bool:
         if self._called is None or self._called.done():
@@ -59,8 +51,9 @@ class Place:
 class FairQueue:
     """Of one event loop; no method may be called from another thread.
 
-    `bound` requests may be inside beside the one that is answered; those that are still sending their body
-    count. Clients (by address) take turns, so that one that asks much does not keep the others waiting.
+    `bound` requests may be inside beside the one that is answered. Those whose body is still coming, or whose
+    answer is made, are not; bodies have a bound of their own, in bytes. Clients (by address) take turns, so
+    that one that asks much does not keep the others waiting.
     """
 
     def __init__(self, bound: int, most_bytes: int = 1 << 62) -> None:
@@ -82,31 +75,52 @@ class FairQueue:
 
     @property
     def waiting(self) -> int:
-        """Requests that wait for the model or for their body."""
+        """Requests that wait for the model."""
         return self.inside - self.running
 
     @contextmanager
     def enter(self, client: str) -> Iterator[Place]:
-        """A place in the line. Raises ApiError 429 when it is full, and what `close` was given."""
-        if self._closed is not None:
-            raise self._closed
-        if self.inside > self.bound:
-            raise self.full()
+        """A place in the line. Raises as `check`."""
+        self.check()
         place = Place(self, client)
         self.inside += 1
         try:
             yield place
         finally:
-            self.inside -= 1
-            self.nbytes -= place.nbytes
             self._leave(place)
 
-    def full(self) -> ApiError:
-        """The error for whom there is no room now."""
+    def check(self) -> None:
+        """Raises ApiError 429 when the line is full, and what `close` was given."""
+        if self._closed is not None:
+            raise self._closed
+        if self.inside > self.bound:
+            raise self._full(f"{self.inside} requests are under way and no more are taken: try again")
+
+    @contextmanager
+    def body(self) -> Iterator[Callable[[int], None]]:
+        """Counts bytes of a body, as they come, until the block ends.
+
+        The function raises ApiError 429 when those of all bodies are more than `most_bytes`.
+        """
+        mine = 0
+
+        def take(nbytes: int) -> None:
+            nonlocal mine
+            mine += nbytes
+            self.nbytes += nbytes
+            if self.nbytes > self.most_bytes:
+                raise self._full("the bodies of the requests under way are too large together: try again")
+
+        try:
+            yield take
+        finally:
+            self.nbytes -= mine
+
+    def _full(self, message: str) -> ApiError:
         seconds = min(max(math.ceil(self._usual * self.inside / 2), 1), 60)
         return ApiError(
             429,
-            f"{self.inside} requests are under way and no more are taken: try again",
+            message,
             code="queue_full",
             headers={"Retry-After": str(seconds)},
         )
@@ -131,6 +145,10 @@ class FairQueue:
             self._advance()
 
     def _leave(self, place: Place) -> None:
+        if not place.inside:
+            return
+        place.inside = False
+        self.inside -= 1
         self._end(place)
         places = self._clients.get(place.client)
         if places is not None and place in places:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from qwen35.find import DEFAULT_BUNDLE
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 
@@ -72,6 +75,16 @@ def _tag(data: bytes) -> str:
 def files_of(folder: Path) -> dict[str, bytes]:
     """A folder's files as a repository."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def cached(home: Path) -> Path:
+    """The built-in bundle as the hub's cache keeps `owner/name`."""
+    folder = home / "hub" / "models--owner--name"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(SHA)
+    snapshot = folder / "snapshots" / SHA
+    shutil.copytree(DEFAULT_BUNDLE, snapshot)
+    return snapshot
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,21 +13,11 @@ import pytest
 from qwen35.bundle.hub import is_id
 from qwen35.errors import ModelError
 from qwen35.find import DEFAULT_BUNDLE, find_bundle
-from tests.support.hub_server import files_of, hub_of
+from tests.support.hub_server import SHA as REVISION
+from tests.support.hub_server import cached, files_of, hub_of
 
 pytest.importorskip("huggingface_hub")
 ROOT = Path(__file__).parents[3]
-REVISION = "0123456789abcdef0123456789abcdef01234567"
-
-
-def cached(home: Path) -> Path:
-    """The built-in bundle as the hub's cache keeps `owner/name`."""
-    folder = home / "hub" / "models--owner--name"
-    (folder / "refs").mkdir(parents=True)
-    (folder / "refs" / "main").write_text(REVISION)
-    snapshot = folder / "snapshots" / REVISION
-    shutil.copytree(DEFAULT_BUNDLE, snapshot)
-    return snapshot
 
 
 def run(home: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:

@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ import pytest
 
 for _name in ("starlette", "uvicorn", "prometheus_client", "httpx"):
     pytest.importorskip(_name)
+
+from tests.support.hub_server import cached  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 WAIT = 120
@@ -57,7 +60,7 @@ def post(url: str, body: dict[str, Any]) -> Any:
     return urllib.request.urlopen(request, timeout=WAIT)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_says_what_runs_where_and_ends_on_a_signal(number: signal.Signals) -> None:
     with started() as (process, url, lines):
         assert "emulated NPU" in lines[-1] and "127.0.0.1" in url
@@ -91,6 +94,56 @@ def test_the_running_answer_ends_within_the_grace_or_is_told(grace: str) -> None
             assert last == "[DONE]"
         else:  # or it was over before the signal came
             assert last == "[DONE]" or json.loads(last)["error"]["code"] == "shutdown"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_second_signal_ends_the_running_answer(stream: bool) -> None:
+    """Its client is told, in the form of all errors."""
+    pytest.importorskip("llguidance")
+    numbers = {"type": "array", "minItems": 3000, "items": {"type": "integer"}}
+    body = {
+        "messages": [{"role": "user", "content": "What is a dog?"}],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": numbers}},
+        "temperature": 1.5,
+        "stream": stream,
+    }
+    with started("--grace", "600") as (process, url, _), ThreadPoolExecutor(1) as pool:
+
+        def ask() -> str:
+            try:
+                return str(post(url, body).read().decode())
+            except urllib.error.HTTPError as error:
+                assert error.code == 503
+                return str(error.read().decode())
+
+        asked = pool.submit(ask)
+        health = f"{url.removesuffix('/v1')}/health"
+        while json.load(urllib.request.urlopen(health, timeout=WAIT))["running"] == 0:
+            assert not asked.done(), asked.result()
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "ending: " in line:
+                break
+        process.send_signal(signal.SIGINT)
+        last = asked.result(WAIT).strip().rpartition("data: ")[2]
+        assert json.loads(last)["error"]["code"] == "shutdown"
+        _, err = process.communicate(timeout=WAIT)
+        assert process.returncode == 0 and "/v1/chat/completions 503" in err and "xception" not in err, err
+
+
+def test_the_hub_id_that_it_was_started_with_names_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("huggingface_hub")
+    cached(tmp_path)
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with started("owner/name") as (_, url, _):
+        listed = json.load(urllib.request.urlopen(f"{url}/models", timeout=WAIT))["data"]
+        assert [one["id"] for one in listed][1:] == ["owner/name"]
+        body = {"messages": [{"role": "user", "content": "What is a penguin?"}], "max_tokens": 2}
+        assert json.load(post(url, body | {"model": "owner/name"}))["object"] == "chat.completion"
 
 
 def test_names_that_are_allowed() -> None:

@@ -173,18 +173,47 @@ def long_answer(server: Running) -> socket.socket:
 
 
 def test_who_does_not_read_keeps_nobody_waiting(tmp_path: Path, http: Any) -> None:
-    """The model is free once it has said everything, and the place once nothing was read for a time."""
-    with fake(tmp_path, lambda question: "word " * 150) as model, serving(model) as server:
+    """Model and place are free once everything is said, the connection once nothing was read for a time."""
+    with (
+        fake(tmp_path, lambda question: "word " * 150) as model,
+        serving(model, limits={"queue": 0}) as server,
+    ):
         with long_answer(server):
-            until(lambda: server.service.queue.inside == 1 and server.service.queue.running == 0)
+            until(lambda: bool(server.service.jobs) and server.service.queue.inside == 0)
             got = http.post(f"{server.url}/chat/completions", json=body("Hi", max_tokens=3))
-            assert got.status_code == 200 and server.service.queue.inside == 1
-        until(lambda: server.service.queue.inside == 0)
+            assert got.status_code == 200 and server.service.jobs
+        until(lambda: not server.service.jobs)
     with fake(tmp_path, lambda question: "word " * 150) as model, serving(model, stalled=1) as server:
         with long_answer(server):
-            until(lambda: server.service.queue.inside == 1)
-            until(lambda: server.service.queue.inside == 0)
+            until(lambda: bool(server.service.jobs))
+            until(lambda: not server.service.jobs)
         assert http.post(f"{server.url}/chat/completions", json=body("Hi", max_tokens=3)).status_code == 200
+
+
+def test_who_does_not_read_has_no_more_time_than_others(tmp_path: Path) -> None:
+    limits = {"timeout": 1}
+    with (
+        fake(tmp_path, lambda question: "word " * 150) as model,
+        serving(model, limits=limits, stalled=10 * WAIT) as server,
+        long_answer(server),
+    ):
+        until(lambda: bool(server.service.jobs))
+        until(lambda: not server.server.server_state.connections)
+
+
+def test_a_body_that_does_not_come_takes_no_place(tmp_path: Path, http: Any) -> None:
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    with (
+        fake(tmp_path, lambda question: "ok") as model,
+        serving(model, limits={"queue": 0}) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        for _ in range(3):
+            raw = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), WAIT))
+            raw.sendall(head + b"Content-Length: 5000\r\n\r\n{")
+        until(lambda: server.service.queue.nbytes == 3)
+        assert http.post(f"{server.url}/chat/completions", json=body("Hi")).status_code == 200
+        assert server.service.queue.nbytes == 3
 
 
 def test_who_begins_no_request_is_let_go(tmp_path: Path) -> None:
@@ -566,8 +595,7 @@ def test_bodies_are_bounded_together(tmp_path: Path, http: Any) -> None:
             assert http.post(url, json=body("Hi")).status_code == 200
             got = http.post(url, json=body("x" * 500))
             assert got.status_code == 429 and got.json()["error"]["code"] == "queue_full"
-        until(lambda: server.service.queue.inside == 0)
-        assert server.service.queue.nbytes == 0
+        until(lambda: server.service.queue.nbytes == 0)
         assert http.post(url, json=body("x" * 500)).status_code == 200
 
 
