@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import weakref
 from collections.abc import Callable
@@ -18,8 +20,14 @@ Python, and a Ctrl-C that comes in one, where an ended thread is dropped, is los
 
 
 def start(name: str, target: Callable[..., None], *arguments: Any) -> Started:
-    """A daemon thread that runs `target`. No signal handler breaks in."""
-    return uninterrupted(_start, name, target, arguments)
+    """A daemon thread that runs `target`. No signal handler breaks in.
+
+    Raises OSError (ENOMEM) where the process can have no more threads or memory.
+    """
+    try:
+        return uninterrupted(_start, name, target, arguments)
+    except (RuntimeError, MemoryError):  # "can't start new thread"
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)) from None
 
 
 def _start(name: str, target: Callable[..., None], arguments: tuple[Any, ...]) -> Started:

@@ -16,11 +16,13 @@ from pathlib import Path
 import pytest
 
 from amdxdna._native import ffi, lib
+from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.node import EmuNode
 from amdxdna.emu.options import EmuOptions
-from amdxdna.errors import Closed, NoDevice, PermissionDenied
+from amdxdna.errors import Closed, NoDevice, OutOfMemory, PermissionDenied
 from tests.conformance import kit
+from tests.support.binding import adder
 from tests.support.gate import Gate
 
 PAGE = 4096
@@ -475,3 +477,26 @@ def test_open_faults() -> None:
     with pytest.raises(PermissionDenied):
         EmuNode(options)
     EmuNode(options).close()
+
+
+@pytest.mark.parametrize("thread", ["watchdog", "context"])
+def test_a_thread_that_cannot_start_is_one_error(monkeypatch: pytest.MonkeyPatch, thread: str) -> None:
+    """A limit of memory or of processes: the command is refused, and nothing waits for it later."""
+    start = threading.Thread.start
+
+    def refused(self: threading.Thread) -> None:
+        if self.name.startswith(f"amdxdna-emu {thread}"):
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    with Device.open("emu:quiet,threads=1") as device:
+        kernel = adder(device, 64, 1)
+        a, b = device.alloc(64), device.alloc(64)
+        a.view("u4")[:] = range(16)
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        for _ in range(6):  # more than a context takes at once
+            with pytest.raises(OutOfMemory, match="EXEC_CMD"):
+                kernel.run(a, b)
+        monkeypatch.undo()
+        kernel.run(a, b, outputs=[b], timeout=60)
+        assert b.view("u4").tolist() == list(range(1, 17))

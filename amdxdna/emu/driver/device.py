@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -39,6 +40,7 @@ class EmuDriver(Device):
         self._bell: SimpleQueue[object] = SimpleQueue()
         """What wakes the watchdog; anything but None ends it. Its put is C, which may run in a finalizer."""
         self._watched = False
+        self._start_lock = threading.Lock()
         self._pid = os.getpid()
         _LIVE.add(self)
         if options.held_slots:
@@ -71,12 +73,18 @@ class EmuDriver(Device):
         """A command was sent: the watchdog must be awake."""
         if self._watching or not self.kind.tdr:
             return
+        if not self._watched:
+            with self._start_lock:
+                self._start_watchdog(self.kind.tdr)
         self._watching = True
+        self._bell.put(None)
+
+    def _start_watchdog(self, tdr: float) -> None:
+        """Starts it, once. OSError: there can be no thread."""
         if not self._watched:
             itself = weakref.ref(self, self._bell.put)
-            start("amdxdna-emu watchdog", self._watchdog_main, itself, self._bell, self.kind.tdr)
+            start("amdxdna-emu watchdog", self._watchdog_main, itself, self._bell, tdr)
             self._watched = True
-        self._bell.put(None)
 
     @staticmethod
     def _watchdog_main(device: weakref.ref[EmuDriver], bell: SimpleQueue[object], period: float) -> None:

@@ -123,6 +123,10 @@ def _wait_for_room(hwctx: Hwctx) -> None:
 def _start(hwctx: Hwctx, job: Job, args: Any) -> None:
     """Gives the command its place and number and sends it. Holds the context's lock."""
     device = hwctx.device
+    if hwctx.firmware is not None and not hwctx.broken:
+        # Before the command has its place: what comes behind one that never ran would wait for it.
+        device.watch()
+        device.npu.prepare(hwctx.firmware)
     sequence = job.sequence = hwctx.sequence
     hwctx.sequence = sequence + 1
     jobs = hwctx.jobs

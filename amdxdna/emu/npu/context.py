@@ -127,10 +127,14 @@ class Context:
         """When the last wait of a command began."""
         return self._wait[0]
 
-    def enqueue(self, run: Chain, slots: list[Slot], done: Done) -> None:
-        """Hands a chain to the worker, which is started by the first one. Callers are serialised."""
+    def prepare(self, run: Chain) -> None:
+        """Starts the worker, once. Callers are serialised. OSError: there can be no thread."""
         if self._worker is None:
             self._worker = start(f"amdxdna-emu context {self.id}", self._work, run)
+
+    def enqueue(self, run: Chain, slots: list[Slot], done: Done) -> None:
+        """Hands a chain to the worker, which is started by the first one. Callers are serialised."""
+        self.prepare(run)
         self._queue.append((slots, done))
         if not self.inline:
             self.bell.put(None)

@@ -240,6 +240,13 @@ class Npu:
 
     # -- commands
 
+    def prepare(self, context: int) -> None:
+        """Has what :meth:`submit` needs for a context, lest that fails. OSError: there is no memory."""
+        with self._lock:
+            found = self._contexts.get(context)
+            if found is not None:
+                found.prepare(self._chain)
+
     def submit(self, context: int, slots: Iterable[Slot], done: Done) -> int:
         """Queues a chain; `done(reply)` is called later, from the context's worker, in order.
 
