@@ -116,7 +116,8 @@ class bo:
         if not source.nbytes:
             return
         if source.ndim != 1 or source.format != "B":
-            source = source.cast("B") if source.c_contiguous else memoryview(source.tobytes())
+            # XRT copies memory as it lies. "A": so here, where the array has no gaps.
+            source = source.cast("B") if source.c_contiguous else memoryview(source.tobytes("A"))
         self._memory[at : at + source.nbytes] = source
 
     def read(self, size: Any, skip: Any) -> NDArray[Any]:

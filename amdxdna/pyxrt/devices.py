@@ -78,7 +78,11 @@ class device:
         nodes = sysfs.find_nodes()
         if index >= len(nodes):
             cause, remedy = (
-                sysfs.why_none() if not nodes else (f"there are {len(nodes)}", "Give a smaller index")
+                (f"{DEVICE} names device 0 alone", "Give index 0")
+                if chosen and not nodes
+                else sysfs.why_none()
+                if not nodes
+                else (f"there are {len(nodes)}", "Give a smaller index")
             )
             refuse(f" No such device with index '{index}'\n{cause}. {remedy}")
         try:

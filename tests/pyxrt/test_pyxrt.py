@@ -308,6 +308,20 @@ def test_strided_arrays_are_copied_right(emu):
     assert b.map()[4:20] == bytes(16)
 
 
+def test_an_array_without_gaps_is_copied_as_it_lies(emu):
+    """As XRT does, which copies memory: a transposed array in the order of the array that it is a view of."""
+    values = np.arange(12, dtype=np.int32).reshape(3, 4)
+    bo = pyxrt.bo(pyxrt.device(0), 48, pyxrt.bo.host_only, 0)
+    bo.write(values.T, 0)
+    assert bo.read(48, 0).view(np.int32).tolist() == list(range(12))
+
+
+def test_a_second_device_beside_a_named_one(emu, monkeypatch):
+    monkeypatch.setattr("amdxdna.sysfs.find_nodes", list)
+    with pytest.raises(RuntimeError, match=f"(?s)index '1'.*{devices.DEVICE} names device 0 alone"):
+        pyxrt.device(1)
+
+
 def test_other_threads_run_while_one_waits(emu, folder):
     s = Setup(folder, "slow.bin")
     run = s.kernel(3, s.insts, s.code.nbytes, s.a, s.b)
