@@ -239,6 +239,14 @@ def test_mistakes_are_one_line() -> None:
             assert "Traceback" not in done.stderr
 
 
+def test_too_little_address_space_is_told_at_the_start() -> None:
+    """620 MiB were enough to begin, and not to end."""
+    limit = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (620 << 20,) * 2)"
+    done = run("--port", "0", "--device", "emu:threads=1,quiet", code=limit)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert "address space is limited to 620 MiB" in done.stderr
+
+
 def test_the_main_job_imports_nothing_of_it() -> None:
     code = (
         "import sys; from qwen35.cli import main; main(['--prompt', 'What is a penguin?', '-q'])\n"
