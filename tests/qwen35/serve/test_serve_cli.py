@@ -62,6 +62,8 @@ def post(url: str, body: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_it_says_what_runs_where_and_ends_on_a_signal(number: signal.Signals) -> None:
+    if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("under nohup it stays ignored")
     with started() as (process, url, lines):
         assert "emulated NPU" in lines[-1] and "127.0.0.1" in url
         body = {"messages": [{"role": "user", "content": "What is a penguin?"}], "temperature": 0}
