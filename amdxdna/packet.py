@@ -268,6 +268,11 @@ def _bad(what: str) -> BadArgument:
     return BadArgument(what, call="packet", remedy="Correct the kernel's arguments")
 
 
+def lookup(operation: int) -> str:
+    """The command that shows an operation of an instruction stream, in a sentence."""
+    return f"`python -m amdxdna insts FILE --at {operation}` shows operation {operation} of its stream"
+
+
 @dataclass(frozen=True)
 class Health:
     """What the driver leaves in a timed-out command: where the firmware says its context stood.
@@ -282,6 +287,11 @@ class Health:
     fatal_error_exception_type: int
     fatal_error_exception_pc: int
     fatal_error_app_module: int
+
+    @property
+    def lookup(self) -> str:
+        """How to see the operation; empty where none had started."""
+        return "" if self.txn_op_idx == 0xFFFFFFFF else lookup(self.txn_op_idx)
 
     def __str__(self) -> str:
         if self.txn_op_idx == 0xFFFFFFFF:

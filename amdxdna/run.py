@@ -376,7 +376,7 @@ def failure(command: Command, client: Client) -> CommandFailed:
             state=state,
             index=index,
             health=health,
-            remedy=_HUNG,
+            remedy=f"{_HUNG}; {health.lookup}" if health is not None and health.lookup else _HUNG,
         )
     if state in (State.NEW, State.ABORT) and command.waited_out(profile):
         return CommandTimeout(

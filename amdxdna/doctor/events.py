@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from amdxdna.doctor.finding import Status
+from amdxdna.packet import lookup
 
 COLD_START = "Switch the machine off and on again (a restart may not be enough)"
 
@@ -160,8 +161,7 @@ class Event:
             return self.kind.remedy
         return (
             *self.kind.remedy,
-            f"The last one stood at operation {self.operation} of its stream: `python -m amdxdna insts FILE "
-            f"--at {self.operation}` shows it",
+            f"Where the last one stood: {lookup(self.operation)}",
         )
 
     @property

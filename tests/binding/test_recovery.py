@@ -66,6 +66,7 @@ def test_a_timeout_in_words(open_emu):
         "context PC 0x",
         "no fatal error",
         "in a fresh context",
+        "insts FILE --at 0` shows operation 0",
     ):
         assert part in text
 
