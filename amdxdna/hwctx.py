@@ -274,8 +274,11 @@ class HwContext(Uncopied):
             self._owners.discard(owner)
             command = owner.command
             command.owned = False
-            if command in self._pending or command.spent:
+            if command.spent or any(
+                command is head or command in head.members for head in list(self._pending)
+            ):
                 continue
+            command.members = ()  # of a chain whose start a signal's handler cut short
             if self.handle:
                 self._free.append(command)
             else:
@@ -354,7 +357,7 @@ class HwContext(Uncopied):
         members, command.members = command.members, ()
         command.exec.seq = NOT_SUBMITTED
         command.run = _nobody
-        for each in (command, *members):
+        for each in dict.fromkeys((command, *members)):
             if reset:
                 each.spent = True
                 self._spent.append(each)

@@ -162,13 +162,13 @@ class RestartableChain(Uncopied):
         head = self._head
         listed = listed_buffers(buffers)
         handles = handles_of(head.context, listed)
+        command = head.ready()  # before the members' packets are written, which one in flight may yet read
         commands = tuple(member.ready() for member in self.members)
         words = [argument_words(command.words[0]) for command in commands]
         if len({opcode_of(command.words[0]) for command in commands}) > 1:
             raise BadArgument(
                 "the commands of a chain have several opcodes", call="chain", remedy="Make one chain for each"
             )
-        command = head.ready()
         packed = packet.chain([each.buffer.handle for each in commands], max(words))
         command.packet[: len(packed)] = packed
         command.members = commands

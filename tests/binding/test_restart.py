@@ -206,6 +206,102 @@ def test_chains_of_restartables(copy, device):
         RestartableChain([])
 
 
+def held_code(device, addend):
+    """Instructions of a copy that waits at the gate."""
+    words = stream.program([stream.Delay(1), stream.Copy(4 * WORDS, addend)])
+    code = device.alloc(len(words), "dev")
+    code.write(words)
+    return code
+
+
+def test_a_chain_that_is_dropped_in_flight_keeps_its_commands_until_its_end(device, copy, gate):
+    gate.addend = 2
+    context, code, source, target = copy
+    slow = held_code(device, gate.addend)
+    last = device.alloc(4 * WORDS)
+    members = [prepared(context, slow, [source, target]), prepared(context, code, [target, last])]
+    chain = RestartableChain(members)
+    run = chain.start([slow, code, source, target, last])
+    flying = {id(each._command) for each in (chain._head, *members)}
+    del chain, members
+
+    def more(count):
+        made = [device.alloc(4 * WORDS) for _ in range(count)]
+        return made, [prepared(context, code, [source, each]) for each in made]
+
+    targets, again = more(3)
+    assert flying.isdisjoint(id(each._command) for each in again)
+    runs = [each.start([code, source, to]) for each, to in zip(again, targets, strict=True)]
+    gate.open()
+    run.wait(60, [last])
+    assert last.view("u4").tolist() == [n + 3 for n in range(WORDS)]
+    # All are back now, each once: these take them.
+    more_targets, others = more(6)
+    taken = [id(each._command) for each in (*again, *others)]
+    assert len(set(taken)) == len(taken) and flying < set(taken)
+    for each, to in zip(others, more_targets, strict=True):
+        runs.append(each.start([code, source, to]))
+    for made, to in zip(runs, targets + more_targets, strict=True):
+        made.wait(60, [to])
+        assert to.view("u4").tolist() == list(range(1, WORDS + 1))
+
+
+def test_a_run_that_is_in_a_chain_twice_gives_its_command_back_once(device, copy, gate):
+    gate.addend = 2
+    context, _, source, target = copy
+    slow = held_code(device, gate.addend)
+    twice = prepared(context, slow, [source, target])
+    run = RestartableChain([twice, twice]).start([slow, source, target])
+    del twice
+    gc.collect()
+    context.take().close()  # takes over what is dropped
+    gate.open()
+    run.wait(60)
+    others = [prepared(context, slow, [source, target]) for _ in range(4)]
+    assert len({id(each._command) for each in others}) == len(others)
+
+
+def test_a_chain_whose_start_is_cut_short_leaves_nothing_to_who_takes_its_command(copy, monkeypatch):
+    context, code, source, target = copy
+    member = prepared(context, code, [source, target])
+    chain = RestartableChain([member])
+    head = chain._head._command
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(context, "submit", raising)
+        chain.start([code, source, target])
+    del chain
+    again = prepared(context, code, [source, target])
+    assert again._command is head
+    again.start([code, source, target]).wait(60, [target])
+    assert target.view("u4").tolist() == list(range(1, WORDS + 1))
+    del again
+    others = [member, *(prepared(context, code, [source, target]) for _ in range(3))]
+    assert len({id(each._command) for each in others}) == len(others)
+
+
+def raising(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_chain_in_flight_that_is_not_started_again_keeps_its_packets(device, copy, gate):
+    gate.addend = 2
+    context, code, source, target = copy
+    slow = held_code(device, gate.addend)
+    last, other = device.alloc(4 * WORDS), device.alloc(4 * WORDS)
+    first, second = prepared(context, slow, [source, target]), prepared(context, code, [target, last])
+    chain = RestartableChain([first, second])
+    run = chain.start([slow, code, source, target, last])
+    submitted = [bytes(each._command.packet) for each in (first, second)]
+    for each in (first, second):
+        struct.pack_into("<Q", each.packet, 8 + 0x14 + 8, other.address)
+    with pytest.raises(errors.BadArgument, match="in flight"):
+        chain.start([slow, code, source, target, last, other])
+    assert [bytes(each._command.packet) for each in (first, second)] == submitted
+    gate.open()
+    run.wait(60, [last])
+    assert last.view("u4").tolist() == [n + 3 for n in range(WORDS)]
+
+
 def test_a_context_without_an_xclbin():
     """What the driver is asked for: tiles, no operations per cycle, and no CONFIG_HWCTX."""
     asked = []
