@@ -6,6 +6,7 @@ import errno
 import math
 import re
 import threading
+import time
 import warnings
 from operator import index
 from struct import Struct
@@ -24,7 +25,6 @@ from amdxdna.pyxrt.enums import Enumeration, enumeration, ert_cmd_state
 from amdxdna.pyxrt.modules import module
 from amdxdna.pyxrt.uuids import uuid
 from amdxdna.restart import Restartable
-from amdxdna.signals import acquire, section
 from amdxdna.weak import LiveSet
 
 _NPU_WORDS, _PREEMPT_WORDS = 7, 13
@@ -32,6 +32,8 @@ _NPU_WORDS, _PREEMPT_WORDS = 7, 13
 _HEAD = 8
 """Bytes of a packet before the register map: header and CU mask."""
 _NO_BANK = 0xFFFF
+_LOOK_SECONDS = 0.001
+"""Between two looks of a wait whether the first start, under way in another thread, is over."""
 _VALUE, _ADDRESS = Struct("<i"), Struct("<Q")
 
 
@@ -289,12 +291,15 @@ class run:
                 return self._marked or ert_cmd_state(int(started.state)), error
         return self._marked or ert_cmd_state(State.COMPLETED), None
 
-    @section
     def _over(self, seconds: float) -> bool:
-        """Waits at most that long for the end of a start; false where it is still under way."""
-        if not acquire(self._starting, seconds):
-            return False
-        self._starting.release()
+        """Waits at most that long for the end of a first start; false where it is still under way."""
+        # Looks only: a start of another thread that found the lock taken here would be refused.
+        end = time.monotonic() + seconds
+        while self._job.run is None and self._starting.locked():
+            left = end - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(_LOOK_SECONDS, left))
         return True
 
     def state(self) -> ert_cmd_state:

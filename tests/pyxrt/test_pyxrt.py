@@ -799,21 +799,24 @@ def test_wrong_usage(tmp_path):
     assert (Path(command("--path").stdout.strip()) / "pyxrt.py").is_file()
 
 
-def test_a_wait_meets_the_first_start(emu, folder, gate):
-    """A start may block: four runs of the context are in flight. It is waited for like any other."""
-    s = Setup(folder)
-    runs = []
-    for _ in range(5):
-        made = pyxrt.run(s.kernel)
-        for index, value in enumerate((3, s.insts, s.code.nbytes, s.a, s.b)):
-            made.set_arg(index, value)
-        runs.append(made)
+def held_runs(s, count):
+    """Runs that wait at the gate."""
     slow = pyxrt.bo(s.device, len(HELD), pyxrt.bo.cacheable, s.kernel.group_id(1))
     slow.write(HELD, 0)
     slow.sync(TO)
-    for made in runs:
-        made.set_arg(1, slow)
-        made.set_arg(2, len(HELD))
+    runs = []
+    for _ in range(count):
+        made = pyxrt.run(s.kernel)
+        for index, value in enumerate((3, slow, len(HELD), s.a, s.b)):
+            made.set_arg(index, value)
+        runs.append(made)
+    return runs
+
+
+def test_a_wait_meets_the_first_start(emu, folder, gate):
+    """A start may block: four runs of the context are in flight. It is waited for like any other."""
+    s = Setup(folder)
+    runs = held_runs(s, 5)
     last = runs.pop()
     with pytest.raises(RuntimeError, match="not started"):
         last.wait(10)
@@ -827,6 +830,41 @@ def test_a_wait_meets_the_first_start(emu, folder, gate):
     gate.open(after=0.1)
     assert last.wait(60_000) == pyxrt.ert_cmd_state.ERT_CMD_STATE_COMPLETED
     starter.join()
+
+
+def test_a_wait_for_the_first_start_refuses_no_other_start(emu, folder, gate):
+    """Wherever the wait is when another thread starts the run again."""
+    s = Setup(folder)
+    *runs, last = held_runs(s, 5)
+    for made in runs:
+        made.start()
+    starter = threading.Thread(target=last.start)
+    starter.start()
+    while not last._starting.locked():
+        starter.join(0.001)
+    places = []
+
+    def start_again(frame, event, argument):
+        if not frame.f_code.co_filename.endswith("kernels.py"):
+            return None
+        if frame.f_code.co_name == "_over" and event in ("line", "return"):
+            if places:
+                starter.join(60)
+                assert int(last._job.run.wait(60).state) == 4
+                last.start()
+            gate.open()
+            places.append(frame.f_lineno)
+        return start_again
+
+    before = sys.gettrace()
+    sys.settrace(start_again)
+    try:
+        state = last.wait(60_000)
+    finally:
+        sys.settrace(before)
+    assert state == pyxrt.ert_cmd_state.ERT_CMD_STATE_COMPLETED and len(places) > 1
+    for made in (*runs, last):
+        made.wait2()
 
 
 @pytest.mark.parametrize("made_anew", [False, True], ids=["started again", "made anew"])
