@@ -29,7 +29,7 @@ _ADDRESS_SPACE = 416 << 20
 Measured with the built-in model on two cores: under 800 MiB in all everything is answered, at 700 no schema
 is, and at 620 Python may hang in the middle of an answer, deaf to signals."""
 _TELLING = 1.0
-"""Seconds in which the clients of answers that a second signal ends are told."""
+"""Seconds in which the clients of answers that a second signal ends are told; then connections are cut."""
 _SPARE = 5
 """Seconds beyond the grace in which a cut answer tells its client; then its connection is closed."""
 
@@ -42,7 +42,7 @@ def build() -> Parser:
         epilog="Paths: /v1/chat/completions, /v1/responses, /v1/completions, /v1/models, /health,\n"
         "/metrics. A client is given the base URL http://HOST:PORT/v1. SIGINT, SIGTERM or SIGHUP ends the\n"
         "server: waiting requests get 503 at once, the running answer has --grace seconds; a second\n"
-        "signal ends it at once.",
+        "signal, but for SIGHUP, ends it at once.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -281,6 +281,8 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
     class Server(uvicorn.Server):
         """Says where it listens, and drains when it is told to end."""
 
+        loop: asyncio.AbstractEventLoop | None = None
+
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             self.loop = asyncio.get_running_loop()
             await super().startup(sockets)
@@ -293,7 +295,22 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
             super().handle_exit(sig, frame)
             if again:
                 self.force_exit = True
-                self.loop.call_soon_threadsafe(service.cut)
+                if self.loop is not None:
+                    self.loop.call_soon_threadsafe(self.cut, self.loop)
+
+        def hang_up(self, sig: int, frame: Any) -> None:
+            """A closing terminal may send several: further ones are no wish to end at once."""
+            if not self.should_exit:
+                self.handle_exit(signal.SIGTERM, frame)
+
+        def cut(self, loop: asyncio.AbstractEventLoop) -> None:
+            service.cut()
+            loop.call_later(_TELLING, self.abort)
+
+        def abort(self) -> None:
+            # From Python 3.12.1 on the end of a server waits for that of every connection.
+            for connection in list(self.server_state.connections):
+                connection.transport.abort()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             if service.queue.inside:
@@ -306,18 +323,20 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
             if self.force_exit and (tasks := set(self.server_state.tasks)):
                 await asyncio.wait(tasks, timeout=_TELLING)
 
-    def ended(number: int, frame: Any) -> None:
-        """uvicorn raises the signal that ended it once more; by then everything is done."""
-
     lines = _Lines()
     for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).handlers = [lines]
         logging.getLogger(name).propagate = False
-    before = {number: signal.signal(number, ended) for number in (signal.SIGINT, signal.SIGTERM)}
     server = Server(config)
+
+    def ended(number: int, frame: Any) -> None:
+        """Before the run: it ends at once. uvicorn raises what ended the run once more, when all is done."""
+        server.should_exit = True
+
+    before = {number: signal.signal(number, ended) for number in (signal.SIGINT, signal.SIGTERM)}
     before[signal.SIGHUP] = signal.getsignal(signal.SIGHUP)
     if before[signal.SIGHUP] is not signal.SIG_IGN:  # nohup
-        signal.signal(signal.SIGHUP, lambda _, frame: server.handle_exit(signal.SIGTERM, frame))
+        signal.signal(signal.SIGHUP, server.hang_up)
     try:
         server.run([listening])
     finally:

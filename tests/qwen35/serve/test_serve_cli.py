@@ -98,6 +98,32 @@ def test_the_running_answer_ends_within_the_grace_or_is_told(grace: str) -> None
             assert last == "[DONE]" or json.loads(last)["error"]["code"] == "shutdown"
 
 
+def test_a_closing_terminal_leaves_the_running_answer_its_grace() -> None:
+    """The shell and the kernel may each send SIGHUP."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        pytest.skip("under nohup it stays ignored")
+    body = {
+        "messages": [{"role": "user", "content": "What is a penguin?"}],
+        "stream": True,
+        "temperature": 100,
+        "max_tokens": 1000,
+        "logit_bias": {},
+    }
+    with started("--grace", "100") as (process, url, _):
+        with post(url, body) as stream:
+            first = stream.readline()
+            process.send_signal(signal.SIGHUP)
+            assert process.stderr is not None
+            for line in process.stderr:
+                if "ending: " in line:
+                    break
+            process.send_signal(signal.SIGHUP)
+            rest = (first + stream.read()).decode()
+        assert rest.strip().rpartition("data: ")[2] == "[DONE]"
+        _, err = process.communicate(timeout=WAIT)
+        assert process.returncode == 0 and "Traceback" not in err, err
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_second_signal_ends_the_running_answer(stream: bool) -> None:
     """Its client is told, in the form of all errors."""
