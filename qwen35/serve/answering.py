@@ -150,7 +150,7 @@ class Answering:
                 form = self.read(parse_json(data), self.service.served)
                 job = Job(form.begin, form.enough)
                 job.on_cancel(place.give_up)
-                with self._watched(job, request, began):
+                with self._watched(job, request, began, sent):
                     try:
                         await place.turn()
                         job.start(self.service.thread, place.done)
@@ -232,11 +232,11 @@ class Answering:
             yield form.last
 
     @contextlib.contextmanager
-    def _watched(self, job: Job, request: Request, began: float) -> Iterator[None]:
+    def _watched(self, job: Job, request: Request, began: float, sent: _Sent) -> Iterator[None]:
         """Cancels the job when its client goes away or its time is over."""
         loop, limit = asyncio.get_running_loop(), self.service.limits.timeout
         timer = loop.create_task(_late(job, max(began + limit - monotonic(), 0), limit, request.scope))
-        watching = loop.create_task(_gone(request, job))
+        watching = loop.create_task(_gone(request, job, sent))
         self.service.jobs.add(job)
         try:
             yield
@@ -263,13 +263,15 @@ class Answering:
 
 
 class _Sent:
-    """Passes on what is sent, and knows whether anything was."""
+    """Passes on what is sent, and knows whether anything was, and whether all."""
 
     def __init__(self, send: Send) -> None:
-        self._send, self.begun = send, False
+        self._send, self.begun, self.whole = send, False, False
 
     async def __call__(self, message: Message) -> None:
         self.begun = True
+        if message["type"] == "http.response.body" and not message.get("more_body"):
+            self.whole = True
         await self._send(message)
 
 
@@ -282,10 +284,11 @@ async def _never() -> Message:
     raise AssertionError("a future nobody sets")
 
 
-async def _gone(request: Request, job: Job) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def _gone(request: Request, job: Job, sent: _Sent) -> None:
+    while (await request.receive())["type"] != "http.disconnect":  # it follows a whole answer, too
         pass
-    job.cancel(_GONE)
+    if not sent.whole:
+        job.cancel(_GONE)
 
 
 async def _body(request: Request, limits: Limits, take: Callable[[int], None]) -> bytes:

@@ -79,7 +79,15 @@ def patient(seconds: float) -> type[H11Protocol]:
             if not (theirs is h11.IDLE or answered) or self.transport.is_closing():
                 self._stop()
             elif self._late is None:
-                self._late = self.loop.call_later(seconds, self.transport.abort)
+                self._late = self.loop.call_later(seconds, self._end)
+
+        def _end(self) -> None:
+            """Who still reads an answer has its time afterwards; TCP ends one that reads nothing."""
+            if self.transport.get_write_buffer_size():
+                self._late = self.loop.call_later(seconds, self._end)
+            else:
+                self._late = None
+                self.transport.abort()
 
         def _stop(self) -> None:
             if self._late is not None:

@@ -158,10 +158,10 @@ def test_a_client_that_leaves_ends_its_answer(slow: tuple[Qwen35, Slow], http: A
         assert got.status_code == 200 and got.json()["usage"]["completion_tokens"] == 3
 
 
-def long_answer(server: Running) -> socket.socket:
+def long_answer(server: Running, stream: bool = True) -> socket.socket:
     """A client that has asked for much more than fits into the buffers of its connection, and reads none."""
     server.listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    data = json.dumps(body("Hi", stream=True, logprobs=True, top_logprobs=20)).encode()
+    data = json.dumps(body("Hi", stream=stream, logprobs=True, top_logprobs=20)).encode()
     raw = socket.socket()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     raw.connect(("127.0.0.1", server.port))
@@ -185,20 +185,50 @@ def test_who_does_not_read_keeps_nobody_waiting(tmp_path: Path, http: Any) -> No
         until(lambda: not server.service.jobs)
     with fake(tmp_path, lambda question: "word " * 150) as model, serving(model, stalled=1) as server:
         with long_answer(server):
-            until(lambda: bool(server.service.jobs))
-            until(lambda: not server.service.jobs)
+            until(lambda: figure(http, server, 'qwen35_requests_total{path="/v1/chat') == 1)
         assert http.post(f"{server.url}/chat/completions", json=body("Hi", max_tokens=3)).status_code == 200
 
 
-def test_who_does_not_read_has_no_more_time_than_others(tmp_path: Path) -> None:
+def test_who_does_not_read_has_no_more_time_than_others(tmp_path: Path, http: Any) -> None:
     limits = {"timeout": 1}
     with (
         fake(tmp_path, lambda question: "word " * 150) as model,
         serving(model, limits=limits, stalled=10 * WAIT) as server,
-        long_answer(server),
+        long_answer(server) as raw,
     ):
-        until(lambda: bool(server.service.jobs))
-        until(lambda: not server.server.server_state.connections)
+        until(lambda: figure(http, server, 'qwen35_cancelled_total{why="timeout"}') == 1)
+        raw.settimeout(WAIT)
+        assert b"[DONE]" not in ended(raw)
+
+
+def test_who_reads_a_whole_answer_slowly_gets_all_of_it(tmp_path: Path) -> None:
+    """Also in a connection that stays open for more requests, of which one would be due by then."""
+    with (
+        fake(tmp_path, lambda question: "word " * 150) as model,
+        serving(model, limits={"reading": 1}) as server,
+        long_answer(server, stream=False) as raw,
+    ):
+        until(lambda: server.server.server_state.total_requests == 1 and not server.service.jobs)
+        time.sleep(2.5)
+        raw.settimeout(WAIT)
+        got = b""
+        while b"\r\n\r\n" not in got:
+            got += raw.recv(4096)
+        head, _, text = got.partition(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].split()[0])
+        while len(text) < length and (part := raw.recv(65536)):
+            text += part
+        assert json.loads(text)["choices"][0]["finish_reason"] == "stop"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_answer_that_ends_well_was_not_cancelled(tmp_path: Path, http: Any, stream: bool) -> None:
+    with fake(tmp_path, lambda question: "a few words") as model, serving(model) as server:
+        for _ in range(3):
+            got = http.post(f"{server.url}/chat/completions", json=body("Hi", stream=stream))
+            assert content(got) == "a few words"
+        until(lambda: figure(http, server, 'qwen35_requests_total{path="/v1/chat') == 3)
+        assert figure(http, server, "qwen35_cancelled_total{") == 0
 
 
 def test_a_body_that_does_not_come_takes_no_place(tmp_path: Path, http: Any) -> None:
@@ -314,7 +344,9 @@ def test_a_client_that_leaves_the_queue_is_no_longer_in_it(slow: tuple[Qwen35, S
         lines = first.iter_lines()
         next(lines)
         with pytest.raises(httpx.ReadTimeout):
-            http.post(f"{server.url}/chat/completions", json=body("Hi"), timeout=0.2)
+            http.post(
+                f"{server.url}/chat/completions", json=body("Hi"), timeout=httpx.Timeout(WAIT, read=0.2)
+            )
         until(lambda: server.service.queue.waiting == 0)
         assert server.service.queue.running == 1
         first.close()
@@ -326,9 +358,11 @@ def test_a_request_has_its_time(slow: tuple[Qwen35, Slow], http: Any) -> None:
     with serving(model, limits={"timeout": 0.4}) as server:
         got = http.post(f"{server.url}/chat/completions", json=body("Hi"))
         assert got.status_code == 504 and got.json()["error"]["code"] == "timeout"
+        server.service.limits.timeout = 2  # the first words come in time, the last ones do not
         got = http.post(f"{server.url}/chat/completions", json=body("Hi", stream=True))
         last = json.loads(got.text.strip().rpartition("data: ")[2])
         assert got.status_code == 200 and last["error"]["code"] == "timeout"
+        server.service.limits.timeout = WAIT
         assert http.post(f"{server.url}/chat/completions", json=body("Hi", max_tokens=2)).status_code == 200
 
 
