@@ -25,8 +25,17 @@ RESETS = (State.TIMEOUT, State.ABORT, State.NORESPONSE)
 _held: dict[int, tuple[Client, list[int]]] = {}
 
 
-def hold(client: Client, handles: list[int]) -> None:
-    """Counts a context, until it is destroyed or its open is closed."""
+def hold(client: Client, handles: list[int], handle: int) -> None:
+    """Counts context `handle`, in `handles`, until it is destroyed or its open is closed.
+
+    A driver that loses contexts gives their numbers out again, each to one context at a time: whose this one
+    was has lost his, and must not name the new one.
+    """
+    for owner, others in list(_held.values()):
+        if owner is client and handle in others:
+            others.clear()
+            client.losses += 1
+    handles.append(handle)
     _held[id(handles)] = client, handles
 
 
@@ -36,18 +45,6 @@ def held() -> int:
     return sum(
         len(handles) for client, handles in list(_held.values()) if not client.closed and client.pid == pid
     )
-
-
-def let_go(client: Client) -> None:
-    """One context of a driver that loses them is gone, and with it all that this open had by then.
-
-    Their numbers come again after 255 contexts: one that is not let go of would in the end name another's
-    context. Those that are newer go too, and are made again.
-    """
-    client.losses += 1
-    for owner, handles in list(_held.values()):
-        if owner is client:
-            destroy(client, handles)
 
 
 def destroy(client: Client, handles: list[int]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from amdxdna import ioctl, packet
 from amdxdna._native import ffi, lib
-from amdxdna.abandoned import RESETS, abandon, hold, let_go
+from amdxdna.abandoned import RESETS, abandon, hold
 from amdxdna.arguments import Uncopied, instance, wants, whole
 from amdxdna.arguments import buffers as _buffers
 from amdxdna.arguments import seconds as _seconds
@@ -193,7 +193,7 @@ class HwContext(Uncopied):
         self.handle = 0
         abandon(self.client, self._open, self.syncobj, {}, [])
         if dropped:
-            let_go(self.client)
+            self.client.losses += 1
         return dropped
 
     def _create(self, columns: int, rows: int, patient: bool) -> None:
@@ -210,8 +210,7 @@ class HwContext(Uncopied):
             return
         self.handle = request.handle
         self.syncobj = request.syncobj_handle
-        self._open.append(self.handle)
-        hold(self.client, self._open)
+        hold(self.client, self._open, self.handle)
         left = self._open, self.syncobj, self._pending, self._spent, self._pdis
         self._finalizer = Finalizer(self, partial(abandon, self.client, *left))
 
@@ -304,7 +303,7 @@ class HwContext(Uncopied):
         command.run = _submitting
         self._pending[command] = keep
         try:
-            if not self._open:  # let go of: its number may be another's by now
+            if not self._open:  # lost, and its number is another's by now
                 raise from_errno("EXEC_CMD", errno.EINVAL)
             ioctl.call(self.client.node, "EXEC_CMD", command.exec_address)
             run = Run(self, command)
@@ -315,8 +314,6 @@ class HwContext(Uncopied):
             command.run = _nobody
             if isinstance(error, BadArgument) and error.errno == errno.EINVAL:
                 self.lost = self.broken = True
-                if self._open and self.client.profile.loses_contexts:
-                    let_go(self.client)
             if exec_.seq == NOT_SUBMITTED:
                 with self.lock:
                     self._recycle(command)
@@ -471,7 +468,7 @@ class HwContext(Uncopied):
             self.lost = True
             if loses:
                 self._open.clear()
-                let_go(self.client)
+                self.client.losses += 1
         except XdnaError:
             raise
         except BaseException:

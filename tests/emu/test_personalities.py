@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from amdxdna import errors, losses
+from amdxdna import errors, losses, packet
 from amdxdna._native import lib
 from amdxdna.device import Device
 from amdxdna.emu.driver import teardown
@@ -297,6 +297,101 @@ def test_the_number_of_a_lost_context_is_not_taken_for_another_ones():
         np.testing.assert_array_equal(b.view("u4"), np.arange(1, 17, dtype="u4"))
         assert len(device.contexts()) == 2
         device.pool.unload()
+        assert device.contexts() == ()
+
+
+def test_the_number_of_a_lost_context_that_nobody_used_is_not_taken_for_another_ones():
+    """Nothing tells of the loss before the number comes again: its first owner must not destroy the second's
+    context, nor run in it, nor may what an object that is gone leaves behind."""
+    with opened("driver=6.18") as device:
+        lost, forgotten = device.context(copy_xclbin()), device.context(copy_xclbin())
+        numbers_of_both = {lost.handle, forgotten.handle}
+        teardown.flush(device.node.client)
+        later = {}
+        for _ in range(400):
+            context = device.context(copy_xclbin())
+            if context.handle in numbers_of_both:
+                later[context.handle] = context
+            else:
+                context.close()
+            if len(later) == 2:
+                break
+        assert set(later) == numbers_of_both
+        with pytest.raises(errors.BadArgument):
+            lost.run(packet.register_map(0, 15))
+        lost.close()
+        del forgotten
+        gc.collect()
+        reap()
+        assert set(device.node.client.contexts) == numbers_of_both
+        for context in later.values():
+            context.close()
+        assert device.contexts() == ()
+
+
+def test_contexts_made_after_a_loss_are_kept_when_it_is_found():
+    with opened("driver=6.18.5") as device:
+        old = device.context(copy_xclbin())
+        teardown.flush(device.node.client)
+        new = device.context(copy_xclbin())
+        old.close()
+        assert list(device.node.client.contexts) == [new.handle]
+        assert device.client.losses == 1
+        new.close()
+        assert device.contexts() == ()
+
+
+def test_a_context_that_another_thread_makes_is_kept_when_one_is_lost_before_it_is_configured():
+    made = []
+
+    def lose(request, address):
+        if request == CONFIG and not made:
+            made.append(None)
+            teardown.flush(device.node.inner.client)
+            made[0] = device.context(copy_xclbin())
+
+    with Device.open(ProxyNode(open_node("emu:quiet,threads=1,driver=6.18"), lose)) as device:
+        with device.context(copy_xclbin()) as context:
+            assert set(device.node.inner.client.contexts) == {made[0].handle, context.handle}
+            made[0].close()
+        assert device.contexts() == ()
+
+
+def test_what_is_in_flight_in_a_new_context_goes_on_when_an_older_one_is_found_lost():
+    with opened("driver=6.18.5") as device:
+        first, second = adder(device, 64, 1, variant=1), adder(device, 64, 2, variant=2, delay_us=100_000)
+        a, b, c = numbers(device, 16), device.alloc(64), device.alloc(64)
+        first.run(a, b)
+        teardown.flush(device.node.client)
+        running = second.start(a, c)
+        first.start(a, b).wait(None, [b])
+        running.wait(None, [c])
+        np.testing.assert_array_equal(c.view("u4"), np.arange(2, 18, dtype="u4"))
+        second.run(a, c)
+        assert device.pool.stats.recoveries == 1
+
+
+def test_a_start_in_a_lost_context_that_a_handler_cuts_short_leaves_nothing_in_flight():
+    """A handler's exception while the loss is dealt with, which makes no call that it could come out of."""
+    destroy = lib.DRM_IOCTL_AMDXDNA_DESTROY_HWCTX
+
+    def interrupt(request, address):
+        if request == destroy and armed:
+            armed.clear()
+            raise RuntimeError("a handler's")
+
+    armed = []
+    with Device.open(ProxyNode(open_node("emu:quiet,threads=1,driver=6.18"), interrupt)) as device:
+        lost = device.context(copy_xclbin())
+        teardown.flush(device.node.inner.client)
+        other = device.context(copy_xclbin())
+        armed.append(True)
+        with pytest.raises(errors.BadArgument):
+            lost.run(packet.register_map(0, 15))
+        assert lost.in_flight() == set() and lost.idle()
+        armed.clear()
+        lost.close()
+        other.close()
         assert device.contexts() == ()
 
 
