@@ -204,11 +204,30 @@ def section(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-_importing = threading.RLock()
-# In C, as nothing in Python is undisturbed there.
-os.register_at_fork(
-    before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
-)
+_importing: Any = threading.RLock()
+_forks_wait = False
+
+
+def _let_forks_wait() -> None:
+    """From now on a fork waits for the imports under way. Holds the lock.
+
+    A fork runs the hooks that came last first, and an import may ask for logging's lock, for which logging
+    has such a hook: this one has to come later, so that both take the two locks in one order.
+    """
+    global _forks_wait
+    if not _forks_wait:
+        importlib.import_module("logging")
+        os.register_at_fork(
+            before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_in_child
+        )
+        _forks_wait = True
+
+
+def _in_child() -> None:
+    try:
+        _importing.release()
+    except RuntimeError:  # a handler's exception has cut the wait before the fork short
+        _importing._at_fork_reinit()
 
 
 def imports(*names: str) -> None:
@@ -225,6 +244,7 @@ def imports(*names: str) -> None:
 
 def _import(name: str) -> None:
     with _importing:
+        _let_forks_wait()
         importlib.import_module(name)
 
 

@@ -13,6 +13,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from amdxdna.emu.driver.teardown import flush
+from amdxdna.signals import uninterrupted
 from amdxdna.weak import LiveSet
 
 if TYPE_CHECKING:
@@ -40,4 +41,4 @@ def _hook(event: str, _arguments: object) -> None:
     for client in _clients:
         if client.pid == os.getpid() and not client.closed:
             with contextlib.suppress(OSError):
-                flush(client)
+                uninterrupted(flush, client)

@@ -390,3 +390,36 @@ def test_random_signals_find_everything_done(handlers):
     finally:
         signal.signal(signal.SIGALRM, before)
     assert halves[0] > 300
+
+
+FORK = """
+import importlib.abc, importlib.util, os, sys, threading
+from amdxdna import signals
+import logging  # later than the package, as programs do
+inside, go = threading.Event(), threading.Event()
+class Loader(importlib.abc.Loader):
+    def exec_module(self, module):
+        logging.getLogger("asked for in an import")
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name != "slow_module":
+            return None
+        inside.set()
+        go.wait(30)
+        return importlib.util.spec_from_loader(name, Loader())
+sys.meta_path.insert(0, Finder())
+importing = threading.Thread(target=signals.imports, args=("slow_module",), daemon=True)
+importing.start()
+inside.wait()
+threading.Timer(0.3, go.set).start()
+if not os.fork():
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+importing.join(30)
+print(importing.is_alive())
+"""
+
+
+def test_a_fork_and_an_import_that_logs_do_not_wait_for_each_other():
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("7\nFalse\n", "")

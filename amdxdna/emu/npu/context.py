@@ -202,8 +202,10 @@ class Context:
             if item is None or self.gone.is_set():
                 return False
             self.busy = True
-            reply = run(self, item[0])
-            self.busy = False
+            try:
+                reply = run(self, item[0])
+            finally:
+                self.busy = False
             self.end(item, reply)
             self.inline = False
             return True

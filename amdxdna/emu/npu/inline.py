@@ -34,8 +34,9 @@ from amdxdna.emu.npu.status import Status
 
 SHORT = 64e6
 """Multiply-adds of a chain that is short: about two milliseconds."""
-PATIENT = 2.0
-"""Seconds: who would wait at least that long takes chains of ten times as much, too."""
+PATIENT = 0.5
+"""Seconds: who would wait at least that long takes chains of ten times as much, too. The binding waits for up
+to a second at a time."""
 MOST_KNOWN = 1024
 """Commands kept for each context."""
 
@@ -94,8 +95,10 @@ def run_inline(npu: Executor, context: Context, seconds: float) -> bool:
         if item is None or context.gone.is_set():
             return False
         context.busy = True
-        reply = _run(npu, context, item[0], seconds)
-        context.busy = False
+        try:
+            reply = _run(npu, context, item[0], seconds)
+        finally:
+            context.busy = False
         if reply is None:
             if context.inline:
                 context.inline = False
