@@ -323,6 +323,8 @@ class Qwen35(Uncopied):
         """
         chosen = replace(AnswerOptions.of(options, changes), tools=None, begin="", thinking=False)
         self.require_open()
+        if isinstance(prompt, str) and not prompt:
+            raise UsageError("prompt is empty", "", "give a text, or token ids")
         whole_prompt = Data(prompt) if isinstance(prompt, str) else Tokens(self._ids(prompt, "prompt"))
         return self._answer([whole_prompt], chosen)
 

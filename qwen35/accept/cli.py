@@ -57,20 +57,28 @@ def accept_main(argv: Sequence[str]) -> int:
     options = _parser().parse_args(list(argv))
     target = Path(options.out)
     with _stopping(), contextlib.closing(Progress(enabled=not options.quiet)) as progress:
-        # Before the libraries are loaded: an older report is never taken for this run's.
-        growing = _begun(target, _empty("running"))
+        growing: bool | None = None
         try:
+            # Before the libraries are loaded: an older report is never taken for this run's.
+            growing = _begun(target, _empty("running"))
             run, report = _prepared(options, progress)
         except BaseException as error:
             stopped = isinstance(error, KeyboardInterrupt)
-            why = (
-                error.what if isinstance(error, QwenError) else "stopped" if stopped else type(error).__name__
-            )
-            if growing:
+            if growing or (growing is None and stopped and not is_special(target)):
+                state = "interrupted" if stopped else "failed"
                 with contextlib.suppress(OSError):
-                    _write(target, _empty("interrupted" if stopped else "failed") | {"why": why})
+                    _write(target, _empty(state) | {"why": "stopped" if stopped else _why(error)})
             raise
         return _accept(options, target, growing, run, report, progress)
+
+
+def _why(error: BaseException) -> str:
+    """What kept the run from beginning, without names of a person or a machine."""
+    from amdxdna.doctor.machine import Machine
+    from amdxdna.doctor.scrub import Scrubber, private_names
+
+    what = error.what if isinstance(error, QwenError) else type(error).__name__
+    return Scrubber(private_names(Machine())).text(what)
 
 
 def _empty(state: str) -> dict[str, Any]:

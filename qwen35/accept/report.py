@@ -120,7 +120,9 @@ class Report:
         self._scrubber = Scrubber(private_names(Machine()))
         path = run.path
         places = sorted({str(path), str(path.resolve())} - {"/"}, key=len, reverse=True)
-        self._places = re.compile("|".join(rf"(?<![\w.-]){re.escape(place)}(?![\w.-])" for place in places))
+        nowhere = r"(?!)"
+        found = "|".join(rf"(?<![\w.-]){re.escape(place)}(?![\w.-])" for place in places)
+        self._places = re.compile(found or nowhere)
         self._bundle = "built in" if path.resolve() == Path(DEFAULT_BUNDLE).resolve() else _identity(path)
 
     def made(self, items: Sequence[Item], state: str) -> dict[str, Any]:

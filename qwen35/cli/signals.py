@@ -51,10 +51,15 @@ class Interrupt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._before:
+        # SIGINT first: its handler sets the timer, whose signal has no handler afterwards.
+        before, self._before = self._before, {}
+        if not before:
+            return
+        try:
+            signal.signal(signal.SIGINT, before[signal.SIGINT])
+        finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-        while self._before:
-            signal.signal(*self._before.popitem())
+            signal.signal(signal.SIGALRM, before[signal.SIGALRM])
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._pressed:

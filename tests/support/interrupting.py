@@ -119,7 +119,9 @@ class Points:
             if self._before.get(frame, "RESUME") in _CHECKS:
                 self.count += 1
                 if self.count == self.at:
-                    self.where = f"{code.co_filename}:{frame.f_lineno} {code.co_qualname}"
+                    self.where = (
+                        f"{code.co_filename}:{frame.f_lineno} {getattr(code, 'co_qualname', code.co_name)}"
+                    )
                     signal.raise_signal(self.number)
             self._before[frame] = self._name(frame)
         elif event == "return":

@@ -229,3 +229,9 @@ def test_a_conversation_on_the_command_line(bundle: Path) -> None:
     assert with_cache[0] == without[0] == 0 and with_cache[1] == without[1]
     stats = [json.loads(line) for line in with_cache[2].splitlines() if line.startswith("{")]
     assert [s["cached_tokens"] > 0 for s in stats] == [False, True, True, True]
+
+
+@pytest.mark.parametrize("prompt", ["", []])
+def test_nothing_is_not_gone_on_with(model: Qwen35, prompt: Any) -> None:
+    with pytest.raises(UsageError, match="prompt is empty"):
+        model.complete(prompt)

@@ -384,3 +384,23 @@ def test_commands_are_offered_without_their_source(tmp_path: Path) -> None:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_ctrl_c_as_the_answer_ends_leaves_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The alarm that its handler sets has no handler any more: it would end the process two seconds later."""
+    from qwen35.cli import signals
+
+    real = signal.setitimer
+
+    def disarm(which: int, seconds: float) -> object:
+        before = real(which, seconds)
+        if not seconds and signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            signal.raise_signal(signal.SIGINT)
+        return before
+
+    monkeypatch.setattr(signals.signal, "setitimer", disarm)
+    with signals.Interrupt():
+        pass
+    assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
