@@ -158,15 +158,15 @@ def test_a_short_command_fails_as_on_the_worker() -> None:
         ([64], 0.0, True),
         ([68], 0.0, False),
         ([32] * 3, 0.0, False),
-        ([68], 1.9, False),
-        ([640], 2.0, True),
+        ([68], 0.4, False),
+        ([640], 0.9, True),
         ([644], 2.0, False),
     ],
 )
 def test_a_long_command_is_the_workers(
     words: list[int], seconds: float, short: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than SHORT, or ten times that for one who waits for two seconds or more."""
+    """More than SHORT, or ten times that for one who waits for half a second or more."""
     rig = Rig()
     monkeypatch.setattr(inline_module, "SHORT", 16)
     inline = Inline(rig, [copy_slot(rig, size) for size in words], seconds=seconds)
