@@ -125,13 +125,14 @@ _replaced: list[ModuleType | None] = []
 """This program's own ``__main__``, which its last lines need."""
 
 
-def _of_spec(spec: ModuleSpec | None, name: str) -> CodeType:
-    """The code of a module that was found. Raises ImportError where there is none."""
-    loader = None if spec is None else spec.loader
-    code = loader.get_code(name) if isinstance(loader, InspectLoader) else None
-    if code is None:
-        raise ImportError(name)
-    return code
+def _of_spec(spec: ModuleSpec | None, name: str) -> tuple[CodeType, dict[str, Any]]:
+    """The code of a module that was found, and what it knows of itself. Raises ImportError without one."""
+    if spec is not None and isinstance(spec.loader, InspectLoader):
+        code = spec.loader.get_code(name)
+        if code is not None:
+            facts = {"__spec__": spec, "__loader__": spec.loader, "__package__": spec.parent}
+            return code, {**facts, "__file__": spec.origin}
+    raise ImportError(name)
 
 
 def _load(command: list[str]) -> tuple[CodeType, dict[str, Any]]:
@@ -145,29 +146,25 @@ def _load(command: list[str]) -> tuple[CodeType, dict[str, Any]]:
             if spec is not None and spec.submodule_search_locations is not None:
                 name += ".__main__"
                 spec = importlib.util.find_spec(name)
-            code = _of_spec(spec, name)
+            code, facts = _of_spec(spec, name)
         except (ImportError, ValueError, AttributeError):
             raise UsageError(
                 f"pyxrt: no module named {name} that can be run", "Give one that Python finds"
             ) from None
-        assert spec is not None
-        facts = {"__spec__": spec, "__loader__": spec.loader, "__package__": spec.parent}
-        file = spec.origin or command[1]
-        return code, _begin([file, *command[2:]], os.getcwd(), __file__=file, **facts)
+        facts["__file__"] = facts["__file__"] or command[1]
+        return code, _begin([facts["__file__"], *command[2:]], os.getcwd(), **facts)
     if target == "-":
         code = compile(sys.stdin.buffer.read(), "<stdin>", "exec")
         return code, _begin(command, "")
     if os.path.isdir(target) or zipfile.is_zipfile(target):
         spec = PathFinder.find_spec("__main__", [target])
         try:
-            code = _of_spec(spec, "__main__")
+            code, facts = _of_spec(spec, "__main__")
         except ImportError:
             raise UsageError(
                 f"pyxrt: there is no __main__.py in {target}", "Give a script, or a folder with one"
             ) from None
-        assert spec is not None
-        facts = {"__spec__": spec, "__loader__": spec.loader, "__package__": spec.parent}
-        return code, _begin(command, target, __file__=spec.origin, **facts)
+        return code, _begin(command, target, **facts)
     with io.open_code(os.path.abspath(target)) as script:
         code = pkgutil.read_code(script)  # of a .pyc
         if code is None:

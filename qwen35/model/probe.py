@@ -110,7 +110,7 @@ def _slow(tried: Sequence[float], known: Sequence[float]) -> bool:
 def _run(results: Sequence[Buffer], run: Callable[[], None]) -> tuple[list[bytes], float]:
     """(what the results hold after `run`, its seconds)."""
     for buffer in results:
-        _write(buffer, np.full(buffer.nbytes // 2, _POISON, np.uint16))
+        poison(buffer)
     began = time.perf_counter()
     run()
     seconds = time.perf_counter() - began
@@ -121,6 +121,11 @@ def _fill(inputs: Iterable[Buffer]) -> None:
     rng = np.random.default_rng(14)
     for buffer in inputs:
         _write(buffer, to_bf16(rng.standard_normal(buffer.nbytes // 2, np.float32)))
+
+
+def poison(result: Buffer) -> None:
+    """Makes every element of a result NaN."""
+    _write(result, np.full(result.nbytes // 2, _POISON, np.uint16))
 
 
 def _write(buffer: Buffer, data: NDArray[Any]) -> None:
