@@ -95,15 +95,17 @@ def build(
     transformed: bool = False,
     nops: bool = True,
     raw: bytes | None = None,
+    apart: tuple[bytes, bytes] | None = None,
     short: int = 0,
 ) -> bytes:
-    """An image of these writes. `raw` replaces a plain body; `short` cuts that many bytes off the end."""
+    """An image of these writes. `raw` replaces a plain body, `apart` a transformed one's commands and data;
+    `short` cuts that many bytes off the end."""
     plain = _plain(items, nops) if raw is None else raw
     body = plain
     head = [4, 0x004F4443, 0x200, len(plain) // 4]
     zone = b""
     if transformed:
-        zone, data = _apart(items)
+        zone, data = _apart(items) if apart is None else apart
         body = zone + data
     table = [0] * 31
     table[0:5] = [0x00040000, 1, 0x24, 1, 0x34]
