@@ -41,8 +41,8 @@ class Patch(NamedTuple):
     kind: Kind
     at: int
     original: bytes
-    addend: int = 0
-    mask: int = 0
+    addend: int
+    mask: int
 
     def value(self, value: int) -> bytes:
         """The bytes for an address or a number, which is taken modulo 2^64."""
@@ -58,7 +58,7 @@ class Patch(NamedTuple):
         return _PAIR.pack(base & 0xFFFFFFFC, high & 0xFFFF0000 | base >> 32 & 0xFFFF)
 
 
-def patch(kind: Kind, data: bytes, offset: int, addend: int = 0, mask: int = 0) -> Patch | None:
+def patch(kind: Kind, data: bytes, offset: int, addend: int, mask: int) -> Patch | None:
     """The place that a relocation at `offset` of `data` means; None where it does not fit."""
     at = offset + _FIRST[kind]
     size = _BYTES[kind]

@@ -112,9 +112,9 @@ def test_how_each_kind_is_written() -> None:
 
 def test_places_that_do_not_fit_are_none() -> None:
     for kind, size in ((Kind.SHIM_DMA, 12), (Kind.CONTROL_PACKET, 16), (Kind.ADDRESS, 8), (Kind.SCALAR, 4)):
-        assert patch(kind, bytes(size), 0) is not None
-        assert patch(kind, bytes(size - 1), 0) is None and patch(kind, bytes(size), 4) is None
-        assert patch(kind, bytes(size + 8), 2) is None
+        fits = [patch(kind, bytes(held), at, 0, 0) for held, at in ((size, 0), (size - 1, 0), (size, 4))]
+        assert [place is not None for place in fits] == [True, False, False]
+        assert patch(kind, bytes(size + 8), 2, 0, 0) is None
 
 
 def changed(**of_file: Any) -> bytes:
