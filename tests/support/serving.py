@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -9,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+import pytest
 
 from qwen35.api import Qwen35
 
@@ -42,6 +45,36 @@ class Running:
     server: Any
     port: int
     listening: socket.socket
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """The server's thread does nothing meanwhile; what the block sends is there when it looks next."""
+        resting, go = threading.Event(), threading.Event()
+
+        def rest() -> None:
+            resting.set()
+            go.wait(WAIT)
+
+        self.server.loop.call_soon_threadsafe(rest)
+        assert resting.wait(WAIT)
+        try:
+            yield
+        finally:
+            go.set()
+
+
+def late_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of every request is over once its answer has begun, on a machine however slow."""
+    from qwen35.serve import answering
+
+    late = answering._late
+
+    async def begun(job: Any, seconds: float, limit: float, scope: Any) -> None:
+        while job.reply is None or len(job.reply.tokens) < 20:
+            await asyncio.sleep(0.01)
+        await late(job, 0, limit, scope)
+
+    monkeypatch.setattr(answering, "_late", begun)
 
 
 @contextmanager
@@ -79,6 +112,12 @@ def serving(
     )
 
     class Server(uvicorn.Server):
+        loop: asyncio.AbstractEventLoop
+
+        async def startup(self, sockets: Any = None) -> None:
+            self.loop = asyncio.get_running_loop()
+            await super().startup(sockets)
+
         async def shutdown(self, sockets: Any = None) -> None:
             service.drain()
             await super().shutdown(sockets)

@@ -18,7 +18,7 @@ httpx = pytest.importorskip("httpx")
 pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
-from tests.support.serving import WAIT, Running, called, scripted, serving  # noqa: E402
+from tests.support.serving import WAIT, Running, called, late_in_the_middle, scripted, serving  # noqa: E402
 
 WEATHER, ADD = (
     {
@@ -289,12 +289,13 @@ def test_what_would_change_the_answer_is_named(server: Running, options: dict[st
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_an_answer_that_fails(tmp_path: Path, stream: bool) -> None:
+def test_an_answer_that_fails(tmp_path: Path, stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         fake(tmp_path, lambda q: "word " * 200, delay=0.01) as model,
         serving(model, limits={"timeout": 0.5}) as running,
     ):
         if stream:
+            late_in_the_middle(monkeypatch)
             last = events_of(running, input="Hi")[-1]
             assert last["type"] == "response.failed" and last["response"]["status"] == "failed"
             assert last["response"]["error"]["type"] == "timeout" and not len(running.service.store)
