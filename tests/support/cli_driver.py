@@ -1,7 +1,8 @@
 """The command line over a mock model, as a program: `python -m tests.support.cli_driver [options]`.
 
-The environment's MOCK_DELAY is seconds a token; with MOCK_TELLS stderr says when one begins. MOCK_GRACE:
-seconds that a step has after Ctrl-C (60). The question chooses what the mock says.
+The environment's MOCK_DELAY is seconds a token; with MOCK_TELLS stderr says when one begins, and when a line
+is read, and a token does not end before there is a file MOCK_UNTIL. MOCK_GRACE: seconds that a step has after
+Ctrl-C (60). The question chooses what the mock says.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 from qwen35.cli import main, signals
 
@@ -33,6 +36,7 @@ def say(question: str) -> str:
 
 def load(options: object) -> object:
     """A mock in a fresh directory; `fail` as the bundle fails to load."""
+    from qwen35.cli import run
     from qwen35.errors import ModelError
     from tests.support.mock_model import fake
 
@@ -63,9 +67,18 @@ def load(options: object) -> object:
 
         def telling() -> object:
             os.write(2, b"computing\n")
+            while (path := os.environ.get("MOCK_UNTIL")) and not os.path.exists(path):
+                time.sleep(0.01)
             return logits()
 
         model.model.logits = telling  # type: ignore[attr-defined]
+        read_line = run.read_line
+
+        def reading(*where: Any) -> object:
+            os.write(2, b"reading\n")
+            return read_line(*where)
+
+        run.read_line = reading  # type: ignore[assignment]
     return model
 
 

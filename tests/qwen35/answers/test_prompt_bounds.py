@@ -152,9 +152,13 @@ def test_a_pipe_without_a_writer_is_told_and_waited_for(tmp_path: Path) -> None:
     assert told == [1]
     reader, writer = os.pipe()
     os.write(writer, b"from ")
-    later = threading.Timer(1.2, lambda: (os.write(writer, b"a command"), os.close(writer)))
-    later.start()
-    assert read_prompt(f"/proc/self/fd/{reader}", 64, lambda: told.append(2)) == "from a command"
+
+    def silent() -> None:
+        told.append(2)
+        os.write(writer, b"a command")
+        os.close(writer)
+
+    assert read_prompt(f"/proc/self/fd/{reader}", 64, silent) == "from a command"
     assert read_prompt(f"/proc/self/fd/{reader}", 64, lambda: told.append(3)) == ""
     assert told == [1, 2]
     os.close(reader)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import qwen35
-from tests.support.program import ENV, ROOT
+from tests.support.program import ENV, ROOT, SECONDS, holding
 
 ENV.pop("QWEN35_BUNDLE", None)
 ENV.pop("QWEN35_DEBUG", None)
@@ -24,15 +24,15 @@ def run(
     *words: str, stdin: str | bytes = "", module: str = "tests.support.cli_driver", **env: str
 ) -> tuple[int, str, str]:
     """Exit status, stdout and stderr of one run."""
-    data = stdin if isinstance(stdin, bytes) else stdin.encode()
-    done = subprocess.run(
-        [sys.executable, "-m", module, *words],
-        input=data,
-        capture_output=True,
-        cwd=ROOT,
-        env={**ENV, **env},
-        timeout=60,
-    )
+    with holding(stdin if isinstance(stdin, bytes) else stdin.encode()) as pipe:
+        done = subprocess.run(
+            [sys.executable, "-m", module, *words],
+            stdin=pipe,
+            capture_output=True,
+            cwd=ROOT,
+            env={**ENV, **env},
+            timeout=SECONDS,
+        )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
@@ -225,7 +225,7 @@ def test_a_typing_mistake_imports_nothing_heavy() -> None:
         "print(status, [m for m in heavy if m in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=ENV, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=ENV, timeout=SECONDS
     )
     assert done.stdout == "2 []\n"
 
@@ -257,7 +257,7 @@ def test_a_command_of_another_installation(tmp_path: Path) -> None:
         "args.COMMANDS['absent'] = ('qwen35.absent', 'nothing'); sys.exit(main(['absent', 'x']))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=ENV, timeout=60
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=ENV, timeout=SECONDS
     )
     assert done.returncode == 2 and "no command absent" in one_error(done.stderr)
 
@@ -278,30 +278,30 @@ def test_an_answer_is_flushed_as_it_comes_and_ctrl_c_ends_it_cleanly() -> None:
         assert program.stdout is not None and program.stderr is not None
         assert program.stdout.read(5) == b"word0"
         program.send_signal(signal.SIGINT)
-        out, err = program.communicate(timeout=30)
+        out, err = program.communicate(timeout=SECONDS)
     assert program.returncode == 130
     assert out.endswith(b"\n") and b"word299" not in out
     assert b"stopped by you" in err and b"Traceback" not in err
 
 
 def test_a_second_ctrl_c_is_immediate() -> None:
-    with start("--prompt", "long", MOCK_DELAY="60", MOCK_TELLS="1") as program:
+    with start("--prompt", "long", MOCK_DELAY="600", MOCK_TELLS="1", MOCK_GRACE="600") as program:
         assert program.stderr is not None
         while program.stderr.readline() != b"computing\n":
             assert program.poll() is None
-        end = time.monotonic() + 30
+        end = time.monotonic() + SECONDS
         while program.poll() is None and time.monotonic() < end:  # two that come at once are one signal
             program.send_signal(signal.SIGINT)
             time.sleep(0.3)
-        _, err = program.communicate(timeout=30)
+        _, err = program.communicate(timeout=SECONDS)
     assert program.returncode == -signal.SIGINT and b"Traceback" not in err
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_a_step_that_does_not_end_after_ctrl_c(chat: bool) -> None:
+def test_a_step_that_does_not_end_after_ctrl_c(chat: bool, tmp_path: Path) -> None:
     """A single answer is given up; a conversation says what it waits for and goes on."""
-    delay = {"MOCK_DELAY": "3" if chat else "600", "MOCK_TELLS": "1", "MOCK_GRACE": "0.1"}
-    with start(*(["--chat"] if chat else ["--prompt", "long"]), **delay) as program:
+    step = {"MOCK_UNTIL": str(tmp_path / "end"), "MOCK_TELLS": "1", "MOCK_GRACE": "0.1"}
+    with start(*(["--chat"] if chat else ["--prompt", "long"]), **step) as program:
         assert program.stderr is not None
         if chat:
             assert program.stdin is not None
@@ -310,19 +310,23 @@ def test_a_step_that_does_not_end_after_ctrl_c(chat: bool) -> None:
         while program.stderr.readline() != b"computing\n":
             assert program.poll() is None
         program.send_signal(signal.SIGINT)
-        _, err = program.communicate(timeout=60)
+        told = b"waiting for the step under way" if chat else b"hardware context is given up"
+        while told not in (line := program.stderr.readline()):
+            assert line
+        if chat:
+            (tmp_path / "end").touch()
+        _, err = program.communicate(timeout=SECONDS)
     assert program.returncode == 130 and b"Traceback" not in err
-    assert (b"waiting for the step under way" if chat else b"hardware context is given up") in err
     assert (b"stopped by you" if chat else b"qwen35: stopped\n") in err
 
 
 def test_ctrl_c_while_waiting_for_a_line() -> None:
-    with start("--interactive") as program:
+    with start("--interactive", MOCK_TELLS="1") as program:
         assert program.stderr is not None
-        program.stderr.readline()
-        time.sleep(0.3)
+        while program.stderr.readline() != b"reading\n":
+            assert program.poll() is None
         program.send_signal(signal.SIGINT)
-        out, err = program.communicate(timeout=30)
+        out, err = program.communicate(timeout=SECONDS)
     assert program.returncode == 130 and out == b"" and b"stopped" in err and b"Traceback" not in err
 
 
@@ -332,7 +336,7 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
         program.stdout.read(5)
         program.stdout.close()
         err = program.stderr.read()
-        assert program.wait(30) == 1
+        assert program.wait(SECONDS) == 1
     assert b"Traceback" not in err and b"error" not in err
 
 
@@ -345,7 +349,7 @@ def test_any_output_encoding_will_do(encoding: str) -> None:
         capture_output=True,
         cwd=ROOT,
         env={**ENV, "PYTHONIOENCODING": encoding},
-        timeout=60,
+        timeout=SECONDS,
     )
     assert done.returncode == 0 and done.stdout.decode(encoding).startswith("You said: ")
 
@@ -356,7 +360,7 @@ def test_a_closed_stderr_is_no_failure() -> None:
         capture_output=True,
         cwd=ROOT,
         env=ENV,
-        timeout=60,
+        timeout=SECONDS,
     )
     assert done.returncode == 0 and done.stdout == b"You said: x\n"
 
@@ -381,7 +385,7 @@ def test_commands_are_offered_without_their_source(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+from tests.support.program import ROOT, SECONDS, holding
+
 DRIVER, QWEN, AMD = "tests.support.cli_driver", "qwen35", "amdxdna"
 NO_NPU = {name: value for name, value in os.environ.items() if not name.startswith(("QWEN35_", "AMDXDNA_"))}
 
@@ -25,14 +26,15 @@ def run(
     if shell:
         before, _, behind = shell.partition("@")
         command = ["sh", "-c", f'{before} exec "$@" {behind}', "sh", *command]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        cwd=cwd,
-        timeout=120,
-        env={**NO_NPU, "PYTHONPATH": str(ROOT), **env},
-        **({"stdin": subprocess.DEVNULL} if stdin is None else {"input": stdin}),
-    )
+    with holding(stdin or b"") as pipe:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            cwd=cwd,
+            timeout=SECONDS,
+            env={**NO_NPU, "PYTHONPATH": str(ROOT), **env},
+            stdin=subprocess.DEVNULL if stdin is None else pipe,
+        )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
@@ -143,13 +145,13 @@ def test_a_file_on_stdin_is_asked_and_a_terminal_is_not_waited_for(tmp_path: Pat
     with file.open() as log:
         command = [sys.executable, "-m", DRIVER, "-q", "-p", "Sum"]
         done = subprocess.run(
-            command, stdin=log, capture_output=True, text=True, cwd=ROOT, timeout=60, env=NO_NPU
+            command, stdin=log, capture_output=True, text=True, cwd=ROOT, timeout=SECONDS, env=NO_NPU
         )
     assert done.stdout == "You said: Sum\n\nline\n"
     master, slave = os.openpty()
     try:
         done = subprocess.run(
-            command, stdin=slave, capture_output=True, text=True, cwd=ROOT, timeout=60, env=NO_NPU
+            command, stdin=slave, capture_output=True, text=True, cwd=ROOT, timeout=SECONDS, env=NO_NPU
         )
     finally:
         os.close(master)
@@ -171,7 +173,7 @@ def test_a_pipe_that_says_nothing_is_told() -> None:
             b"reading stdin to its end, for the prompt; < /dev/null leaves it out"
             in program.stderr.readline()
         )
-        assert program.communicate(b"late", timeout=60)[0] == b"You said: x\n\nlate\n"
+        assert program.communicate(b"late", timeout=SECONDS)[0] == b"You said: x\n\nlate\n"
 
 
 def test_bytes_that_are_no_text_are_refused() -> None:
@@ -233,7 +235,7 @@ def test_a_limit_on_processes_is_no_ctrl_c() -> None:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=SECONDS,
         env=NO_NPU,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NPROC, (1, 1)),
     )
@@ -258,7 +260,7 @@ def hidden(module: str, name: str, *words: str) -> subprocess.CompletedProcess[s
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=SECONDS,
         env=NO_NPU,
     )
 
@@ -298,7 +300,7 @@ def test_emulate_says_how_to_name_a_temporary_folder() -> None:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=SECONDS,
         env=NO_NPU,
     )
     if "seccomp" in done.stderr:

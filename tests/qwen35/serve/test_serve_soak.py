@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from qwen35 import Qwen35, Sampling
@@ -107,10 +108,16 @@ class Load:
 
     def __init__(self, server: Running, want: list[tuple[str, dict[str, Any], str]]) -> None:
         self.server, self.want = server, want
-        self.until = time.monotonic() + SECONDS
+        self.until = 0.0
+        self.ready = threading.Barrier(CLIENTS, self.begin)
+        self.full = threading.Event()
+        """Somebody was refused."""
         self.wrong: list[Any] = []
         self.counts = {"right": 0, "refused": 0, "left": 0, "malformed": 0}
         self.lock = threading.Lock()
+
+    def begin(self) -> None:
+        self.until = time.monotonic() + SECONDS
 
     def count(self, what: str) -> None:
         with self.lock:
@@ -119,6 +126,7 @@ class Load:
     def client(self, number: int) -> None:
         rng = random.Random(number)
         with httpx.Client(timeout=WAIT) as http:
+            self.ready.wait(WAIT)
             rounds = 0
             while time.monotonic() < self.until or rounds < 4:
                 rounds += 1
@@ -134,6 +142,7 @@ class Load:
                     got = http.post(url, json=body | {"stream": rng.random() < 0.5})
                     if got.status_code == 429:
                         assert int(got.headers["retry-after"]) >= 1
+                        self.full.set()
                         self.count("refused")
                         time.sleep(0.01)
                     elif got.status_code != 200 or said(path, got) != want:
@@ -161,7 +170,14 @@ def load(tmp_path: Path) -> Iterator[Load]:
     assert len({text for _, _, text in want}) > len(want) / 3
     limits = {"queue": QUEUE, "stored": STORED}
     with fake(tmp_path, cache_bytes=KEPT) as model, serving(model, limits=limits) as server:
-        yield Load(server, want)
+        made, decode = Load(server, want), model.model.decode
+
+        def held(token: int) -> np.ndarray:
+            assert made.full.wait(WAIT)
+            return decode(token)
+
+        model.model.decode = held  # type: ignore[method-assign]
+        yield made
 
 
 def test_32_clients_for_a_time(load: Load) -> None:
@@ -170,11 +186,25 @@ def test_32_clients_for_a_time(load: Load) -> None:
     bounds, sizes, over = [0, 0, 0], [], threading.Event()
     threads, files = set(threading.enumerate()), descriptors()
 
+    def bounded(owner: Any, which: int) -> None:
+        """Notes what it holds after each addition."""
+        add = owner.add
+
+        def added(*what: Any, **more: Any) -> None:
+            add(*what, **more)
+            bounds[which] = max(bounds[which], owner.nbytes)
+
+        owner.add = added
+
+    bounded(service.store, 1)
+    bounded(model.session.cache, 2)
+
     def watch() -> None:
         while not over.wait(0.02):
-            now = (service.queue.inside, service.store.nbytes, model.session.cache.nbytes)
-            bounds[:] = map(max, bounds, now)
-            sizes.append(resident())
+            bounds[0] = max(bounds[0], service.queue.inside)
+            if load.until:
+                sizes.append(resident())
+        sizes.append(resident())
 
     watching = threading.Thread(target=watch)
     watching.start()
