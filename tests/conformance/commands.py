@@ -21,6 +21,7 @@ from .kit import (
     case,
     fails,
     header,
+    in_time,
     state,
 )
 
@@ -88,12 +89,18 @@ def _commands(ready: Ready, count: int) -> list[tuple[Bo, Bo]]:
 @case()
 def four_in_flight(t: Target) -> None:
     """Four commands of a context are accepted at once; the fifth submit waits for the first to end."""
-    ready = t.ready()
-    slots = _commands(ready, 6)
-    for number, (command, code) in enumerate(slots):
-        if number == 4:
-            assert state(slots[0][0]) == NEW, "one of the first four submits blocked"
-        seq = ready.start(stream.delay(10_000 if number else 1_200_000), command=command, code=code)
+    slots: list[tuple[Bo, Bo]] = []
+
+    def four(ready: Ready, long: bytes) -> bool:
+        """The first four submits do not block."""
+        slots[:] = _commands(ready, 6)
+        for number, (command, code) in enumerate(slots[:4]):
+            ready.start(stream.delay(10_000) if number else long, command=command, code=code)
+        return state(slots[0][0]) == NEW
+
+    ready = in_time(t, four)
+    for number, (command, code) in enumerate(slots[4:], 4):
+        seq = ready.start(stream.delay(10_000), command=command, code=code)
         if number == 4:
             assert state(slots[0][0]) == COMPLETED, "the fifth submit did not block"
     ready.wait(ready.syncobj, seq)
@@ -332,8 +339,11 @@ def bo_list(t: Target) -> None:
 @case()
 def relative_timeout(t: Target) -> None:
     """A wait's timeout is an absolute time: one in the past is ETIME at once."""
-    ready = t.ready()
-    ready.start(stream.delay(1_200_000))
-    with fails(errno.ETIME):
-        ready.wait(ready.syncobj, 0, -1)
+
+    def at_once(ready: Ready, long: bytes) -> bool:
+        """A wait until a time in the past."""
+        ready.start(long)
+        return not ready.over(0, -1)
+
+    ready = in_time(t, at_once)
     ready.wait(ready.syncobj, 0)

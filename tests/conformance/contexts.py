@@ -10,7 +10,7 @@ import time
 from amdxdna._native import ffi, lib
 from amdxdna.emu.kernels import stream
 
-from .kit import COMPLETED, Client, Ready, Target, case, fails, join, state, until
+from .kit import COMPLETED, LIMIT, Client, Ready, Target, case, fails, join, state, until
 
 
 def _fill(client: Client) -> list[int]:
@@ -243,7 +243,7 @@ def killed_process_frees_its_slot(t: Target) -> None:
             return False
         return True
 
-    until(free, 5, "the killed process's slot coming free")
+    until(free, LIMIT, "the killed process's slot coming free")
 
 
 @case(slots=2)
@@ -302,7 +302,7 @@ def syncobj_destroyed_first(t: Target) -> None:
     seq = ready.start(stream.copy(ready.source.size, 1), ready.source.device, ready.destination.device)
     with fails(errno.ENOENT):
         ready.wait(ready.syncobj, seq)
-    until(lambda: state(ready.command) == COMPLETED, 5, "the command's completion")
+    until(lambda: state(ready.command) == COMPLETED, LIMIT, "the command's completion")
     ready.check_copy(ready.destination)
 
 
@@ -317,7 +317,7 @@ def older_wait(t: Target) -> None:
         {
             "handles": int(ffi.cast("uintptr_t", handles)),
             "points": int(ffi.cast("uintptr_t", points)),
-            "timeout_nsec": time.monotonic_ns() + 5_000_000_000,
+            "timeout_nsec": time.monotonic_ns() + int(LIMIT * 1e9),
             "count_handles": 1,
             "flags": lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT,
         },

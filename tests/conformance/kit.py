@@ -30,6 +30,8 @@ INVALID = lib.AMDXDNA_INVALID_ADDR
 NEW, COMPLETED, ERROR, ABORT, TIMEOUT = 1, 4, 5, 6, 8
 START_CU, CHAIN, START_NPU = 0, 19, 20
 CORE_TILES = 32
+LIMIT = 60.0
+"""Seconds after which a case gives up waiting for what must come."""
 _MASK = 0xFFFFFFFF
 _RESERVE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
 
@@ -44,7 +46,7 @@ class Case:
 
     `options`: what the device must be (keys of both targets' options). `warns`: part of the kernel's
     WARNING that the case provokes on purpose. `seconds`: longest it may take. `settle`: seconds between the
-    case's end and the closing of what it opened.
+    case's end and the closing of what it opened, on Linux's own driver.
     """
 
     name: str
@@ -64,7 +66,7 @@ CASES: dict[str, Case] = {}
 
 
 def case(
-    *, warns: str | None = None, seconds: float = 60.0, settle: float = 0.0, **options: Any
+    *, warns: str | None = None, seconds: float = 3 * LIMIT, settle: float = 0.0, **options: Any
 ) -> Callable[[Callable[[Target], None]], Callable[[Target], None]]:
     """Registers a case under `module.function`; see :class:`Case`."""
 
@@ -83,11 +85,13 @@ class Target:
     """What a case runs on: `open_node` opens the device.
 
     `kernel`: whether that is Linux's own driver, which only cases about several processes, privileges and
-    power may ask (a device in the test process has none of these).
+    power may ask (a device in the test process has none of these). `tdr`: seconds after which its driver
+    looks whether the device got on.
     """
 
     open_node: Callable[[], Node]
     kernel: bool
+    tdr: float = 2.0
     clients: list[Client] = field(default_factory=list)
 
     def client(self) -> Client:
@@ -123,7 +127,7 @@ class Target:
         try:
             if user:
                 os.setuid(user)
-            inner = Target(self.open_node, self.kernel)
+            inner = Target(self.open_node, self.kernel, self.tdr)
             function(inner)
             inner.close()
             status = 0
@@ -362,7 +366,7 @@ class Client:
         self.ioctl(lib.DRM_IOCTL_AMDXDNA_EXEC_CMD, args)
         return int(args.seq)
 
-    def wait(self, syncobj: int, point: int, seconds: float = 10.0) -> None:
+    def wait(self, syncobj: int, point: int, seconds: float = LIMIT) -> None:
         """SYNCOBJ_TIMELINE_WAIT; OSError ETIME after `seconds`."""
         handles, points = ffi.new("uint32_t[]", [syncobj]), ffi.new("uint64_t[]", [point])
         args = ffi.new(
@@ -485,12 +489,21 @@ class Ready(Client):
         command = self.pack(program, *buffers, command=command, code=code)
         return self.submit(self.hwctx if hwctx is None else hwctx, command.handle, *arguments)
 
+    def over(self, point: int, seconds: float = 0.0) -> bool:
+        """Whether this point of the context's timeline is reached within `seconds`."""
+        try:
+            self.wait(self.syncobj, point, seconds)
+        except OSError as error:
+            assert error.errno == errno.ETIME, error
+            return False
+        return True
+
     def run(
         self,
         program: bytes,
         *buffers: int,
         command: Bo | None = None,
-        seconds: float = 10.0,
+        seconds: float = LIMIT,
         context: tuple[int, int] | None = None,
     ) -> int:
         """Packs, submits and waits; the packet's state."""
@@ -499,7 +512,7 @@ class Ready(Client):
         self.wait(syncobj, seq, seconds)
         return state(command or self.command)
 
-    def copy(self, context: tuple[int, int] | None = None, seconds: float = 10.0) -> int:
+    def copy(self, context: tuple[int, int] | None = None, seconds: float = LIMIT) -> int:
         """Runs the copy kernel, source to destination plus one a word; the state.
 
         The result of a completed command is checked.
@@ -524,10 +537,30 @@ class Ready(Client):
         assert list(destination.words()[: len(expected)]) == expected, "the copy kernel's result is wrong"
 
 
+def in_time(t: Target, look: Callable[[Ready, bytes], bool]) -> Ready:
+    """Has `look` run a program that takes a while, and see something meanwhile: the client on which it did.
+
+    AssertionError where it did not. A look that came when the program was over tells nothing: there is
+    another, on a new client, with one that takes longer, though less than any driver's time-out.
+    """
+    end, seconds = time.monotonic() + LIMIT / 2, 0.25
+    while True:
+        ready = t.ready()
+        began = time.monotonic()
+        if look(ready, stream.delay(round(seconds * 1e6))):
+            return ready
+        now = time.monotonic()
+        assert now - began >= seconds, f"not seen while the command ran: {look.__doc__}"
+        assert now < end, f"not seen, or this machine is too busy to see it in time: {look.__doc__}"
+        ready.close()
+        seconds = min(2 * seconds, 1.2)
+
+
 def run_case(name: str, target: Target) -> None:
     """Runs a registered case on `target` and closes what it opened."""
     try:
         CASES[name].function(target)
-        time.sleep(CASES[name].settle)
+        if target.kernel:
+            time.sleep(CASES[name].settle)
     finally:
         target.close()

@@ -108,7 +108,7 @@ def check_packet(packet: Packet, on: Bench) -> str:
     return ""
 
 
-@case(seconds=60)
+@case()
 def packets(t: Target) -> None:
     """Packets of every kind: what state they end in."""
     wrong, on = [], bench(t)

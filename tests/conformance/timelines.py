@@ -8,7 +8,7 @@ import time
 from amdxdna._native import ffi, lib
 from amdxdna.emu.kernels import stream
 
-from .kit import COMPLETED, Bo, Ready, Target, case, fails, state
+from .kit import COMPLETED, LIMIT, Bo, Ready, Target, case, fails, in_time, state, until
 
 WAIT_ALL = lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_ALL
 FOR_SUBMIT = lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT
@@ -32,12 +32,15 @@ def _wait(client: Ready, waits: list[tuple[int, int]], seconds: float, flags: in
     return int(args.first_signaled)
 
 
-def _queue(ready: Ready, *delays: int) -> list[Bo]:
-    """One command a delay, in microseconds, all in flight."""
+_SHORT = stream.delay(1000)
+
+
+def _queue(ready: Ready, *programs: bytes) -> list[Bo]:
+    """One command a program, all in flight."""
     commands = []
-    for delay in delays:
+    for program in programs:
         command, code = ready.bo(0x1000, lib.AMDXDNA_BO_CMD), ready.dev(0x1000)
-        ready.start(stream.delay(delay), command=command, code=code)
+        ready.start(program, command=command, code=code)
         commands.append(command)
     return commands
 
@@ -45,41 +48,57 @@ def _queue(ready: Ready, *delays: int) -> list[Bo]:
 @case()
 def point_zero_is_everything(t: Target) -> None:
     """Waiting for point 0, the first command's, waits for whatever was submitted last."""
-    ready = t.ready()
-    first, second = _queue(ready, 1000, 900_000)
-    with fails(errno.ETIME):
-        ready.wait(ready.syncobj, 0, 0.4)
-    assert state(first) == COMPLETED
+    commands: list[Bo] = []
+
+    def second_one(ready: Ready, long: bytes) -> bool:
+        """A wait for the first command goes on when only the second is under way."""
+        commands[:] = _queue(ready, _SHORT, long)
+        until(lambda: state(commands[0]) == COMPLETED, LIMIT, "the first command's completion")
+        return not ready.over(0, 0.03)
+
+    ready = in_time(t, second_one)
     ready.wait(ready.syncobj, 0)
-    assert state(second) == COMPLETED
+    assert state(commands[1]) == COMPLETED
 
 
 @case()
 def a_later_point(t: Target) -> None:
     """Any other point is its own command's."""
-    ready = t.ready()
-    _, second, third = _queue(ready, 1000, 1000, 900_000)
-    ready.wait(ready.syncobj, 1, 0.6)
-    assert state(second) == COMPLETED
-    with fails(errno.ETIME):
-        ready.wait(ready.syncobj, 2, 0)
+    commands: list[Bo] = []
+
+    def own(ready: Ready, long: bytes) -> bool:
+        """The second command is over and the third is not."""
+        commands[:] = _queue(ready, _SHORT, _SHORT, long)
+        ready.wait(ready.syncobj, 1)
+        assert state(commands[1]) == COMPLETED
+        return not ready.over(2)
+
+    ready = in_time(t, own)
     ready.wait(ready.syncobj, 2)
-    assert state(third) == COMPLETED
+    assert state(commands[2]) == COMPLETED
 
 
 @case()
 def several_syncobjs(t: Target) -> None:
     """Waiting for all of several points, or for any of them."""
-    ready = t.ready()
-    other, other_syncobj = ready.new_context()
-    _queue(ready, 1000, 900_000)
-    command, code = ready.bo(0x1000, lib.AMDXDNA_BO_CMD), ready.dev(0x1000)
-    ready.start(stream.delay(1000), command=command, code=code, hwctx=other)
-    waits = [(ready.syncobj, 1), (other_syncobj, 0)]
-    assert _wait(ready, waits, 0.6, FOR_SUBMIT) == 1
-    with fails(errno.ETIME):
-        _wait(ready, waits, 0, WAIT_ALL)
-    _wait(ready, waits, 5, WAIT_ALL)
+    waits: list[tuple[int, int]] = []
+
+    def any_of_them(ready: Ready, long: bytes) -> bool:
+        """One of two points is reached, and not both."""
+        other, other_syncobj = ready.new_context()
+        _queue(ready, _SHORT, long)
+        command, code = ready.bo(0x1000, lib.AMDXDNA_BO_CMD), ready.dev(0x1000)
+        ready.start(_SHORT, command=command, code=code, hwctx=other)
+        waits[:] = (ready.syncobj, 1), (other_syncobj, 0)
+        first = _wait(ready, waits, LIMIT, FOR_SUBMIT)
+        try:
+            _wait(ready, waits, 0, WAIT_ALL)
+        except OSError as error:
+            return error.errno == errno.ETIME and first == 1
+        return False
+
+    ready = in_time(t, any_of_them)
+    _wait(ready, waits, LIMIT, WAIT_ALL)
 
 
 @case()

@@ -9,8 +9,6 @@ from amdxdna.emu.kernels import stream
 
 from .kit import ABORT, CHAIN, COMPLETED, ERROR, NEW, TIMEOUT, Target, case, header, state
 
-# The driver looks every two seconds whether the device got on.
-TDR = 2.0
 # After a timeout it makes the context anew. A device that is closed meanwhile makes the kernel warn, in
 # aie2_config_cu: the restart still looks at the buffers that the closing takes away.
 RESTART = 1.0
@@ -18,12 +16,12 @@ RESTART = 1.0
 
 @case(settle=RESTART)
 def hang(t: Target) -> None:
-    """A hung command ends with TIMEOUT after about two seconds and leaves a health report in its packet."""
+    """A hung command ends with TIMEOUT after its driver's time and leaves a health report in its packet."""
     ready = t.ready()
     began = time.monotonic()
     assert ready.run(stream.program([stream.Delay(1000), stream.Hang()])) == TIMEOUT
     took = time.monotonic() - began
-    assert took > TDR * 0.4, f"the timeout came after {took:.1f} s"
+    assert took > t.tdr * 0.4, f"the timeout came after {took:.1f} s"
     version, _, transaction, pc, *fatal = ready.command.words()[1:9]
     assert version == 1
     assert transaction == 0, "the index of the operation that hangs"
@@ -83,16 +81,24 @@ def hang_in_a_chain(t: Target) -> None:
 @case()
 def slow_command(t: Target) -> None:
     """A command within the limit is not disturbed."""
-    ready = t.ready()
-    assert ready.run(stream.delay(900_000)) == COMPLETED
+    while True:
+        ready = t.ready()
+        began = time.monotonic()
+        done = ready.run(stream.delay(round(0.45e6 * t.tdr)))
+        if done == COMPLETED:
+            return
+        # With a machine so busy that it took longer than the limit, it did not get on in time.
+        assert time.monotonic() - began > t.tdr, done
+        time.sleep(RESTART)
+        ready.close()
 
 
 @case()
 def late_reply(t: Target) -> None:
     """A command that ends after its timeout: the reply goes nowhere, the context works again."""
     ready = t.ready()
-    assert ready.run(stream.delay(4_500_000)) == TIMEOUT
-    time.sleep(2.6)
+    assert ready.run(stream.delay(round(2.25e6 * t.tdr))) == TIMEOUT
+    time.sleep(1.3 * t.tdr)
     assert ready.copy(ready.new_context()) == COMPLETED
 
 
@@ -103,11 +109,15 @@ def other_context_keeps_going(t: Target) -> None:
     hung = ready.bo(0x1000, lib.AMDXDNA_BO_CMD)
     seq = ready.start(stream.hang(), command=hung, code=ready.dev(0x1000))
     other = ready.new_context()
-    began = time.monotonic()
-    while time.monotonic() - began < 2 * TDR + 0.5:
+    began = last = time.monotonic()
+    quiet = 0.0
+    while last - began < 2 * t.tdr + 0.5:
         assert ready.copy(other) == COMPLETED
         time.sleep(0.02)
-    assert state(hung) == NEW, "it timed out while another context got on"
+        last, before = time.monotonic(), last
+        quiet = max(quiet, last - before)
+    # Where nobody had the processor for that long, no context got on.
+    assert state(hung) == NEW or quiet > 0.9 * t.tdr, "it timed out while another context got on"
     ready.wait(ready.syncobj, seq)
     assert state(hung) == TIMEOUT
 
@@ -120,7 +130,7 @@ def destroy_with_a_hung_command(t: Target) -> None:
     began = time.monotonic()
     ready.destroy(ready.hwctx)
     took = time.monotonic() - began
-    assert took > 0.4 * TDR, f"destroyed after {took:.2f} s"
+    assert took > 0.4 * t.tdr, f"destroyed after {took:.2f} s"
     ready.wait(ready.syncobj, seq)
     assert state(ready.command) == ABORT
     assert ready.copy(ready.new_context()) == COMPLETED
@@ -143,4 +153,4 @@ def close_with_a_hung_command(t: Target) -> None:
     ready.start(stream.hang())
     ready.close()
     time.sleep(0.1)
-    assert t.ready().copy(seconds=20) == COMPLETED
+    assert t.ready().copy() == COMPLETED

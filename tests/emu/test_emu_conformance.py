@@ -13,7 +13,8 @@ from amdxdna.emu.personality import PERSONALITIES
 from tests.conformance import columns, differences, kit, suite
 
 assert suite.MODULES
-SLOW = {"timeouts"}  # two seconds a hang
+SLOW = {"timeouts"}
+TDR = 0.5
 KERNEL_OPTIONS = {"protocol"}  # of the modelled firmware that only the PCI function speaks
 
 
@@ -33,8 +34,10 @@ def _cases() -> list[object]:
 
 @pytest.mark.parametrize(("name", "address"), _cases())
 def test_case(name: str, address: str) -> None:
-    options = EmuOptions(address=address, threads=1, quiet=True, privileged=True, **kit.CASES[name].options)
-    target = kit.Target(functools.partial(EmuNode, options), kernel=False)
+    slow = {"tdr": TDR} if name.partition(".")[0] in SLOW else {}
+    given = {**slow, **kit.CASES[name].options}
+    options = EmuOptions(address=address, threads=1, quiet=True, privileged=True, **given)
+    target = kit.Target(functools.partial(EmuNode, options), kernel=False, tdr=TDR)
     try:
         kit.run_case(name, target)
     except kit.Skip as reason:

@@ -68,7 +68,7 @@ def bind(bdf: str) -> dict[str, Any]:
             file.write(bdf)
     except OSError as error:
         return {"errno": error.errno}
-    appeared = wait_for(lambda: os.path.isdir(NODES) and bool(os.listdir(NODES)), 2)
+    appeared = wait_for(lambda: os.path.isdir(NODES) and bool(os.listdir(NODES)), 30)
     return {"errno": 0 if appeared else None}
 
 

@@ -28,4 +28,4 @@ def test_case(name: str, probe: Probe, guests: Guests) -> None:
         pytest.skip(answer.value["skip"])
     assert "error" not in answer.value, answer.value["error"] + "\n" + "\n".join(answer.log)
     guest.check_log(answer.log, case.warns)
-    kit.until(lambda: machine.function.firmware.contexts == 0, 6, "the firmware losing every context")
+    kit.until(lambda: machine.function.firmware.contexts == 0, kit.LIMIT, "the firmware losing every context")

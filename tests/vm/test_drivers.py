@@ -55,7 +55,9 @@ def clean(driver: Driver) -> Iterator[Driver]:
     """The driver, freshly probed; contexts that the firmware still has afterwards fail the test."""
     driver.probe()
     yield driver
-    kit.until(lambda: driver.machine.function.firmware.contexts == 0, 6, "the firmware losing every context")
+    kit.until(
+        lambda: driver.machine.function.firmware.contexts == 0, kit.LIMIT, "the firmware losing every context"
+    )
 
 
 @pytest.mark.parametrize("name", kit.CASES)
@@ -66,7 +68,9 @@ def test_conformance(name: str, driver: Driver) -> None:
     driver.probe(**case.options)
     answer = call(driver, "tests.vm.guest_side:run", case.seconds, name=name)
     settle(driver, name, answer, case.warns)
-    kit.until(lambda: driver.machine.function.firmware.contexts == 0, 6, "the firmware losing every context")
+    kit.until(
+        lambda: driver.machine.function.firmware.contexts == 0, kit.LIMIT, "the firmware losing every context"
+    )
 
 
 @pytest.mark.parametrize("name", TESTS)

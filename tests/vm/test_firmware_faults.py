@@ -272,7 +272,7 @@ def test_no_interrupt(faulty: Faulty) -> None:
     finally:
         interrupts.raise_vector = right  # type: ignore[method-assign]
     assert made.value["result"]["errno"] == errno.ETIME
-    assert 4 < made.value["result"]["seconds"] < 12
+    assert made.value["result"]["seconds"] > 4
 
 
 CHAIN = commands.CHAIN_NPU
