@@ -211,11 +211,15 @@ def no_threads(stopped: KeyboardInterrupt) -> bool:
 
 
 _dropped: list[type[BaseException]] = []
-"""Each Ctrl-C that came in a finalizer, where Python drops exceptions."""
+"""Each Ctrl-C, or what is handled like it, that came in a finalizer, where Python drops exceptions."""
+_STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _unraisable(what: sys.UnraisableHookArgs) -> None:
-    """Sends a Ctrl-C that came in a finalizer once more, when the finalizer is over."""
+    """Sends a Ctrl-C that came in a finalizer once more, when the finalizer is over.
+
+    Where SIGINT is ignored, as in a background job, it was SIGTERM or SIGHUP that raised it.
+    """
     if not issubclass(what.exc_type, KeyboardInterrupt):
         sys.__unraisablehook__(what)
         return
@@ -223,9 +227,10 @@ def _unraisable(what: sys.UnraisableHookArgs) -> None:
 
     def again() -> None:
         time.sleep(_AFTER)
-        if _dropped:
+        handled = [number for number in _STOPPING if callable(signal.getsignal(number))]
+        if _dropped and handled:
             _dropped.clear()
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            signal.pthread_kill(threading.main_thread().ident or 0, handled[0])
 
     with contextlib.suppress(RuntimeError):
         threading.Thread(target=again, daemon=True).start()

@@ -56,7 +56,7 @@ def accept_main(argv: Sequence[str]) -> int:
     """Runs `accept`: 0, 1 or 130. Raises UsageError for a report file that cannot be written."""
     options = _parser().parse_args(list(argv))
     target = Path(options.out)
-    with _stopping(), contextlib.closing(Progress(enabled=not options.quiet)) as progress:
+    with _stopping() as came, contextlib.closing(Progress(enabled=not options.quiet)) as progress:
         growing: bool | None = None
         try:
             # Before the libraries are loaded: an older report is never taken for this run's.
@@ -69,7 +69,7 @@ def accept_main(argv: Sequence[str]) -> int:
                 with contextlib.suppress(OSError):
                     _write(target, _empty(state) | {"why": "stopped" if stopped else _why(error)})
             raise
-        return _accept(options, target, growing, run, report, progress)
+        return _accept(options, target, growing, run, report, progress, came)
 
 
 def _why(error: BaseException) -> str:
@@ -101,6 +101,7 @@ def _accept(
     run: Acceptance,
     report: Report,
     progress: Progress,
+    came: list[int],
 ) -> int:
     from qwen35.accept.report import passed, summary
 
@@ -119,6 +120,8 @@ def _accept(
                         _write(target, report.made(items, "running"))
                 if not options.json:
                     print(item.line, flush=True)
+                if came:  # in a callback, where Python drops what a handler raises
+                    raise KeyboardInterrupt
             finished = True
     except KeyboardInterrupt:
         notice("stopped")
@@ -152,10 +155,12 @@ def _accept(
 
 
 @contextlib.contextmanager
-def _stopping() -> Iterator[None]:
-    """SIGTERM and SIGHUP stop the run as Ctrl-C does."""
+def _stopping() -> Iterator[list[int]]:
+    """SIGTERM and SIGHUP stop the run as Ctrl-C does; the list gets those that came."""
+    came: list[int] = []
 
     def stop(number: int, frame: object) -> None:
+        came.append(number)
         raise KeyboardInterrupt
 
     before = {}
@@ -166,7 +171,7 @@ def _stopping() -> Iterator[None]:
             if signal.getsignal(number) is not signal.SIG_IGN
         }
     try:
-        yield
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

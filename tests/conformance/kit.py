@@ -45,14 +45,17 @@ class Case:
     """One registered case.
 
     `options`: what the device must be (keys of both targets' options). `warns`: part of the kernel's
-    WARNING that the case provokes on purpose. `seconds`: longest it may take. `settle`: seconds between the
-    case's end and the closing of what it opened, on Linux's own driver.
+    WARNING that the case provokes on purpose. `breaks`: a function in the trace of a fault of the kernel's
+    own, which the case meets now and then; that kernel is not used any more. `seconds`: longest it may take.
+    `settle`: seconds between the case's end and the closing of what it opened, on Linux's own
+    driver.
     """
 
     name: str
     function: Callable[[Target], None]
     options: dict[str, Any]
     warns: str | None
+    breaks: str | None
     seconds: float
     settle: float
 
@@ -66,7 +69,12 @@ CASES: dict[str, Case] = {}
 
 
 def case(
-    *, warns: str | None = None, seconds: float = 3 * LIMIT, settle: float = 0.0, **options: Any
+    *,
+    warns: str | None = None,
+    breaks: str | None = None,
+    seconds: float = 3 * LIMIT,
+    settle: float = 0.0,
+    **options: Any,
 ) -> Callable[[Callable[[Target], None]], Callable[[Target], None]]:
     """Registers a case under `module.function`; see :class:`Case`."""
 
@@ -74,7 +82,7 @@ def case(
         name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         if name in CASES:
             raise ValueError(f"two conformance cases are called {name}")
-        CASES[name] = Case(name, function, options, warns, seconds, settle)
+        CASES[name] = Case(name, function, options, warns, breaks, seconds, settle)
         return function
 
     return register

@@ -487,6 +487,45 @@ def test_a_report_of_a_run_that_is_ended_never_reads_as_passed(
     assert os.listdir(tmp_path) == ["r.json"]
 
 
+SIGNAL_IN_A_FINALIZER = """
+import signal, sys
+from qwen35.accept.run import Acceptance
+from qwen35.cli import main
+
+class Last:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+def items(self, real=Acceptance.items):
+    for item in real(self):
+        yield item
+        if item.name == "driver":
+            Last()
+
+Acceptance.items = items
+if sys.argv[1] == "ignored":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("interrupt", ["handled", "ignored"])
+def test_a_signal_whose_exception_python_drops_stops_the_run(tmp_path: Path, interrupt: str) -> None:
+    """SIGINT is ignored in a background job."""
+    report = tmp_path / "r.json"
+    words = ["accept", str(bundle_path("tied")), "--device", EMU, "--out", str(report), "-q"]
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNAL_IN_A_FINALIZER, interrupt, *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (130, "qwen35: stopped\n")
+    found = json.loads(report.read_text())
+    assert found["state"] == "interrupted" and not found["passed"]
+    assert "prompts" not in {item["item"] for item in found["items"]}
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_before_the_libraries_are_loaded(tmp_path: Path, number: signal.Signals) -> None:
     report = tmp_path / "r.json"
