@@ -18,6 +18,7 @@ from typing import Any
 
 from amdxdna import uapi
 from amdxdna._native import ffi, lib
+from amdxdna.emu.driver import teardown
 from amdxdna.emu.driver.device import EmuDriver
 from amdxdna.emu.driver.errors import error
 from amdxdna.emu.options import EmuOptions
@@ -96,6 +97,8 @@ class Supervisor:
                 return spawn.reap_all(signals)
             finally:
                 self._receivers.close()
+                if self._observer:
+                    self._tell_of_closes()
         finally:
             signals.undo()
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
@@ -454,6 +457,12 @@ class Supervisor:
         finally:
             self._ending.discard(over)
             over.set()
+
+    def _tell_of_closes(self) -> None:
+        """Has the observer told of the closes that the program's end was, however late their thread is."""
+        self._watch.drain()
+        for over in list(self._ending):
+            over.wait(2 * teardown.LONGEST)
 
     def _await_ends(self) -> None:
         """Waits for releases: a program's close() returns before they are done, the driver's does not."""
