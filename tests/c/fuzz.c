@@ -216,7 +216,7 @@ int main(int count, char **words)
     npu_pack(&npu, &command, &source, &target);
     errno = npu_submit(npu.fd, npu.context, command.handle, NULL, 0, &seq);
     CHECK(!errno);
-    errno = npu_wait(npu.fd, npu.syncobj, seq, 10000000000L);
+    errno = npu_wait(npu.fd, npu.syncobj, seq, 60000000000L);
     CHECK(!errno);
     CHECK(npu_state(&command) == 4);
     long most = 0;

@@ -19,7 +19,7 @@
 #include <unistd.h>
 
 enum { COMPLETED = 4, WORDS = 1024 };
-static const int64_t SECONDS = 5000000000L;
+static const int64_t SECONDS = 60000000000L;
 
 struct table {
     struct amdxdna_drm_va_tbl head;
