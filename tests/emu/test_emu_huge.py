@@ -145,4 +145,4 @@ def test_a_file_of_huge_pages_that_cannot_be_had_leaves_no_descriptor(monkeypatc
         patch.setattr(os, step, refuse)
         assert huge_file() is None
         patch.undo()
-        assert descriptors() == before
+        assert descriptors() <= before

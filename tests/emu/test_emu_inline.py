@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import struct
 import threading
-import time
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from amdxdna.emu.npu import Reply, Slot, Status
 from amdxdna.emu.npu import context as context_module
 from amdxdna.emu.npu import inline as inline_module
 from amdxdna.run import State
+from tests.conformance import kit
 from tests.support.binding import adder
 from tests.support.npu_rig import BUFFERS, Rig, copy_slot
 
@@ -45,7 +46,26 @@ def test_work_counts_multiply_adds(program: bytes, family: Family, expected: flo
 @pytest.fixture(autouse=True)
 def patient_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """While waiters run the commands, the worker does not look in during a test."""
-    monkeypatch.setattr(context_module, "LOOK_IN", 60)
+    monkeypatch.setattr(context_module, "LOOK_IN", 600)
+    monkeypatch.setattr(context_module, "SimpleQueue", Bell)
+
+
+class Bell(SimpleQueue[None]):
+    """What wakes a context's worker; it tells whether the worker sleeps."""
+
+    asleep = False
+
+    def get(self, block: bool = True, timeout: float | None = None) -> None:
+        self.asleep = self.empty()
+        try:
+            super().get(block, timeout)
+        finally:
+            self.asleep = False
+
+
+def until_asleep(context: Any) -> None:
+    """Waits until the worker has left what it did: it takes nothing any more unless it is woken."""
+    kit.until(lambda: context.bell.asleep, 60, "the worker's sleep")
 
 
 class Inline:
@@ -55,8 +75,8 @@ class Inline:
         self.replies: list[tuple[Reply, int]] = []
         self._arrived = threading.Event()
         chosen = rig.context if context is None else context
-        if chosen in rig.npu._contexts:
-            rig.npu._contexts[chosen].inline = True
+        self._context = rig.npu._contexts[chosen]
+        self._context.inline = True
         assert rig.npu.submit(chosen, slots, self._done) == 0
         self.taken = rig.npu.run_inline(chosen, seconds)
 
@@ -74,9 +94,10 @@ class Inline:
     def by_worker(self) -> Reply:
         """The reply, which comes from the worker."""
         assert not self.taken
-        assert self._arrived.wait(10)
+        assert self._arrived.wait(60)
         ((reply, thread),) = self.replies
         assert thread != threading.get_ident()
+        until_asleep(self._context)
         return reply
 
 
@@ -93,24 +114,27 @@ def test_a_short_chain_runs_on_the_thread_that_waits() -> None:
 
 
 def test_the_worker_takes_what_nobody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context_module, "LOOK_IN", 0.002)
     rig = Rig()
     assert Inline(rig, [copy_slot(rig)]).by_caller() == Reply(Status.OK)
     arrived = threading.Event()
-    assert rig.npu._contexts[rig.context].inline
+    context = rig.npu._contexts[rig.context]
+    assert context.inline
+    until_asleep(context)
+    monkeypatch.setattr(context_module, "LOOK_IN", 0.002)
     rig.npu.submit(rig.context, [copy_slot(rig)], lambda reply: arrived.set())
-    assert arrived.wait(10)
+    context.bell.put(None)  # the first of its looks; the next come by themselves
+    assert arrived.wait(60)
 
 
 def test_the_worker_sleeps_again_and_wakes_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(context_module, "LOOK_IN", 0.0005)
     rig = Rig()
     assert Inline(rig, [copy_slot(rig)]).by_caller() == Reply(Status.OK)
     context = rig.npu._contexts[rig.context]
-    end = time.monotonic() + 10
-    while context.inline and time.monotonic() < end:
-        time.sleep(0.001)
-    assert not context.inline
+    assert context.inline
+    until_asleep(context)
+    monkeypatch.setattr(context_module, "LOOK_IN", 0.0005)
+    context.bell.put(None)
+    kit.until(lambda: not context.inline, 60, "the worker's sleep")
     assert rig.run(copy_slot(rig)) == Reply(Status.OK)
 
 
@@ -289,8 +313,8 @@ def test_a_signal_in_the_middle_is_handled_at_the_end(
             return result if when == "after" else original(*arguments)
 
         at_the_end = name in ("run_inline", "_run", "_execute", "reply", "settle", "end")
-        whole = 0
-        for _ in range(50):  # on a busy machine the worker may come first: its command is waited for, or not
+        for _ in range(3):
+            until_asleep(only_context(device))
             sent.clear()
             b.view("u4")[:] = 0
             only_context(device).inline = True
@@ -301,14 +325,11 @@ def test_a_signal_in_the_middle_is_handled_at_the_end(
                     kernel.run(a, b)
                 except Stop:
                     stopped = True
-            assert stopped == bool(sent)
-            if stopped and (not at_the_end or b.view("u4").tolist() == [5] * 16):
-                whole += 1  # the wait was over when Stop came out of it
+            assert stopped and sent
+            if at_the_end:  # the wait was over when Stop came out of it
+                assert b.view("u4").tolist() == [5] * 16
             assert kernel.run(a, b).state is State.COMPLETED
             assert b.view("u4").tolist() == [5] * 16
-            if whole == 3:
-                break
-        assert whole == 3
         for _ in range(6):  # every place in the queue is free again, and nothing holds the buffers
             assert kernel.run(a, b).state is State.COMPLETED
         assert {bo.busy for bo in device.node.client.handles.values()} == {0}
@@ -322,6 +343,7 @@ def test_a_user_must_really_wait() -> None:
         kernel = adder(device, 64, 4)
         kernel.run(a, b)
         b.view("u4")[:] = 0
+        until_asleep(only_context(device))
         only_context(device).inline = True
         run = kernel.start(a, b)
         assert not b.view("u4").any()

@@ -374,7 +374,7 @@ def test_ctrl_c_ends_a_wait_at_once(ready: Open, gate: Gate) -> None:
         client.wait(client.syncobj, seq, 60)
     assert kit.state(client.command) == kit.NEW
     gate.open()
-    client.wait(client.syncobj, seq, 30)
+    client.wait(client.syncobj, seq)
     assert kit.state(client.command) == kit.COMPLETED
 
 
@@ -436,10 +436,16 @@ def test_destroying_a_context_frees_a_blocked_submit(ready: Open, gate: Gate) ->
     thread = threading.Thread(target=submit)
     thread.start()
     context = client.node.client.contexts[client.hwctx]  # type: ignore[attr-defined]
-    kit.until(lambda: bool(context.room), 5, "the submit blocking")
-    gate.open()
+    kit.until(lambda: bool(context.room), 60, "the submit blocking")
+
+    def freed() -> None:  # before anything times out
+        thread.join(60)
+        gate.open()
+
+    opener = threading.Thread(target=freed)
+    opener.start()
     client.destroy(client.hwctx)
-    thread.join(5)
+    opener.join(60)
     assert failures == [22]
 
 

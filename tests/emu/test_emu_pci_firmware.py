@@ -7,7 +7,7 @@ import struct
 import subprocess
 import sys
 import textwrap
-import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +18,7 @@ from amdxdna.emu.pci import commands, firmware, messages, psp, smu
 from amdxdna.emu.pci import registers as reg
 from amdxdna.emu.pci.firmware import FirmwareOptions
 from amdxdna.emu.pci.vfio_user import CONFIG_REGION
+from tests.conformance.kit import until
 from tests.support.probe import (
     CODE,
     DATA_IOVA,
@@ -208,7 +209,7 @@ def test_closing_under_a_running_command_waits_for_it() -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
 
@@ -260,19 +261,21 @@ def test_a_hang_and_its_report(probe: Probe) -> None:
     message = load(probe, stream.program([stream.Delay(1), stream.Hang()]))
     configure(channel, DEVICE_HEAP + PDI)
     channel.send(commands.CHAIN_NPU, message)
-    threading.Event().wait(0.1)
+
+    def report() -> tuple[int, ...]:
+        reply = management.ask(firmware.GET_APP_HEALTH, struct.pack("<IIQ", 0, 0x2000, DATA_IOVA + 0x8000))
+        result, size = struct.unpack_from("<II", reply)
+        assert (result, size, len(reply)) == (Status.OK, 560, 36)
+        return struct.unpack("<HH5I", os.pread(probe.ram, 24, HEAP_BYTES + 0x8000))
+
+    until(lambda: report()[4] == DEVICE_HEAP + CODE + 12, 60, "the hang")
+    assert report()[:4] == (1, 0, 560, 0)
     assert channel.receive() is None
-    reply = management.ask(firmware.GET_APP_HEALTH, struct.pack("<IIQ", 0, 0x2000, DATA_IOVA + 0x8000))
-    result, size = struct.unpack_from("<II", reply)
-    assert (result, size, len(reply)) == (Status.OK, 560, 36)
-    report = struct.unpack("<HH5I", os.pread(probe.ram, 24, HEAP_BYTES + 0x8000))
-    assert report[:4] == (1, 0, 560, 0)
-    assert report[4] == DEVICE_HEAP + CODE + 12
     assert management.ask(firmware.GET_APP_HEALTH, struct.pack("<IIQ", 0, 0x2000, 0))[:4] == struct.pack(
         "<I", Status.INVALID_BUFFER
     )
     management.ask(firmware.DESTROY_CONTEXT, struct.pack("<I", 0))
-    threading.Event().wait(0.05)
+    time.sleep(0.05)
     assert channel.receive() is None
 
 

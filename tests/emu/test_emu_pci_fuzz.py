@@ -32,7 +32,7 @@ TIMES = int(os.environ.get("AMDXDNA_FUZZ", "1"))
 MORE_MEMORY = 200 << 20
 # The server's word for an exception that is neither an OSError nor a body too short.
 FAULT = re.compile(r"^command \d+: \w+: ")
-LONGEST = 2.0  # seconds a message may take on a machine that has time; ten times that where it has none
+LONGEST = 60.0  # seconds a message may take on a machine that has no time
 
 
 def value(rng: random.Random) -> int:
@@ -88,7 +88,7 @@ class Watched:
 
     def close(self) -> None:
         self.server.close()
-        self.thread.join(20)
+        self.thread.join(60)
         alive = self.thread.is_alive()
         self.function.close()
         assert not alive
@@ -158,7 +158,7 @@ def test_vfio_user(seed: int, watched: Watched) -> None:
                 if broken:
                     size, flags = value(rng) & 0xFFFFFFFF, value(rng) & 0xFFFFFFFF
                     message = HEADER.pack(1, command, size, flags, 0) + data
-                client.socket.settimeout(10 * LONGEST)
+                client.socket.settimeout(LONGEST)
                 try:
                     client.send(message, fds)
                 finally:
@@ -224,7 +224,7 @@ def test_mailbox(protocol: tuple[int, int], seed: int) -> None:
                 continue
             began = time.monotonic()
             channel.send(opcode, data)
-            assert time.monotonic() - began < 10 * LONGEST
+            assert time.monotonic() - began < LONGEST
             while (reply := channel.receive()) is not None:
                 layout = messages.MANAGEMENT.get(reply[0])
                 if channel is management:
@@ -264,7 +264,7 @@ def test_registers(seed: int) -> None:
             began = time.monotonic()
             probe.function.write(*place, data)
             probe.function.read(*place, rng.choice([0, 1, 4, 8]))
-            assert time.monotonic() - began < 10 * LONGEST, place
+            assert time.monotonic() - began < LONGEST, place
         works(probe)
         probe.function.reset()
     probe.close()

@@ -36,7 +36,7 @@ class Served:
 
     def close(self) -> None:
         self.server.close()
-        self.thread.join(5)
+        self.thread.join(60)
         assert not self.thread.is_alive()
         self.function.close()
 

@@ -62,7 +62,7 @@ class Rig:
 
     def run(self, *slots: Slot) -> Reply:
         assert self.npu.submit(self.context, slots, self.done) == 0
-        assert self.arrived.acquire(timeout=10)
+        assert self.arrived.acquire(timeout=60)
         return self.replies[-1]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import time
 
 from amdxdna.emu.kernels.families import Family, pdi
 from amdxdna.emu.pci import firmware, psp, smu
@@ -63,15 +64,14 @@ class Channel:
             return opcode, identifier, body
 
     def ask(self, opcode: int, body: bytes = bytes(4)) -> bytes:
-        """A request and its reply, which must come at once or within seconds."""
+        """A request and its reply, which must come at once or within a minute."""
         identifier = self.send(opcode, body)
-        for _ in range(500):
-            got = self.receive()
-            if got is not None:
-                assert got[:2] == (opcode, identifier)
-                return got[2]
-            threading.Event().wait(0.01)
-        raise AssertionError(f"no reply to opcode {opcode:#x}")
+        end = time.monotonic() + 60
+        while (got := self.receive()) is None:
+            assert time.monotonic() < end, f"no reply to opcode {opcode:#x}"
+            time.sleep(0.005)
+        assert got[:2] == (opcode, identifier)
+        return got[2]
 
 
 class Probe:
