@@ -22,7 +22,7 @@ from amdxdna.reaper import PATIENCE
 DEFAULT_OPS_PER_CYCLE = 2048
 _ATTEMPTS = 3
 CONTEXT_BYTES = 4 * GRANULE
-"""Of the heap, what the driver takes for a context: four command buffers (aie2_ctx.c)."""
+"""Bytes of the device heap that the driver takes for each context: four command buffers (aie2_ctx.c)."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,12 @@ def create(
     ops_per_cycle: int = DEFAULT_OPS_PER_CYCLE,
     patient: bool = True,
 ) -> None:
-    """CREATE_HWCTX. What it made goes to `own`, as the call's struct, also when a signal handler raises; then
-    perhaps twice, until the struct's handle is 0.
+    """Makes a context and gives the call's struct to `own`: also where a signal handler raises after the
+    driver has answered, and then perhaps twice.
 
-    Where the device is full, contexts that are garbage go first, if `patient`; where the heap is, it grows or
-    is relieved. Raises NoFreeContext or ContextRefused for a refusal of the firmware's, OutOfHeap.
+    Where the device is full and `patient` is set, garbage is collected and contexts on their way out are
+    waited for, :data:`~amdxdna.reaper.PATIENCE` seconds at most; where the heap is full, it grows or is
+    relieved. Raises NoFreeContext or ContextRefused for a refusal of the firmware's, OutOfHeap.
     """
     q = qos or QoS()
     wanted = ffi.new(
@@ -88,7 +89,10 @@ def _ask(client: Client, request: Any, columns: int, patient: bool) -> None:
             _make_room(client, verdict.errno, grown)
             grown = True
             continue
-        if verdict.errno in (errno.EINVAL, errno.ENOENT):  # there is a heap: ENOENT is not that
+        if verdict.errno in (
+            errno.EINVAL,
+            errno.ENOENT,
+        ):  # the heap exists, so ENOENT does not mean a missing one
             verdict = refused(client, verdict.errno)
         elif verdict.errno == errno.ENODEV:
             verdict = _no_partition(client, columns) or verdict
@@ -117,7 +121,7 @@ def _make_room(client: Client, code: int, grown: bool) -> None:
 
 
 def refused(client: Client, code: int = errno.EINVAL) -> NoFreeContext | ContextRefused:
-    """What EINVAL (or, of `code`, ENOENT) from CREATE_HWCTX was.
+    """The error for CREATE_HWCTX refused with `code`: EINVAL or ENOENT.
 
     The driver passes every refusal of the firmware on as EINVAL. Resource info (DRM minor 4) tells how many
     contexts there can be and are. Below that number, or without it, the firmware may still be full: it is the
@@ -163,7 +167,7 @@ def refused(client: Client, code: int = errno.EINVAL) -> NoFreeContext | Context
 
 
 def _no_partition(client: Client, columns: int) -> NoFreeContext | None:
-    """Whether ENODEV from CREATE_HWCTX was for want of columns. Else None: the firmware is not reached.
+    """The error for ENODEV from CREATE_HWCTX where columns were wanting; None: the firmware is not reached.
 
     The solver lets contexts of the same width share a partition, and finds none only where those of another
     are in the way (aie2_solver.c); the driver gives the same errno when its channel to the firmware is gone

@@ -40,12 +40,12 @@ def open_regular(path: str | os.PathLike[str]) -> io.FileIO:
 
 
 def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
-    """A regular file's contents. Raises OSError: EFBIG for more than `most` bytes, as open_regular else."""
+    """A regular file's contents. Raises OSError: EFBIG beyond `most` bytes; otherwise as open_regular."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         try:
             data = b"" if size > most else read_up_to(file, most, size)
-        except OSError as error:  # files of /proc and /sys, a disk's fault
+        except OSError as error:  # of /proc, /sys or a bad disk: without the path
             raise OSError(error.errno, error.strerror, os.fspath(path)) from None
     if max(size, len(data)) > most:
         raise OSError(errno.EFBIG, f"longer than {most:,} bytes", os.fspath(path))

@@ -101,7 +101,7 @@ class JsonGrammars:
         self._think_end = tokenizer.token_id("</think>")
 
     def constraint(self, schema: Any, *, thinking: bool = False) -> JsonConstraint:
-        """For one answer. With `thinking` it holds from the end of the reasoning on.
+        """The constraint for one answer. With `thinking` it applies from the end of the reasoning on.
 
         Raises UsageError for a schema that the library refuses, with its reason.
         """
@@ -114,7 +114,7 @@ class JsonGrammars:
             fault = matcher.validate_grammar(grammar, self._tokens)
             if not fault:
                 state = matcher(self._tokens, grammar, log_level=0)
-                state.compute_bitmask()  # an impossible beginning shows only here
+                state.compute_bitmask()  # a schema that nothing can begin shows only here
                 fault = _reason(state) if state.is_error() else ""
         except ValueError as error:
             fault = str(error)
@@ -133,7 +133,7 @@ class JsonConstraint:
     """The state of one constrained answer. Not thread-safe."""
 
     def __init__(self, matcher: Any, vocab: int, stop: int, after: int | None) -> None:
-        """Holds once the token `after` was chosen, or from the start for None; `stop` ends the answer."""
+        """Applies once the token `after` was chosen, or from the start for None; `stop` ends the answer."""
         import numpy as np
 
         self._matcher = matcher

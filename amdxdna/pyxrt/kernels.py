@@ -28,12 +28,12 @@ from amdxdna.restart import Restartable
 from amdxdna.weak import LiveSet
 
 _NPU_WORDS, _PREEMPT_WORDS = 7, 13
-"""Of packets for control code, behind the header; the last two are the first argument."""
+"""Payload words of the two packets for control code; the last two hold the first argument."""
 _HEAD = 8
 """Bytes of a packet before the register map: header and CU mask."""
 _NO_BANK = 0xFFFF
 _LOOK_SECONDS = 0.001
-"""Between two looks of a wait whether the first start, under way in another thread, is over."""
+"""Seconds between two checks whether another thread's first start() is over."""
 _VALUE, _ADDRESS = Struct("<i"), Struct("<Q")
 
 
@@ -93,7 +93,7 @@ class kernel:
                 "Invalid API called for xrt::kernel creation, xrt::module passed is created using full ELF"
             )
         if code is not None and code.elf.read.grouped:
-            _ = code.elf.columns  # a full ELF file, which does not say what a full one must
+            _ = code.elf.columns  # raises for a full ELF file that lacks what one must state
         found = file.metadata.kernel(base)
         if found is None:
             refuse(f"No such kernel '{base}'", errno.EINVAL)
@@ -136,7 +136,7 @@ class kernel:
         self._control(file, full_name, None)
 
     def _control(self, file: elf, name: str, cu: int | None) -> None:
-        """Runs take control code, in which all arguments are but the first, which the packet has too."""
+        """Runs take control code. Arguments are written into it; the packet itself holds only the first."""
         with translated():
             self._code = ControlKernel(self._context, file.read, name, cu)
         end = 4 * (1 + _NPU_WORDS if self._code.opcode == packet.Opcode.START_NPU else 1 + _PREEMPT_WORDS)
@@ -160,7 +160,7 @@ class kernel:
 
 
 class run:
-    """One run of a kernel after another, each with the arguments set by then. It keeps its buffers alive."""
+    """A run of a kernel, started again with the arguments set by then. Keeps its buffers alive."""
 
     __module__ = "pyxrt"
 
@@ -216,7 +216,7 @@ class run:
             job.packet[offset : offset + size] = _ADDRESS.pack(value._address)[:size]
             self._bos[place] = value
         else:
-            # Four bytes of an argument of eight too.
+            # XRT writes four bytes, of an argument of eight too.
             count = min(size, 4)
             job.packet[offset : offset + count] = _VALUE.pack(index(value))[:count]
             self._bos.pop(place, None)
@@ -232,7 +232,7 @@ class run:
         return [*(each.buffer for each in self._bos.values()), *own]
 
     def prepare(self) -> None:
-        """Shows the NPU what has changed in the control code. About to be started."""
+        """Flushes changed control code; called just before a start."""
         if self._code is not None:
             self._code.flush()
 
@@ -241,8 +241,8 @@ class run:
         job = self.job
         if self._lists:
             refuse("Run object belongs to a runlist and cannot be explicitly started", errno.EINVAL)
-        # Who finds it held is second, also in the child of a fork that met a start; of two that find it open
-        # one waits. Not an acquire(), behind which a signal's handler may raise before the try.
+        # Held: another thread is starting this run, or was at the fork: refused. Of two that find it free one
+        # waits for the other. `with`: a handler may raise between an acquire() and its try.
         if self._starting.locked():
             refuse("bad command state, can't launch")
         with self._starting:
@@ -268,7 +268,7 @@ class run:
             raise RuntimeError(failure("Command failed to complete successfully", state, error)) from error
 
     def _wait(self, milliseconds: int) -> tuple[ert_cmd_state, CommandFailed | None]:
-        """Waits for the start that is the last one now, whatever is started meanwhile; what became of it."""
+        """Waits for the latest start as of now; its state, and its error where it failed."""
         started = self.job.run
         if self._marked is not None:
             return self._marked, None
@@ -287,13 +287,13 @@ class run:
             except WaitTimeout:
                 return ert_cmd_state(State.TIMEOUT), None
             except CommandFailed as error:
-                # A list's failure is told of each member by the list.
+                # The runlist itself sets each member's state.
                 return self._marked or ert_cmd_state(int(started.state)), error
         return self._marked or ert_cmd_state(State.COMPLETED), None
 
     def _over(self, seconds: float) -> bool:
         """Waits at most that long for the end of a first start; false where it is still under way."""
-        # Looks only: a start of another thread that found the lock taken here would be refused.
+        # Polls: start() refuses where it finds the lock held.
         end = time.monotonic() + seconds
         while self._job.run is None and self._starting.locked():
             left = end - time.monotonic()
@@ -322,7 +322,7 @@ class run:
         return bo.over(self._code.scratchpad)
 
     def add_callback(self, *args: Any) -> None:
-        """Nothing that XRT's own module can be called with either."""
+        """Raises TypeError for all arguments, as XRT's own module does."""
         incompatible("add_callback", self, *args)
 
 

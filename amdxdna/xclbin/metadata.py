@@ -25,7 +25,7 @@ _MAX_ARGUMENTS = 0x7FF
 
 @dataclass(frozen=True)
 class Argument:
-    """One kernel argument. ``offset``: bytes from the first's; ``buffer``: an address, else a value."""
+    """One kernel argument. ``offset``: bytes from the first; ``buffer``: an address, else a value."""
 
     index: int
     name: str
@@ -72,13 +72,13 @@ class Connection:
 
 @dataclass(frozen=True)
 class Metadata:
-    """All of them; a section that the file does not have is empty."""
+    """What the xclbin says of kernels and memories; a section that the file does not have is empty."""
 
     kernels: tuple[KernelInfo, ...]
     memories: tuple[Memory, ...]
     connections: tuple[Connection, ...]
     ips: tuple[str, ...] = ()
-    """The names in IP_LAYOUT, which connections count by."""
+    """The names in IP_LAYOUT; `Connection.ip` is an index into it."""
 
     def kernel(self, name: str) -> KernelInfo | None:
         """The kernel of that name, or None."""
@@ -169,7 +169,7 @@ def _number(item: ElementTree.Element, name: str, default: int = 0) -> int:
     value = item.get(name)
     if value is None:
         return default
-    # A name of digits is decimal, whatever zeros it starts with; int() refuses text that is long without end.
+    # Digits are decimal, also behind zeros; int() bounds their number.
     number = int(value, 16) if value[:2].lower() == "0x" else int(value)
     if not 0 <= number < 1 << 64:
         raise ValueError(f"{name}={value!r}")

@@ -65,7 +65,7 @@ def _text(
     tied: bool = True,
 ) -> ModelConfig:
     key_heads, lin_dim = lin
-    base = vocab - 276
+    base = vocab - 276  # special tokens come last in the table: <|endoftext|>, <|im_start|>, <|im_end|> ...
     return ModelConfig(
         hidden_size=hidden,
         intermediate_size=inner,
@@ -121,6 +121,7 @@ SIZES: dict[str, Size] = {
 }
 """The sizes by the name that `export --random` and `info` take."""
 PUBLISHED = {size: known for size, known in SIZES.items() if known.checkpoint}
+"""Those with a published checkpoint."""
 REAL_CHECKPOINT = SIZES["2b"].checkpoint
 
 

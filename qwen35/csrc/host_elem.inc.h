@@ -9,7 +9,7 @@ static void add_row(float *x, const uint16_t *add, int count)
         x[i] += f32_of_bf16(add[i]);
 }
 
-/* 1 / sqrt(sum of squares / divisor + eps) */
+/* RMSNorm: 1 / sqrt(sum of squares / divisor + eps) */
 INLINE float inverse_norm(const float *x, int count, float divisor, float eps)
 {
     vf a = v_set(0.0f), b = a;

@@ -24,16 +24,16 @@ __all__ = ["TOP", "Reference", "Request", "attach", "record"]
 
 TOP = 16
 """Logits kept of each step."""
-_HERE: dict[str, Any] = {"local_files_only": True}
-"""For transformers' readers, which look on the network for a file that the directory lacks."""
+_OFFLINE: dict[str, Any] = {"local_files_only": True}
+"""Keeps transformers' readers off the network, where they look for a file that the directory lacks."""
 
 
 @dataclass(frozen=True)
 class Request:
     """One user turn to record; `picture` is uint8 [h, w, 3] or None.
 
-    transformers' Pillow processor makes the patches: of a picture that needs no resizing, exactly those the
-    checkpoint's own makes.
+    transformers' Pillow processor makes the patches; they equal those of the checkpoint's own processor
+    where nothing is resized.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Reference:
-    """A recorded run; `arrays` are the `ref.NAME.*` tensors by their last name."""
+    """A recorded run; `arrays` are the `ref.NAME.*` tensors by the last part of their names."""
 
     request: Request
     arrays: dict[str, NDArray[Any]] = field(repr=False)
@@ -61,9 +61,9 @@ def record(checkpoint: Path, requests: Iterable[Request]) -> list[Reference]:
     from transformers import AutoConfig, Qwen3_5ForCausalLM, Qwen3_5ForConditionalGeneration
 
     tokenizer = Tokenizer.from_file(str(checkpoint / "tokenizer.json"))
-    text_only = AutoConfig.from_pretrained(checkpoint, **_HERE).model_type == "qwen3_5_text"
+    text_only = AutoConfig.from_pretrained(checkpoint, **_OFFLINE).model_type == "qwen3_5_text"
     kind = Qwen3_5ForCausalLM if text_only else Qwen3_5ForConditionalGeneration
-    model: Any = kind.from_pretrained(checkpoint, dtype=torch.float32, **_HERE)
+    model: Any = kind.from_pretrained(checkpoint, dtype=torch.float32, **_OFFLINE)
     stop = model.generation_config.eos_token_id
     found = []
     with torch.no_grad():
@@ -124,11 +124,11 @@ def _inputs(
 
 
 def _processor(checkpoint: Path, vision: Any) -> Any:
-    """The checkpoint's, or, where it has none, one with what an export takes then (plan_vision)."""
+    """The checkpoint's image processor, else one with export's defaults (plan_vision)."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     if (checkpoint / "preprocessor_config.json").is_file():
-        return Qwen2VLImageProcessorPil.from_pretrained(checkpoint, **_HERE)
+        return Qwen2VLImageProcessorPil.from_pretrained(checkpoint, **_OFFLINE)
     return Qwen2VLImageProcessorPil(
         patch_size=vision.patch_size,
         merge_size=vision.spatial_merge_size,

@@ -26,7 +26,7 @@ class Timing:
 
     @classmethod
     def traced(cls) -> Timing:
-        """One whose laps are stages of this process's trace where AMDXDNA_TRACE is set."""
+        """A Timing that also records its laps in the trace, where AMDXDNA_TRACE is set."""
         if not os.environ.get(ENVIRONMENT):
             return cls()
         from amdxdna.trace.node import stages

@@ -78,7 +78,7 @@ def _user_bo(client: Client, table: int) -> Bo:
         raise error(errno.ENOMEM)
     if size > client.memory.largest:
         raise error(errno.ENOMEM)
-    # A page that is listed twice would have to be in two places of one pointer's memory.
+    # Kernels get one pointer to the whole BO, so no page can be in it twice.
     ordered = sorted(each for each in ranges if each[1])
     if any(address + length > after for (address, length), (after, _) in pairwise(ordered)):
         raise error(errno.EOPNOTSUPP)
@@ -163,7 +163,7 @@ def sync_bo(client: Client, args: Any) -> None:
 
 
 def gem_close(client: Client, args: Any) -> None:
-    """GEM_CLOSE. The driver pins user memory for commands in flight; here they have to be waited for."""
+    """GEM_CLOSE. Linux pins user pages while commands run; here closing waits for those commands."""
     bo = client.handles.get(args.handle)
     if bo is None or not client.drop_handle(args.handle):
         raise error(errno.EINVAL)

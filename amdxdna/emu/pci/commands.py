@@ -1,7 +1,7 @@
 """Command lists and single commands of a context's channel, decoded to the NPU model's slots.
 
-A list is a packed array of slots, a fixed header and then that slot's argument words; which header depends
-on the opcode (drivers/accel/amdxdna/aie2_msg_priv.h: cmd_chain_slot_npu, _dpu, _execbuf_cf).
+A list is a packed array of slots: a header that depends on the opcode, the number of argument words, and
+those words (drivers/accel/amdxdna/aie2_msg_priv.h: cmd_chain_slot_npu, _dpu, _execbuf_cf).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def list_location(opcode: int, body: bytes) -> tuple[int, int, int]:
 
     Raises BadCommand for a body of the wrong size or a list longer than the 4 KiB the driver's buffers have.
     """
-    # Drivers that know the NPU lists send the older, shorter message in the newer one's size.
+    # Drivers that know the NPU lists pad the older, shorter message to the newer one's size.
     if len(body) != _NPU_LIST.size and (opcode == CHAIN_NPU or len(body) != _OLDER_LIST.size):
         raise BadCommand(0, f"a chain message of {len(body)} bytes")
     layout = _NPU_LIST if opcode == CHAIN_NPU else _OLDER_LIST
