@@ -14,6 +14,7 @@ from amdxdna.entry import descriptor_fault
 if TYPE_CHECKING:
     import argparse
 
+    from amdxdna.emu.npu.schedule import Totals
     from amdxdna.emu.options import EmuOptions
 
 _DESCRIPTION = """\
@@ -29,7 +30,12 @@ user (setuid) do not get them.
 With --json an amdxdna.emulate document goes to stderr at the end:
 
   {"schema": "amdxdna.emulate", "version": 1, "status": 0, "signal": null, "node": "/dev/accel/accel0",
-   "options": {"slots": 16, ...}, "opens": 1, "ioctls": 42, "calls_seen": 812, "log": ["..."]}"""
+   "options": {"slots": 16, ...}, "opens": 1, "ioctls": 42, "calls_seen": 812, "log": ["..."],
+   "timed": null}
+
+With --timed, "timed" has seconds, the NPU's own time; commands, chains, loads (changes of context or PDI);
+late, the chains that took longer to compute, by late_seconds; and overslept, the seconds by which threads
+woke up too late."""
 
 
 def parser() -> Parser:
@@ -59,6 +65,8 @@ _NODE = "/dev/accel/accel0"
 
 def add_device_options(p: Parser) -> None:
     """Options that describe the emulated device."""
+    from amdxdna.emu.timing import DEFAULT
+
     group = p.add_argument_group("the device")
     add = group.add_argument
     add("--slots", metavar="N", help="hardware contexts (default 16)")
@@ -73,6 +81,14 @@ def add_device_options(p: Parser) -> None:
     )
     add("--threads", metavar="N", help="threads a kernel computes on; 0: one a core (default)")
     add("--instant", action="store_true", help="kernels compute nothing and return at once")
+    add(
+        "--timed",
+        nargs="?",
+        const=DEFAULT,
+        metavar="MODEL",
+        help="commands take the wall time of real hardware, by a model (default %(const)s); the end tells "
+        "how much NPU time that was",
+    )
     add("--slow", metavar="US", help="every command takes US microseconds more")
     add(
         "--options",
@@ -92,7 +108,7 @@ def add_device_options(p: Parser) -> None:
 
 def device_options(given: argparse.Namespace) -> list[str]:
     """The options of :func:`add_device_options` that the command line has."""
-    names = ("slots", "minor", "address", "fault", "threads", "instant", "slow", "options")
+    names = ("slots", "minor", "address", "fault", "threads", "instant", "timed", "slow", "options")
     found = [f"--{name}" for name in names if getattr(given, name) not in (None, False, [])]
     return [*found, *(["--device-path"] if given.device_path != _NODE else [])]
 
@@ -103,7 +119,7 @@ def emulator_options(given: argparse.Namespace) -> EmuOptions:
 
     parts = [
         f"{key}={getattr(given, key)}"
-        for key in ("slots", "minor", "address", "threads")
+        for key in ("slots", "minor", "address", "threads", "timed")
         if getattr(given, key) is not None
     ]
     if given.instant:
@@ -190,8 +206,11 @@ def emulate_main(argv: list[str]) -> int:
         raise cannot_start(command, failed) from None
     code, killed = wait_status(status)
     tell_killed(command[0], killed)
+    schedule = supervisor.driver.npu.schedule
+    totals = None if schedule is None else schedule.totals()
     if given.json:
         import json
+        from dataclasses import asdict
 
         print(
             json.dumps(
@@ -205,8 +224,23 @@ def emulate_main(argv: list[str]) -> int:
                     ioctls=supervisor.ioctls,
                     calls_seen=supervisor.seen,
                     log=list(supervisor.driver.messages),
+                    timed=None if totals is None else asdict(totals),
                 )
             ),
             file=sys.stderr,
         )
+    elif totals is not None:
+        tell([f"amdxdna: emulate: timed={options.timed}: {timed_line(totals)}"])
     return code
+
+
+def timed_line(totals: Totals) -> str:
+    """What a timed NPU did, in a line."""
+    commands = "1 command" if totals.commands == 1 else f"{totals.commands:,} commands"
+    told = f"{totals.seconds * 1e3:,.1f} ms of the NPU for {commands}"
+    if totals.late:
+        told += (
+            f"; {totals.late:,} of {totals.chains:,} took longer to compute, "
+            f"by {totals.late_seconds * 1e3:,.1f} ms in all: the times do not hold"
+        )
+    return told

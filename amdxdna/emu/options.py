@@ -15,6 +15,7 @@ from typing import Any
 
 from amdxdna.emu.faults import KINDS, Fault
 from amdxdna.emu.personality import PERSONALITIES, Personality
+from amdxdna.emu.timing import DEFAULT, MODELS
 from amdxdna.errors import BadArgument
 
 OPTIONS = """\
@@ -28,6 +29,11 @@ OPTIONS = """\
   address=pasid       pasid: packets carry host addresses; iova: addresses the driver gives
   threads=0           threads a kernel computes on, 0 for one a core
   instant             kernels compute nothing and return at once, to measure what the host costs
+  timed=hx370         a command takes the wall time that it would take on a Ryzen AI 9 HX 370, by a model
+                      of bandwidth, rate and fixed costs (amdxdna/emu/timing.py), and no core while it
+                      waits; timed alone says the same. Where computing takes longer, a line tells so: the
+                      times do not hold then. With instant they do, but nothing is computed: results are
+                      whatever the buffers held
   held_slots=0        contexts that another process holds
   tdr=2               seconds without progress after which a command times out; 0 switches it off;
                       default: the driver's (2 to 60)
@@ -77,6 +83,8 @@ class EmuOptions:
     address: str = "pasid"
     threads: int = 0
     instant: bool = False
+    timed: str | None = None
+    """Name of a timing model; None: commands take as long as they take."""
     held_slots: int = 0
     tdr: float | None = None
     sensors: bool = False
@@ -94,6 +102,8 @@ class EmuOptions:
             raise _bad(f"address={self.address}", "it is pasid or iova")
         if self.driver not in PERSONALITIES:
             raise _bad(f"driver={self.driver}", f"there are {', '.join(PERSONALITIES)}")
+        if self.timed is not None and self.timed not in MODELS:
+            raise _bad(f"timed={self.timed}", f"there is {', '.join(MODELS)} (0: not timed)")
         if self.tdr is not None and not 0 <= self.tdr <= 3600:
             raise _bad(f"tdr={self.tdr:g}", "it is 0 (off) to 3600 seconds")
         if self.held_slots > self.slots:
@@ -146,6 +156,8 @@ def _apply(options: EmuOptions, text: str) -> EmuOptions:
             raise _bad(item, f"unknown; there are {', '.join(sorted(known | set(KINDS)))}")
         elif key in ("address", "driver"):
             changes[key] = value
+        elif key == "timed":
+            changes[key] = (None if value == "0" else value) if given else DEFAULT
         else:
             changes[key] = _value(item, key, value if given else "1")
     return replace(options, faults=faults, **changes)

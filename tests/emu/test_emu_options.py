@@ -100,6 +100,8 @@ def test_the_environment_gives_defaults() -> None:
         ("tdr=-1", "it is 0 (off) to 3600 seconds"),
         ("tdr=nan", "it is 0 (off) to 3600 seconds"),
         ("instant=yes", "its value is 0 or 1"),
+        ("timed=fast", "there is hx370 (0: not timed)"),
+        ("timed=", "there is hx370"),
         ("memlock=-2", "it is a number of bytes"),
         ("hang=0", "names no event"),
         ("hang=5-2", "names no event"),
@@ -118,6 +120,12 @@ def test_mistakes_name_the_option(text: str, says: str) -> None:
         parse(text)
     assert says in str(caught.value)
     assert f"emu:{text}" in str(caught.value)
+
+
+def test_timed_names_a_model() -> None:
+    assert parse("timed").timed == parse("timed=hx370,instant").timed == "hx370"
+    assert parse("").timed is None
+    assert parse("timed=0", "timed").timed is None
 
 
 def test_mistakes_in_the_environment_say_so() -> None:

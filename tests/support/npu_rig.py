@@ -8,6 +8,7 @@ from amdxdna._native import ffi
 from amdxdna.emu.faults import Faults
 from amdxdna.emu.kernels import Family, pdi, stream
 from amdxdna.emu.npu import DEVICE_HEAP, HEAP_CHUNK, BadAddress, Npu, Reply, Slot
+from amdxdna.emu.timing import TimingModel
 
 HOST = 4 * HEAP_CHUNK  # where the heap is on the bus
 BUFFERS = 0x1000
@@ -37,17 +38,31 @@ class FlatMemory:
 class Rig:
     """An NPU with one configured context whose instruction streams are written on demand."""
 
-    def __init__(self, faults: Faults | None = None, slots: int = 4) -> None:
+    def __init__(
+        self,
+        faults: Faults | None = None,
+        slots: int = 4,
+        timing: TimingModel | None = None,
+        columns: int = 8,
+    ) -> None:
+        """The context has the first `columns` columns."""
         self.memory = FlatMemory()
         self.lines: list[str] = []
-        self.npu = Npu(self.memory, slots=slots, threads=1, faults=faults, log=self.lines.append)
-        status, self.context = self.npu.create_context()
-        assert status == 0
-        assert self.npu.map_heap(self.context, HOST, HEAP_CHUNK) == 0
+        self.npu = Npu(
+            self.memory, slots=slots, threads=1, faults=faults, log=self.lines.append, timing=timing
+        )
         ffi.memmove(self.memory.heap, pdi(Family.COPY), 64)
-        assert self.npu.config_cus(self.context, [(DEVICE_HEAP, 0)]) == 0
+        self.context = self.another(0, columns)
         self.replies: list[Reply] = []
         self.arrived = threading.Semaphore(0)
+
+    def another(self, start_column: int = 0, columns: int = 8) -> int:
+        """A context like the first one, on those columns."""
+        status, context = self.npu.create_context(start_column, columns)
+        assert status == 0
+        assert self.npu.map_heap(context, HOST, HEAP_CHUNK) == 0
+        assert self.npu.config_cus(context, [(DEVICE_HEAP, 0)]) == 0
+        return context
 
     def slot(self, program: bytes, buffers: tuple[int, ...] = (), at: int = 0x1000, cu: int = 0) -> Slot:
         ffi.memmove(self.memory.heap + at, program, len(program))

@@ -13,3 +13,6 @@ const char *emu_isa_name(int index);
 int emu_isa_supported(int index);
 /* The index of the best supported variant, which `isa` = 0 stands for. */
 int emu_isa_default(void);
+/* Sets by how many nanoseconds the kernel may lengthen timed waits of the calling thread (its timer slack, 50 us by
+   default; 1 at least); returns what it was. */
+long emu_timer_slack(long nanoseconds);

@@ -1,9 +1,10 @@
-/* COPY, and the probe of read bandwidth. */
+/* COPY, the probe of read bandwidth, and timer slack. */
 #include "internal.h"
 #include "pool.h"
 
 #include <errno.h>
 #include <stdatomic.h>
+#include <sys/prctl.h>
 
 /* Bytes between two looks at whether to stop. */
 enum { COPIED = 64 << 20 };
@@ -63,4 +64,11 @@ uint64_t emu_read(uintptr_t src, size_t nbytes, int threads)
     pool_run(read_task, &job, nbytes / 64, 2048, threads);
     pool_leave();
     return job.sum;
+}
+
+long emu_timer_slack(long nanoseconds)
+{
+    long before = prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL);
+    prctl(PR_SET_TIMERSLACK, (unsigned long)nanoseconds, 0UL, 0UL, 0UL);
+    return before;
 }

@@ -31,6 +31,7 @@ from amdxdna.emu.driver.timeline import Timeline
 from amdxdna.emu.faults import Faults
 from amdxdna.emu.npu import Npu
 from amdxdna.emu.options import EmuOptions
+from amdxdna.emu.timing import MODELS
 from amdxdna.text import printable
 from amdxdna.usermem import UserMemory
 
@@ -71,6 +72,7 @@ class Device:
             columns=options.columns,
             threads=options.threads,
             instant=options.instant,
+            timing=None if options.timed is None else MODELS[options.timed],
             log=self.log,
             clock=lambda: self.clock(),
         )

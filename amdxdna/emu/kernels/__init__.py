@@ -20,11 +20,25 @@ for a GEMM, on the other rows.
 from __future__ import annotations
 
 from .families import Family, UnknownPdi, family_of, pdi
-from .runner import ABORTED, INVALID, OK, Operand, Prepared, Result, Stop, Wait, execute, prepare, work
-from .stream import StreamError
+from .runner import (
+    ABORTED,
+    INVALID,
+    OK,
+    Operand,
+    Prepared,
+    Result,
+    Stop,
+    Wait,
+    demands,
+    execute,
+    prepare,
+    work,
+)
+from .stream import Demand, StreamError
 
 __all__ = [
     "ABORTED",
+    "Demand",
     "Family",
     "INVALID",
     "OK",
@@ -35,6 +49,7 @@ __all__ = [
     "StreamError",
     "UnknownPdi",
     "Wait",
+    "demands",
     "execute",
     "family_of",
     "pdi",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from .. import _kernels
 from . import isa
 from .families import WORK, Family
-from .stream import Copy, Delay, Fail, Gemm, Gemv, Hang, Op, StreamError, parse
+from .stream import Copy, Delay, Demand, Fail, Gemm, Gemv, Hang, Op, StreamError, parse
 
 Operand = Callable[[int], int]
 """Resolves an argument: called with the bytes the kernel will touch, returns a host address valid for
@@ -92,6 +92,15 @@ def work(program: bytes, family: int) -> float:
         return sum(_work(op) for op, _ in _steps(program, family))
     except StreamError:
         return math.inf
+
+
+@lru_cache(maxsize=1024)
+def demands(program: bytes, family: int) -> tuple[Demand, ...]:
+    """What each op of a stream asks of the hardware; nothing for a stream that cannot run."""
+    try:
+        return tuple(op.demand() for op, _ in _steps(program, family))
+    except StreamError:
+        return ()
 
 
 def _work(op: Op) -> float:

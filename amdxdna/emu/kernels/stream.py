@@ -24,7 +24,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, NamedTuple, TypeAlias
 
 MAGIC = 0x31554D45
 VERSION = 1
@@ -51,6 +51,15 @@ _U32 = 0xFFFFFFFF
 
 class StreamError(ValueError):
     """An instruction stream that cannot be run; the message says which word or op and why."""
+
+
+class Demand(NamedTuple):
+    """What an op asks of the hardware: arithmetic operations (a multiply-add is two), bytes to and from
+    memory, and seconds that it takes by definition."""
+
+    operations: int
+    nbytes: int
+    seconds: float = 0.0
 
 
 def weight_bytes(n: int, k: int, format: int = BFP16, flags: int = 0) -> int:
@@ -112,6 +121,14 @@ class Gemm:
         """Bytes from C's first element to its last, inclusive."""
         return 2 * ((self.rows - 1) * self.c_stride + self.columns)
 
+    def demand(self) -> Demand:
+        """Every row of every chunk, and each operand once."""
+        products = 2 if self.flags & PAIR else 1
+        return Demand(
+            2 * products * self.rows * self.k * self.n,
+            2 * self.rows * (self.k + self.columns) + self.b_bytes,
+        )
+
     def spans(self) -> tuple[int, ...]:
         """Bytes each argument must grant, in argument order."""
         return self.a_bytes, self.b_bytes, self.c_bytes
@@ -152,6 +169,10 @@ class Gemv:
 
     opcode: ClassVar[int] = 2
 
+    def demand(self) -> Demand:
+        """Each weight once."""
+        return Demand(2 * self.m * self.k, sum(self.spans()))
+
     def spans(self) -> tuple[int, ...]:
         """Bytes each argument must grant, in argument order."""
         return 2 * self.k, self.w_bytes, 2 * self.m
@@ -178,6 +199,10 @@ class Copy:
 
     opcode: ClassVar[int] = 3
 
+    def demand(self) -> Demand:
+        """Read and written once."""
+        return Demand(0, 2 * self.nbytes)
+
     def spans(self) -> tuple[int, ...]:
         """Bytes each argument must grant, in argument order."""
         return self.nbytes, self.nbytes
@@ -200,6 +225,10 @@ class Delay:
 
     opcode: ClassVar[int] = 4
 
+    def demand(self) -> Demand:
+        """Time only."""
+        return Demand(0, 0, self.microseconds * 1e-6)
+
     def spans(self) -> tuple[int, ...]:
         """No arguments."""
         return ()
@@ -217,6 +246,10 @@ class Hang:
     """Never completes."""
 
     opcode: ClassVar[int] = 5
+
+    def demand(self) -> Demand:
+        """Nothing."""
+        return Demand(0, 0)
 
     def spans(self) -> tuple[int, ...]:
         """No arguments."""
@@ -237,6 +270,10 @@ class Fail:
     status: int
 
     opcode: ClassVar[int] = 6
+
+    def demand(self) -> Demand:
+        """Nothing."""
+        return Demand(0, 0)
 
     def spans(self) -> tuple[int, ...]:
         """No arguments."""

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
@@ -29,8 +29,8 @@ class Reply(NamedTuple):
 
 
 Done = Callable[[Reply], None]
-Item = tuple[list[Slot], Done]
-"""A chain, and what is called with its answer."""
+Item = tuple[list[Slot], Done, float]
+"""A chain, what is called with its answer, and when it came."""
 Chain = Callable[["Context", list[Slot]], "Reply | None"]
 
 LOOK_IN = 0.005
@@ -86,6 +86,8 @@ class Context:
         self._clock = clock
         self._wait = 0.0, 0.0
         """When the last wait of a command (hang, delay, injected fault) began, and when it is over."""
+        self.queued_at = 0.0
+        """When the chain came that is executed."""
         self.loaded: int | None = None
         """Family of the PDI that control code has loaded."""
         self.slot_index = 0
@@ -109,10 +111,16 @@ class Context:
 
     def wait(self, seconds: float | None) -> bool:
         """Waits that long (None: for ever); True as soon as the context is gone."""
+        with self.wait_of(seconds):
+            return self.gone.wait(seconds)
+
+    @contextlib.contextmanager
+    def wait_of(self, seconds: float | None) -> Iterator[None]:
+        """A wait of the command that is executed, for that long (None: for ever)."""
         now = self._clock()
         self._wait = now, math.inf if seconds is None else now + seconds
         try:
-            return self.gone.wait(seconds)
+            yield
         finally:
             self._wait = now, 0.0
 
@@ -135,7 +143,7 @@ class Context:
     def enqueue(self, run: Chain, slots: list[Slot], done: Done) -> None:
         """Hands a chain to the worker, which is started by the first one. Callers are serialised."""
         self.prepare(run)
-        self._queue.append((slots, done))
+        self._queue.append((slots, done, self._clock()))
         if not self.inline:
             self.bell.put(None)
 
@@ -202,6 +210,7 @@ class Context:
             if item is None or self.gone.is_set():
                 return False
             self.busy = True
+            self.queued_at = item[2]
             try:
                 reply = run(self, item[0])
             finally:

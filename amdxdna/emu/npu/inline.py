@@ -4,8 +4,9 @@ Handing a command from thread to thread takes longer than many a command does. T
 
 * Who: any thread that would block until the context's oldest chain is over, and holds no lock.
 * What: the oldest chain only, so the order is the worker's; and only one whose end is near and certain:
-  known work below a limit, no hang, no delay, no injected fault. Whatever else is the worker's, for which
-  nothing has been done yet.
+  known work below a limit, no hang, no delay, no injected fault; on a timed NPU one that computes nothing
+  (`instant`) and is over soon: computing goes on beside the host there. Whatever else is the worker's, for
+  which nothing has been done yet.
 * Alone: `Context.turn` is held from the look at the chain to its answer. A thread that does not get it at
   once waits as if there was no inline execution.
 * Once: a chain stays in the queue until it is answered, and nothing comes between its first effect and its
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
@@ -29,6 +30,7 @@ from amdxdna.emu.faults import Faults
 from amdxdna.emu.kernels import transaction
 from amdxdna.emu.npu.context import Context, Reply
 from amdxdna.emu.npu.memory import BadAddress, Memory
+from amdxdna.emu.npu.schedule import Schedule
 from amdxdna.emu.npu.slot import Slot
 from amdxdna.emu.npu.status import Status
 
@@ -37,6 +39,8 @@ SHORT = 64e6
 PATIENT = 0.5
 """Seconds: who would wait at least that long takes chains of ten times as much, too. The binding waits for up
 to a second at a time."""
+TIMED = 0.025
+"""Seconds that a chain may take by the model of a timed NPU."""
 MOST_KNOWN = 1024
 """Commands kept for each context."""
 
@@ -58,6 +62,7 @@ class Executor(Protocol):
 
     instant: bool
     faults: Faults
+    schedule: Schedule | None
 
     @property
     def memory(self) -> Memory: ...
@@ -70,6 +75,9 @@ class Executor(Protocol):
 
     def resolve(self, context: Context, address: int, size: int) -> int:
         """Where `size` bytes of the context's memory are in this process. Raises BadAddress."""
+
+    def load(self, context: Context, slot: Slot) -> None:
+        """Has a timed NPU configured for a command's CU."""
 
     def operands(self, context: Context, slot: Slot) -> list[kernels.Operand]:
         """The command's operands. Raises BadAddress where one is not there."""
@@ -96,6 +104,7 @@ def run_inline(npu: Executor, context: Context, seconds: float) -> bool:
             return False
         context.busy = True
         try:
+            context.queued_at = item[2]
             reply = _run(npu, context, item[0], seconds)
         finally:
             context.busy = False
@@ -115,7 +124,8 @@ def run_inline(npu: Executor, context: Context, seconds: float) -> bool:
 
 def _run(npu: Executor, context: Context, slots: list[Slot], seconds: float) -> Reply | None:
     """Runs a chain whose end is near; None for any other."""
-    if npu.faults.active:
+    schedule = npu.schedule
+    if npu.faults.active or (schedule is not None and not npu.instant):
         return None
     limit = math.inf if npu.instant else SHORT * (10 if seconds >= PATIENT else 1)
     commands = []
@@ -129,16 +139,41 @@ def _run(npu: Executor, context: Context, slots: list[Slot], seconds: float) -> 
             if not limit >= 0:
                 return None
             commands.append(command)
-        for index, command in enumerate(commands):
-            context.slot_index = index
-            status = _execute(npu, context, slots[index], command)
-            if status:
-                return Reply(status, index, status)
-        return Reply(Status.OK)
+        if schedule is None:
+            return _members(npu, context, slots, commands)
+        times = [schedule.model.kernels(kernels.demands(each.program, each.family)) for each in commands]
+        if sum(times) > TIMED or not schedule.begin(context, wait=False):
+            return None
+        try:
+            return _members(npu, context, slots, commands, times)
+        finally:
+            schedule.end(context, False)
     except BadAddress:
         return None
     finally:
         npu.memory.release(context.id)
+
+
+def _members(
+    npu: Executor,
+    context: Context,
+    slots: list[Slot],
+    commands: list[Command],
+    times: Sequence[float] | None = None,
+) -> Reply:
+    """Runs the chain's commands; `times`: what their kernels take on a timed NPU."""
+    schedule = npu.schedule
+    for index, command in enumerate(commands):
+        context.slot_index = index
+        if schedule is not None and times is not None:
+            schedule.command(context)
+            npu.load(context, slots[index])
+            if command.prepared is not None:
+                schedule.add(context, times[index])
+        status = _execute(npu, context, slots[index], command)
+        if status:
+            return Reply(status, index, status)
+    return Reply(Status.OK)
 
 
 def _known(npu: Executor, context: Context, slot: Slot, stamp: object) -> Command | None:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from amdxdna._native import ffi
 from amdxdna.emu import identity, kernels
@@ -19,8 +18,11 @@ from amdxdna.emu.npu import inline
 from amdxdna.emu.npu.context import Chunk, Context, Cu, Done, Reply
 from amdxdna.emu.npu.health import Health
 from amdxdna.emu.npu.memory import BadAddress, Memory
+from amdxdna.emu.npu.schedule import Schedule
 from amdxdna.emu.npu.slot import MAX_ARGUMENT_WORDS, MAX_MAP_WORDS, Slot, SlotType
 from amdxdna.emu.npu.status import Status
+from amdxdna.emu.npu.tiles import COLUMN_BYTES, TileInfo, geometry
+from amdxdna.emu.timing import TimingModel
 
 DEVICE_HEAP = 0x4000000
 """Device address of the first byte of every context's heap."""
@@ -30,41 +32,16 @@ HEAP_MAX = 512 << 20
 MAX_CUS = 32
 MAX_STREAM = 1 << 20
 """Longest instruction stream, bytes."""
-COLUMN_BYTES = 0x2000
 NO_CONTEXT = 0xFFFFFFFF
-
-
-class TileInfo(NamedTuple):
-    """Geometry of the array; the order of the firmware's tile-info reply."""
-
-    column_bytes: int
-    major: int
-    minor: int
-    columns: int
-    rows: int
-    core_rows: int
-    mem_rows: int
-    shim_rows: int
-    core_row_start: int
-    mem_row_start: int
-    shim_row_start: int
-    core_dma_channels: int
-    mem_dma_channels: int
-    shim_dma_channels: int
-    core_locks: int
-    mem_locks: int
-    shim_locks: int
-    core_events: int
-    mem_events: int
-    shim_events: int
 
 
 class Npu:
     """The device. Every method may be called from any thread; none blocks for a command.
 
     `slots`: contexts it can hold. `threads`: threads a kernel uses, 0 for one a core. `instant`: kernels
-    return at once and compute nothing, for measuring what the host costs. `log` receives one line for
-    each thing worth telling a person (a PDI that cannot run, an injected fault).
+    return at once and compute nothing, for measuring what the host costs. `timing`: commands take the time
+    that they take on such hardware. `log` receives one line for each thing worth telling a person (a PDI that
+    cannot run, an injected fault).
 
     Management calls return a status word. Commands are answered through their `done` callback.
     """
@@ -80,6 +57,7 @@ class Npu:
         columns: int = 8,
         threads: int = 0,
         instant: bool = False,
+        timing: TimingModel | None = None,
         faults: Faults | None = None,
         log: Callable[[str], None] = lambda line: None,
         clock: Callable[[], float] = time.monotonic,
@@ -94,9 +72,16 @@ class Npu:
         self.executed = 0
         """Commands executed, for statistics."""
         self.log = log
+        self.schedule: Schedule | None = None
+        """What the commands of a timed NPU wait for."""
+        self.time(timing)
         self._lock = threading.Lock()
         self._contexts: dict[int, Context] = {}
         self._leaving: dict[int, Context] = {}
+
+    def time(self, model: TimingModel | None) -> None:
+        """Commands take the time of a model from now on; None: as long as they take. Nothing is in flight."""
+        self.schedule = None if model is None else Schedule(model, self.columns, self.clock, self.log)
 
     # -- management
 
@@ -121,28 +106,8 @@ class Npu:
         return max((c.waiting_since for c in list(self._contexts.values()) if c.waiting), default=0.0)
 
     def tile_info(self) -> TileInfo:
-        """Shim row 0, memory row 1, four core rows from 2."""
-        return TileInfo(
-            COLUMN_BYTES,
-            *self.AIE_VERSION,
-            self.columns,
-            6,
-            4,
-            1,
-            1,
-            2,
-            1,
-            0,
-            2,
-            6,
-            2,
-            16,
-            64,
-            16,
-            128,
-            128,
-            128,
-        )
+        """Geometry of the array."""
+        return geometry(self.columns, *self.AIE_VERSION)
 
     def create_context(
         self, start_column: int = 0, columns: int = 8, *, pasid: int = 0, priority: int = 2
@@ -180,6 +145,9 @@ class Npu:
                 return Status.INVALID_PARAM
             self._leaving[context] = found
             found.stop()
+            if self.schedule is not None:
+                self.schedule.wake()
+                self.schedule.forget(context)
         return Status.OK
 
     def map_heap(self, context: int, address: int, size: int, *, add: bool = False) -> int:
@@ -296,11 +264,22 @@ class Npu:
     # -- on a worker
 
     def _chain(self, context: Context, slots: list[Slot]) -> Reply | None:
+        schedule = self.schedule
+        if schedule is None:
+            return self._members(context, slots)
+        if not schedule.begin(context):
+            return None
+        try:
+            return self._members(context, slots)
+        finally:
+            schedule.end(context, not self.instant)
+
+    def _members(self, context: Context, slots: list[Slot]) -> Reply | None:
         fault = self.faults.chain() if self.faults.active and len(slots) > 1 else None
         if fault is not None:
             self.log(f"injected fault: context {context.id}: {fault.kind}")
             if fault.kind == "chain_hang":
-                context.wait(None)
+                self._wait(context, None)
                 return None
         for index, slot in enumerate(slots):
             if fault is not None and index:
@@ -310,6 +289,8 @@ class Npu:
                 if fault.kind == "chain_skip":
                     return Reply(Status.OK)
             context.slot_index = index
+            if self.schedule is not None:
+                self.schedule.command(context)
             try:
                 status = self._command(context, slot)
             except BadAddress as error:
@@ -352,11 +333,18 @@ class Npu:
         if status:
             self.executed += 1
             return status
+        self.load(context, slot)
         status = self.execute(context, slot, program, family)
         for fault in injected:
             if fault.kind == "corrupt" and not status:
                 self._corrupt(context, slot, fault.value)
         return status
+
+    def load(self, context: Context, slot: Slot) -> None:
+        """Has a timed NPU configured for a command's CU."""
+        if self.schedule is not None and context.cus:
+            cu = context.cus[0 if slot.type == SlotType.ELF else slot.cu]
+            self.schedule.load(context, cu.pdi)
 
     def fetch(self, context: Context, slot: Slot) -> tuple[int, bytes, int]:
         """(status, instruction stream, kernel family) of a command."""
@@ -398,6 +386,8 @@ class Npu:
         """Runs a command of which stream and family are known. Raises BadAddress."""
         if transaction.is_transaction(program):
             return self._transaction(context, slot, program, family)
+        if self.schedule is not None:
+            self.schedule.kernels(context, kernels.demands(program, family))
         prepared = kernels.prepare(program, family, self.operands(context, slot))
         return self.run(context, slot, program, prepared)
 
@@ -408,7 +398,7 @@ class Npu:
         self.executed += 1
         context.stream = (slot.stream()[0], program)
         result = prepared.run(
-            threads=self.threads, instant=self.instant, wait=context.wait, stop=context.halt
+            threads=self.threads, instant=self.instant, wait=self._kernel_wait(context), stop=context.halt
         )
         if result.status and not context.gone.is_set():
             self.log(f"context {context.id}: {result.message}")
@@ -431,11 +421,15 @@ class Npu:
                     self.log(f"context {context.id}: {error}")
                     return Status.PDI_LOAD_FAILED
                 context.loaded = family
+                if self.schedule is not None:
+                    self.schedule.load(context, step.pdi)
             stream, addresses = step.program, step.addresses(slot.buffers())
             if step.updates:
                 stream, addresses = step.updated(addresses, self._read(context, *step.table))
+            if self.schedule is not None:
+                self.schedule.kernels(context, kernels.demands(stream, family))
             result = kernels.prepare(stream, family, self._operands(context, addresses)).run(
-                threads=self.threads, instant=self.instant, wait=context.wait
+                threads=self.threads, instant=self.instant, wait=self._kernel_wait(context)
             )
             if result.status:
                 self.log(f"context {context.id}: {result.message}")
@@ -469,15 +463,22 @@ class Npu:
     def _injected(self, context: Context, faults: list[Fault]) -> int:
         for fault in faults:
             if fault.kind == "slow":
-                context.wait(fault.value * 1e-6)
+                self._wait(context, fault.value * 1e-6)
             elif fault.kind == "hang":
                 self.log(f"injected fault: context {context.id} hangs")
-                context.wait(None)
+                self._wait(context, None)
             elif fault.kind == "fail":
                 status = fault.value or Status.INVALID_INSTRUCTION
                 self.log(f"injected fault: context {context.id}: status {int(status):#x}")
                 return status
         return Status.OK
+
+    def _wait(self, context: Context, seconds: float | None) -> bool:
+        """An injected wait; on a timed NPU it is part of the command's time."""
+        return context.wait(seconds) if self.schedule is None else self.schedule.wait(context, seconds)
+
+    def _kernel_wait(self, context: Context) -> kernels.Wait:
+        return context.wait if self.schedule is None else partial(self.schedule.kernel_wait, context)
 
     def resolve(self, context: Context, address: int, size: int) -> int:
         """A pointer for a bus address or a device heap address. Raises BadAddress."""

@@ -1,0 +1,406 @@
+"""The timed NPU: commands take the time of a model, and no core. Nothing here says how long at most."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from amdxdna.device import Device
+from amdxdna.emu.faults import Fault, Faults
+from amdxdna.emu.kernels import Family, demands, stream
+from amdxdna.emu.npu import Reply, Slot, Status
+from amdxdna.emu.npu import context as context_module
+from amdxdna.emu.npu import inline as inline_module
+from amdxdna.emu.npu import schedule as schedule_module
+from amdxdna.emu.npu.context import Context
+from amdxdna.emu.npu.schedule import Schedule, Totals
+from amdxdna.emu.timing import MODELS, TimingModel
+from amdxdna.errors import CommandTimeout
+from amdxdna.run import State
+from tests.conformance import kit
+from tests.support.binding import adder, copy_xclbin, hanging, numbers
+from tests.support.emulation import NODE, emulate_python, run
+from tests.support.npu_rig import BUFFERS, Rig, copy_slot
+
+FIXED = TimingModel(bandwidth=1e15, rate=1e15, dispatch=0.02, member=0.005, load=0.0)
+"""Only the fixed times count."""
+MINUTE = 60_000_000
+"""Microseconds: longer than any test waits."""
+
+
+def totals(rig: Rig) -> Totals:
+    assert rig.npu.schedule is not None
+    return rig.npu.schedule.totals()
+
+
+def submit(rig: Rig, context: int, *slots: Slot) -> threading.Event:
+    """Set when the chain is answered."""
+    answered = threading.Event()
+    assert rig.npu.submit(context, slots, lambda reply: answered.set()) == Status.OK
+    return answered
+
+
+# -- what a command takes by the model
+
+
+def test_kernels_take_the_longer_of_bytes_and_operations() -> None:
+    model = TimingModel(bandwidth=1e9, rate=1e12, dispatch=0.0, member=0.0, load=0.0)
+
+    def seconds(program: bytes, family: Family) -> float:
+        return model.kernels(demands(program, family))
+
+    weights = stream.weight_bytes(64, 256)
+    assert seconds(stream.gemv(64, 256), Family.GEMV) == pytest.approx((weights + 2 * (64 + 256)) / 1e9)
+    assert seconds(stream.gemv(64, 256, format=stream.BFP6S), Family.GEMV) == pytest.approx(
+        (64 * 256 * 6.5 / 8 + 2 * (64 + 256)) / 1e9
+    )
+    # Whole chunks, and both products of a pair; the bias is in the stream.
+    gemm = stream.gemm(4096, 256, 64, chunks=2, pair=True)
+    assert seconds(gemm, Family.GEMM) == pytest.approx(
+        max(2 * 2 * 8192 * 256 * 64 / 1e12, (2 * weights + 2 * 8192 * (256 + 64)) / 1e9)
+    )
+    assert replace(model, bandwidth=1e15).kernels(demands(gemm, Family.GEMM)) == pytest.approx(
+        4 * 8192 * 256 * 64 / 1e12
+    )
+    assert seconds(stream.copy(4000), Family.COPY) == pytest.approx(8e-6)
+    assert seconds(stream.program([stream.Copy(4000, 0), stream.Delay(5)]), Family.COPY) == pytest.approx(
+        13e-6
+    )
+    for nothing in (stream.hang(), stream.fail(3), b"nonsense"):
+        assert seconds(nothing, Family.COPY) == 0
+
+
+def test_swiglu_writes_half_the_columns() -> None:
+    (plain,) = demands(stream.gemm(8, 64, 64), Family.GEMM)
+    (fused,) = demands(stream.gemm(8, 64, 64, swiglu=True), Family.GEMM)
+    assert plain.operations == fused.operations
+    assert plain.nbytes - fused.nbytes == 2 * 8 * 32
+
+
+# -- wall time
+
+
+def test_a_command_takes_at_least_its_time() -> None:
+    rig = Rig(timing=FIXED)
+    began = time.monotonic()
+    assert rig.run(copy_slot(rig)) == Reply(Status.OK)
+    assert time.monotonic() - began >= 0.02
+    assert totals(rig).seconds == pytest.approx(0.02, abs=1e-6)
+
+
+def test_members_of_a_chain_take_less_than_commands() -> None:
+    rig = Rig(timing=FIXED)
+    began = time.monotonic()
+    rig.run(*[copy_slot(rig)] * 3)
+    assert time.monotonic() - began >= 0.03
+    found = totals(rig)
+    assert (found.chains, found.commands) == (1, 3)
+    assert found.seconds == pytest.approx(0.03, abs=1e-6)
+
+
+def test_a_context_runs_one_command_after_the_other() -> None:
+    rig = Rig(timing=FIXED)
+    began = time.monotonic()
+    answered = [submit(rig, rig.context, copy_slot(rig)) for _ in range(3)]
+    assert answered[2].wait(30)
+    assert time.monotonic() - began >= 0.06
+    assert all(event.is_set() for event in answered)
+
+
+def test_contexts_on_the_same_columns_take_turns() -> None:
+    rig = Rig(timing=FIXED)
+    other = rig.another(4, 4)
+    first = submit(rig, rig.context, rig.slot(stream.delay(MINUTE), at=0x4000))
+    kit.until(lambda: rig.npu.waiting_since > 0, 30, "the first command runs")
+    second = submit(rig, other, copy_slot(rig))
+    assert not second.wait(0.2)
+    assert rig.npu.destroy_context(rig.context) == Status.OK
+    assert second.wait(30)
+    assert not first.is_set()
+
+
+def test_contexts_on_other_columns_run_at_once() -> None:
+    rig = Rig(timing=FIXED, columns=4)
+    other = rig.another(4, 4)
+    first = submit(rig, rig.context, rig.slot(stream.delay(MINUTE), at=0x4000))
+    kit.until(lambda: rig.npu.waiting_since > 0, 30, "the first command runs")
+    assert submit(rig, other, copy_slot(rig)).wait(30)
+    assert not first.is_set()
+    rig.npu.close()
+
+
+def test_who_waits_for_its_turn_goes_with_its_context() -> None:
+    rig = Rig(timing=FIXED)
+    other = rig.another()
+    submit(rig, rig.context, rig.slot(stream.delay(MINUTE), at=0x4000))
+    kit.until(lambda: rig.npu.waiting_since > 0, 30, "the first command runs")
+    waits = submit(rig, other, copy_slot(rig))
+    context = rig.npu._contexts[other]
+    kit.until(lambda: context.waiting, 30, "the second one waits for its turn")
+    assert rig.npu.destroy_context(other) == Status.OK
+    kit.until(lambda: not context.alive, 30, "its thread ends")
+    assert rig.npu.close(30)
+    assert not waits.is_set()
+
+
+def test_a_change_of_context_loads_what_the_columns_need() -> None:
+    rig = Rig(timing=replace(FIXED, dispatch=0.0, load=0.01))
+    other = rig.another()
+    for context, loads in ((rig.context, 1), (rig.context, 1), (other, 2), (rig.context, 3)):
+        assert submit(rig, context, copy_slot(rig)).wait(30)
+        kit.until(lambda n=loads: totals(rig).loads == n, 30, f"{loads} loads")  # type: ignore[misc]
+    assert totals(rig).seconds == pytest.approx(0.03, abs=1e-6)
+    # A new context of an old one's number has loaded nothing.
+    assert rig.npu.destroy_context(rig.context) == Status.OK
+    kit.until(lambda: rig.another() == rig.context, 30, "its number is free")
+    assert rig.run(copy_slot(rig)) == Reply(Status.OK)
+    assert totals(rig).loads == 4
+
+
+class SlowContext(Context):
+    """Wakes up `late` seconds after it asked to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.late = 0.001
+        super().__init__(0, 0, 8, 0, 0, lambda: self.now)
+
+    def wait(self, seconds: float | None) -> bool:
+        assert seconds is not None
+        self.now += seconds + self.late
+        return False
+
+
+def test_waking_up_too_late_does_not_add_up() -> None:
+    context = SlowContext()
+    schedule = Schedule(FIXED, 8, lambda: context.now, print)
+
+    def dispatches(count: int) -> float:
+        """Seconds of commands, each sent 2 ms of host work after the one before."""
+        began = context.now
+        for _ in range(count):
+            context.now += 0.002
+            context.queued_at = context.now
+            assert schedule.begin(context)
+            schedule.command(context)
+            schedule.end(context, False)
+        return context.now - began
+
+    assert dispatches(50) == pytest.approx(50 * 0.022 + 0.001)
+    assert schedule.totals().overslept == pytest.approx(0.05)
+    assert dispatches(50) == pytest.approx(50 * 0.022)
+    context.late = 1.0  # a stopped program: most of that is lost
+    dispatches(1)
+    context.late = 0.0
+    assert dispatches(1) == pytest.approx(0.022 - schedule_module.MOST_LAG)
+    assert dispatches(1) == pytest.approx(0.022)
+
+
+def test_a_host_that_comes_late_is_not_waited_for() -> None:
+    """What is over when somebody asks takes no further time, and lends none."""
+    context = SlowContext()
+    schedule = Schedule(FIXED, 8, lambda: context.now, print)
+    for _ in range(2):
+        context.queued_at = context.now
+        context.now = asked = context.now + 0.5
+        assert schedule.begin(context)
+        schedule.command(context)
+        schedule.end(context, False)
+        assert context.now == asked
+    assert schedule.totals().overslept == 0
+
+
+# -- results, faults, time-outs
+
+
+def test_results_are_those_of_an_untimed_device() -> None:
+    found = []
+    for spec in ("emu:quiet,threads=1", "emu:quiet,threads=1,timed"):
+        with Device.open(spec) as device:
+            source, target = numbers(device, 1024), device.alloc(4096)
+            kernel = adder(device, 4096, 3)
+            kernel.run(source, target, outputs=[target])
+            assert device.pool.chain([(kernel, (target, source))] * 3).wait().state is State.COMPLETED
+            source.from_device()
+            found.append((target.view("u4").copy(), source.view("u4").copy()))
+    for plain, timed in zip(*found, strict=True):
+        np.testing.assert_array_equal(plain, timed)
+    np.testing.assert_array_equal(found[1][1], np.arange(1024) + 6)
+
+
+def test_with_instant_results_stay_as_they_were() -> None:
+    with Device.open("emu:quiet,timed,instant") as device:
+        source, target = numbers(device, 1024), device.alloc(4096)
+        target.view("u4")[:] = 7
+        adder(device, 4096, 3).run(source, target, outputs=[target])
+        assert set(target.view("u4")) == {7}
+
+
+@pytest.mark.parametrize("kind", ["stream", "hang", "chain_hang"])
+def test_a_hung_command_leaves_the_columns_to_others(kind: str) -> None:
+    faults = Faults() if kind == "stream" else Faults((Fault(kind, 1, 1),))
+    rig = Rig(faults, timing=FIXED)
+    other = rig.another()
+    hung = rig.slot(
+        stream.hang() if kind == "stream" else stream.copy(64), (BUFFERS, BUFFERS + 64), at=0x4000
+    )
+    first = submit(rig, rig.context, *[hung] * 2)
+    kit.until(lambda: rig.npu.waiting_since > 0, 30, "the first command hangs")
+    assert submit(rig, other, copy_slot(rig)).wait(30)
+    assert not first.is_set()
+    assert rig.npu.close(30)
+
+
+def test_a_failing_command_takes_its_time_too() -> None:
+    rig = Rig(Faults((Fault("slow", 1, 1, 30_000), Fault("fail", 1, 1, 5))), timing=FIXED)
+    began = time.monotonic()
+    assert rig.run(copy_slot(rig)) == Reply(5, 0, 5)
+    assert time.monotonic() - began >= 0.05
+    assert totals(rig).seconds == pytest.approx(0.05, abs=1e-6)
+
+
+def test_the_watchdog_ends_a_hang_and_the_device_goes_on() -> None:
+    with Device.open("emu:quiet,timed,tdr=0.2,hang=2") as device:
+        kernel = adder(device, 64, 1)
+        a, b = device.alloc(64), device.alloc(64)
+        assert kernel.run(a, b).state is State.COMPLETED
+        with pytest.raises(CommandTimeout):
+            kernel.run(a, b)
+        assert kernel.run(a, b).state is State.COMPLETED
+        with pytest.raises(CommandTimeout):
+            hanging(device).run()
+
+
+def test_the_watchdog_ends_what_takes_longer_by_the_model() -> None:
+    with Device.open("emu:quiet,timed,instant,tdr=0.2") as device:
+        kernel = device.pool.kernel(copy_xclbin(), stream.delay(MINUTE))
+        with pytest.raises(CommandTimeout):
+            kernel.run()
+
+
+# -- the host's cores and threads
+
+
+def test_no_core_is_used_while_the_npu_works() -> None:
+    with Device.open("emu:quiet,timed,instant") as device:
+        kernel = device.pool.kernel(copy_xclbin(), stream.delay(400_000))
+        began = time.monotonic()
+        kernel.run()
+        used = time.process_time()
+        kernel.run()
+        assert time.monotonic() - began >= 0.8
+        assert time.process_time() - used < 0.2
+
+
+def test_the_host_works_while_the_npu_does() -> None:
+    """A command that is over by its time when it is waited for has nobody wait."""
+    with Device.open("emu:quiet,timed,instant") as device:
+        kernel = device.pool.kernel(copy_xclbin(), stream.delay(1_000))
+        began = time.monotonic()
+        runs = [kernel.start() for _ in range(4)]
+        schedule = device.node.driver.npu.schedule  # type: ignore[attr-defined]
+        assert [each.wait().state for each in runs] == [State.COMPLETED] * 4
+        assert time.monotonic() - began >= 0.004
+        assert schedule.totals().seconds >= 0.004
+
+
+@pytest.mark.parametrize(
+    ("instant", "microseconds", "inline"), [(True, 0, True), (False, 0, False), (True, MINUTE, False)]
+)
+def test_who_waits_executes_what_computes_nothing_and_is_short(
+    instant: bool, microseconds: int, inline: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context_module, "LOOK_IN", 60)
+    monkeypatch.setattr(inline_module, "TIMED", 10.0)
+    rig = Rig(timing=replace(FIXED, bandwidth=64 / 30 if microseconds else 1e15))
+    rig.npu.instant = instant
+    context = rig.npu._contexts[rig.context]
+    context.inline = True
+    began = time.monotonic()
+    answered = submit(rig, rig.context, copy_slot(rig))
+    assert rig.npu.run_inline(rig.context, 1.0) is inline
+    if inline:
+        assert answered.is_set()
+    if not microseconds:
+        assert answered.wait(30)
+        assert time.monotonic() - began >= 0.02
+    rig.npu.close()
+
+
+def test_who_waits_does_not_wait_for_other_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That may take any time, and signals are handled only afterwards: the worker does."""
+    monkeypatch.setattr(context_module, "LOOK_IN", 60)
+    rig = Rig(timing=FIXED)
+    rig.npu.instant = True
+    other = rig.another()
+    submit(rig, rig.context, rig.slot(stream.delay(MINUTE), at=0x4000))
+    kit.until(lambda: rig.npu.waiting_since > 0, 30, "the first command runs")
+    rig.npu._contexts[other].inline = True
+    answered = submit(rig, other, copy_slot(rig))
+    assert not rig.npu.run_inline(other, 1.0)
+    assert rig.npu.destroy_context(rig.context) == Status.OK
+    assert answered.wait(30)
+
+
+def test_computing_that_takes_longer_is_told_once() -> None:
+    rig = Rig(timing=replace(FIXED, dispatch=0.0))
+    for _ in range(3):
+        assert rig.run(copy_slot(rig)) == Reply(Status.OK)
+    kit.until(lambda: totals(rig).late == 3, 30, "three late chains")
+    assert totals(rig).late_seconds > 0
+    (line,) = rig.lines
+    assert "the times do not hold" in line
+
+
+def test_a_device_says_nothing_of_lateness_where_nothing_computes() -> None:
+    rig = Rig(timing=replace(FIXED, dispatch=0.0))
+    rig.npu.instant = True
+    assert rig.run(copy_slot(rig)) == Reply(Status.OK)
+    kit.until(lambda: totals(rig).chains == 1, 30, "the chain is counted")
+    assert (totals(rig).late, rig.lines) == (0, [])
+
+
+# -- any program
+
+
+PROGRAM = f"""
+import time
+from amdxdna.node import KernelNode
+from tests.conformance import kit
+ready = kit.Ready(KernelNode("{NODE}"))
+began = time.monotonic()
+print(ready.copy(seconds=60))
+print(time.monotonic() - began)
+"""
+
+
+def test_a_program_under_emulate_meets_the_same_npu() -> None:
+    ended = emulate_python(PROGRAM, more=("--timed", "--slow", "50000", "--json"))
+    assert ended.returncode == 0, ended.stderr
+    report = json.loads(ended.stderr.splitlines()[-1])
+    assert report["options"]["timed"] == "hx370"
+    found = report["timed"]
+    model = MODELS["hx370"]
+    assert found["commands"] >= 1
+    assert found["seconds"] >= 0.05 + model.dispatch + model.load
+    assert float(ended.stdout.splitlines()[-1]) >= 0.05
+
+
+def test_emulate_tells_the_npus_time_in_a_line() -> None:
+    ended = emulate_python(PROGRAM, more=("--timed=hx370",))
+    assert ended.returncode == 0, ended.stderr
+    assert re.search(r"amdxdna: emulate: timed=hx370: 0\.5 ms of the NPU for 1 command\b", ended.stderr)
+
+
+def test_emulate_refuses_another_model() -> None:
+    ended = run("emulate", "--timed", "hx9", "--", sys.executable, "-c", "")
+    assert ended.returncode != 0
+    assert "timed=hx9" in ended.stderr
+    assert "Traceback" not in ended.stderr
