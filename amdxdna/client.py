@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from amdxdna import ioctl, query
 from amdxdna._native import ffi
 from amdxdna.arguments import Uncopied
+from amdxdna.device_info import AieMetadata
 from amdxdna.errors import BadArgument, Closed, NoDevice, XdnaError, closed, unsupported
 from amdxdna.forklock import reentrant
 from amdxdna.heap import Heap
@@ -75,7 +76,7 @@ class Client(Uncopied):
         self.heap_chunk: tuple[int, int] | None = None
         """Handle and bytes of a heap BO that is not mapped yet: until then the driver uses none after it."""
         self._heap: Heap | None = None
-        self._metadata: query.AieMetadata | None = None
+        self._metadata: AieMetadata | None = None
         self._profile: DriverProfile | None = None
         self.pools: LiveSet[Pool] = LiveSet()
         """Every pool over this open."""
@@ -141,7 +142,7 @@ class Client(Uncopied):
         return self._profile
 
     @property
-    def metadata(self) -> query.AieMetadata:
+    def metadata(self) -> AieMetadata:
         """The array's metadata, asked once."""
         if self._metadata is None:
             self._metadata = query.metadata(self)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from amdxdna import packet
+from amdxdna.allocation import allocate
 from amdxdna.arguments import Uncopied
-from amdxdna.buffer import Buffer, allocate
+from amdxdna.buffer import Buffer
 from amdxdna.elf.control import (
     CONTROL_PACKETS,
     CONTROL_SCRATCHPAD,

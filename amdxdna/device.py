@@ -11,11 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from amdxdna import query
+from amdxdna.allocation import allocate, import_fd, wrap
 from amdxdna.arguments import Uncopied, path, wants, whole
 from amdxdna.arguments import seconds as _seconds
-from amdxdna.buffer import Buffer, allocate, import_fd, wrap
+from amdxdna.buffer import Buffer
 from amdxdna.client import Client
 from amdxdna.create_hwctx import QoS
+from amdxdna.device_info import (
+    AieMetadata,
+    AsyncError,
+    BoUsage,
+    ContextInfo,
+    DeviceInfo,
+    PowerMode,
+    ResourceInfo,
+    Telemetry,
+)
 from amdxdna.errors import BadArgument, BadType, DeviceBusy, closed
 from amdxdna.heap import Heap
 from amdxdna.hwctx import HwContext
@@ -249,41 +260,41 @@ class Device(Uncopied):
         """
         return HwContext(self.client, xclbin, qos, columns=columns, cus=cus)
 
-    def info(self) -> query.DeviceInfo:
+    def info(self) -> DeviceInfo:
         """What the driver tells about device, firmware and contexts; see :mod:`amdxdna.query` for parts."""
         return query.everything(self.client)
 
-    def metadata(self) -> query.AieMetadata:
+    def metadata(self) -> AieMetadata:
         """The array: columns, rows, tiles."""
         return self.client.metadata
 
-    def contexts(self) -> tuple[query.ContextInfo, ...]:
+    def contexts(self) -> tuple[ContextInfo, ...]:
         """Every hardware context of the device, of all processes."""
         return query.contexts(self.client)
 
-    def resources(self) -> query.ResourceInfo:
+    def resources(self) -> ResourceInfo:
         """How many contexts there can be and are. Raises Unsupported before DRM minor 4."""
         return query.resource_info(self.client)
 
-    def last_async_error(self) -> query.AsyncError | None:
+    def last_async_error(self) -> AsyncError | None:
         """The last error the array raised by itself. Raises Unsupported before DRM minor 2."""
         return query.last_async_error(self.client)
 
-    def telemetry(self, kind: int = 0) -> query.Telemetry:
+    def telemetry(self, kind: int = 0) -> Telemetry:
         """The firmware's telemetry block. Raises Unsupported before DRM minor 5."""
         return query.telemetry(self.client, kind)
 
-    def bo_usage(self, pid: int | None = None) -> query.BoUsage:
+    def bo_usage(self, pid: int | None = None) -> BoUsage:
         """Buffer bytes of a process (None: this one). Raises Unsupported before DRM minor 8."""
         return query.bo_usage(self.client, pid)
 
     @property
-    def power_mode(self) -> query.PowerMode:
+    def power_mode(self) -> PowerMode:
         """The power mode; setting it needs root (PermissionDenied)."""
         return query.power_mode(self.client)
 
     @power_mode.setter
-    def power_mode(self, mode: query.PowerMode | int) -> None:
+    def power_mode(self, mode: PowerMode | int) -> None:
         query.set_power_mode(self.client, mode)
 
     @section

@@ -15,10 +15,11 @@ from typing import Any
 from amdxdna import ioctl, packet
 from amdxdna._native import ffi, lib
 from amdxdna.abandoned import RESETS, abandon, hold
+from amdxdna.allocation import allocate
 from amdxdna.arguments import Uncopied, instance, wants, whole
 from amdxdna.arguments import buffers as _buffers
 from amdxdna.arguments import seconds as _seconds
-from amdxdna.buffer import Buffer, allocate
+from amdxdna.buffer import Buffer
 from amdxdna.client import Client
 from amdxdna.create_hwctx import DEFAULT_OPS_PER_CYCLE, QoS, create
 from amdxdna.errors import BadArgument, DeviceLost, XdnaError, closed, from_errno

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 
-from amdxdna.buffer import Buffer, allocate
+from amdxdna.allocation import allocate
+from amdxdna.buffer import Buffer
 from amdxdna.client import Client
 from amdxdna.xclbin import Xclbin
 

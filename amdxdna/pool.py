@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import count
 
 from amdxdna.abandoned import collect_contexts, held
+from amdxdna.allocation import allocate
 from amdxdna.arguments import Uncopied, content, instance, text, whole
-from amdxdna.buffer import Buffer, allocate
+from amdxdna.buffer import Buffer
 from amdxdna.chain import Call, start_chain
 from amdxdna.client import Client
 from amdxdna.create_hwctx import QoS

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 from amdxdna import ioctl, packet
 from amdxdna._native import ffi, lib
+from amdxdna.allocation import allocate
 from amdxdna.arguments import Uncopied, seconds
 from amdxdna.arguments import buffers as _buffers
-from amdxdna.buffer import Buffer, allocate
+from amdxdna.buffer import Buffer
 from amdxdna.client import Client
 from amdxdna.errors import (
     STILL_RUNNING,

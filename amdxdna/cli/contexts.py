@@ -20,8 +20,8 @@ from amdxdna.cli.screen import NOT_AVAILABLE, show, size, table, wrap
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
+    from amdxdna.device_info import ContextInfo
     from amdxdna.doctor import Machine
-    from amdxdna.query import ContextInfo
 
 _HEADER = ("PID", "PROCESS", "COLS", "SENT", "DONE", "ERRORS", "MEMORY", "STATE", "HEALTH")
 _RIGHT = (0, 3, 4, 5, 6)

@@ -15,8 +15,8 @@ from amdxdna.errors import Unsupported, XdnaError
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
+    from amdxdna.device_info import ContextInfo, Sensor
     from amdxdna.doctor import Machine
-    from amdxdna.query import ContextInfo, Sensor
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from amdxdna.cli.device import Answers, add_device, open_device
 from amdxdna.cli.screen import not_available, pairs, show, when, wrap
 
 if TYPE_CHECKING:
-    from amdxdna.query import AsyncError
+    from amdxdna.device_info import AsyncError
 
 _SEVERITIES = {3: "critical"}
 _DRIVERS = {4: "AIE"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from amdxdna.cli.common import Parser, UsageError, document, print_json
 from amdxdna.cli.device import add_device, open_device, plain
 from amdxdna.cli.screen import pairs, show
+from amdxdna.device_info import PowerMode
 
 MODES = ("default", "low", "medium", "high", "turbo")
 
@@ -39,7 +40,7 @@ def power_main(argv: list[str]) -> int:
         before = None
         if options.mode is not None:
             before = device.power_mode.name.lower()
-            device.power_mode = query.PowerMode[options.mode.upper()]
+            device.power_mode = PowerMode[options.mode.upper()]
         mode = device.power_mode.name.lower()
         clocks = query.clocks(device.client)
     if options.json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any as _Any
 
-from amdxdna.buffer import PAGE as _PAGE
+from amdxdna.allocation import PAGE as _PAGE
 from amdxdna.pyxrt import kernels as _kernels
 from amdxdna.pyxrt.buffers import bo as _bo
 from amdxdna.pyxrt.calls import SIZE as _SIZE

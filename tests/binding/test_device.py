@@ -14,6 +14,7 @@ from amdxdna import device as device_module
 from amdxdna import errors, query
 from amdxdna._native import ffi, lib
 from amdxdna.device import Device
+from amdxdna.device_info import AsyncError, PowerMode
 from amdxdna.opening import open_node
 from amdxdna.version import SINCE, DrmVersion
 from tests.support.binding import ProxyNode, adder, copy_xclbin
@@ -180,7 +181,7 @@ def test_info(open_emu):
     assert str(info.firmware).count(".") == 3
     assert [c.name for c in info.clocks] == ["MP-NPU Clock", "H Clock"] and info.clocks[1].mhz > 0
     assert info.resources is not None and info.resources.npu_task_max == 5
-    assert info.power_mode is query.PowerMode.DEFAULT
+    assert info.power_mode is PowerMode.DEFAULT
     assert info.sensors is None and info.contexts == ()
 
 
@@ -279,9 +280,9 @@ def test_context_entries_of_any_size(size):
 
 
 def test_async_error_decoding():
-    error = query.AsyncError(10 | 4 << 16 | 3 << 24 | 3 << 32 | 2 << 40, 123, 5 << 8 | 2)
+    error = AsyncError(10 | 4 << 16 | 3 << 24 | 3 << 32 | 2 << 40, 123, 5 << 8 | 2)
     assert str(error) == "lock error in a core at row 5, column 2"
-    assert "unknown" in query.AsyncError(0xFFFF, 0, 0).kind
+    assert "unknown" in AsyncError(0xFFFF, 0, 0).kind
 
 
 def test_no_async_error_yet(device):
@@ -290,15 +291,15 @@ def test_no_async_error_yet(device):
 
 def test_power_mode(open_emu):
     opened = open_emu("privileged=1")
-    opened.power_mode = query.PowerMode.HIGH
-    assert opened.power_mode is query.PowerMode.HIGH
+    opened.power_mode = PowerMode.HIGH
+    assert opened.power_mode is PowerMode.HIGH
     with pytest.raises(errors.BadArgument, match="TURBO"):
         opened.power_mode = 9
-    opened.power_mode = query.PowerMode.DEFAULT
+    opened.power_mode = PowerMode.DEFAULT
     with opened.context(copy_xclbin()), pytest.raises(errors.BadArgument, match="turbo"):
-        opened.power_mode = query.PowerMode.TURBO
+        opened.power_mode = PowerMode.TURBO
     with pytest.raises(errors.PermissionDenied, match="root"):
-        open_emu("privileged=0").power_mode = query.PowerMode.LOW
+        open_emu("privileged=0").power_mode = PowerMode.LOW
 
 
 def test_telemetry(open_emu):

@@ -80,7 +80,7 @@ def test_iova_mode_never_maps_user_memory():
 
 def test_wrapped_read_only_memory_is_not_written(device):
     """As newer drivers allow it; views must not hand out what would fault."""
-    from amdxdna.buffer import wrap
+    from amdxdna.allocation import wrap
 
     block = mmap.mmap(-1, 4096)
     keep = ffi.from_buffer(block)

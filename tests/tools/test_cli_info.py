@@ -13,8 +13,9 @@ from amdxdna import query
 from amdxdna.cli import main
 from amdxdna.cli.device import sensor_value
 from amdxdna.cli.errors import decode
+from amdxdna.device_info import AsyncError, Sensor, Telemetry
 
-LOCK_ERROR = query.AsyncError(10 | 4 << 16 | 3 << 24 | 3 << 32 | 2 << 40, 1_700_000_000_000_000, 5 << 8 | 2)
+LOCK_ERROR = AsyncError(10 | 4 << 16 | 3 << 24 | 3 << 32 | 2 << 40, 1_700_000_000_000_000, 5 << 8 | 2)
 
 
 def run(capsys, *words):
@@ -142,7 +143,7 @@ def test_no_sensors(options, says, capsys):
 
 
 def sensor(value, units, unitm):
-    return query.Sensor("label", value, 0, 0, 0, "", units, unitm, 0)
+    return Sensor("label", value, 0, 0, 0, "", units, unitm, 0)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +163,7 @@ def test_units_of_sensors(value, units, unitm, expected):
 
 def test_telemetry(open_emu, capsys, monkeypatch, tmp_path):
     data = pack("<3I", 0x11223344, 0, 7) + bytes(1 << 16)
-    monkeypatch.setattr(query, "telemetry", lambda client, kind: query.Telemetry(1, 2, kind, (0, 9, 0), data))
+    monkeypatch.setattr(query, "telemetry", lambda client, kind: Telemetry(1, 2, kind, (0, 9, 0), data))
     status, found = document(capsys, "telemetry", "--device", "emu:quiet", "--type", "3")
     assert status == 0 and (found["type"], found["major"], found["minor"]) == (3, 1, 2)
     assert found["contexts"] == [0, 9, 0] and found["data"] == data[:12].hex() and found["bytes"] == 12
@@ -213,7 +214,7 @@ def test_an_error_is_decoded(capsys, monkeypatch):
     ],
 )
 def test_fields_of_a_code(code, kind, module):
-    found = decode(query.AsyncError(code, 1, 0x0301))
+    found = decode(AsyncError(code, 1, 0x0301))
     assert (found["kind"], found["module"], found["row"], found["column"]) == (kind, module, 3, 1)
     assert (found["number"], found["module_number"]) == (code & 0xFFFF, code >> 32)
 

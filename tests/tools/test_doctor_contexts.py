@@ -10,6 +10,7 @@ import pytest
 from amdxdna import query
 from amdxdna._native import ffi, lib
 from amdxdna.device import Device
+from amdxdna.device_info import ContextInfo
 from amdxdna.doctor import Status, examine
 from amdxdna.opening import open_node
 from tests.support.binding import ProxyNode, adder, copy_xclbin
@@ -72,8 +73,8 @@ def _shared(device):
     return device.client
 
 
-def entry(pid: int) -> query.ContextInfo:
-    return query.ContextInfo(1, pid, 0, 8, 0, 0, 0, 0, 0)
+def entry(pid: int) -> ContextInfo:
+    return ContextInfo(1, pid, 0, 8, 0, 0, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
