@@ -16,7 +16,7 @@ from amdxdna import ioctl, query
 from amdxdna._native import ffi
 from amdxdna.arguments import Uncopied
 from amdxdna.device_info import AieMetadata
-from amdxdna.errors import BadArgument, Closed, NoDevice, XdnaError, closed, unsupported
+from amdxdna.errors import BadArgument, NoDevice, XdnaError, closed, of_parent, unsupported
 from amdxdna.forklock import reentrant
 from amdxdna.heap import Heap
 from amdxdna.node import Node
@@ -118,11 +118,7 @@ class Client(Uncopied):
         if self.closed:
             raise closed("device")
         if self.pid != os.getpid():
-            raise Closed(
-                "this device was opened by the parent process",
-                call="device",
-                remedy="Open the device in the process that uses it, after the fork",
-            )
+            raise of_parent("device")
 
     @property
     def heap(self) -> Heap:

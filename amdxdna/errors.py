@@ -514,3 +514,12 @@ def unsupported(feature: str, needed: int, minor: int) -> Unsupported:
 def closed(what: str) -> Closed:
     """`what` (``"buffer"``) was used after close()."""
     return Closed(f"this {what} is closed", call=what, remedy=f"Open or allocate a new {what}")
+
+
+def of_parent(call: str) -> Closed:
+    """The device was opened before the fork that made this process."""
+    return Closed(
+        "this device was opened by the parent process",
+        call=call,
+        remedy="Open the device in the process that uses it, after the fork",
+    )

@@ -16,7 +16,7 @@ from typing import Protocol
 from amdxdna import sysfs
 from amdxdna._native import lib
 from amdxdna.arguments import Uncopied
-from amdxdna.errors import Closed, from_errno
+from amdxdna.errors import Closed, from_errno, of_parent
 from amdxdna.files import read_text
 from amdxdna.forklock import mutex
 from amdxdna.kmsg import KERNEL_LOG, as_text, records
@@ -97,11 +97,7 @@ class KernelNode(Uncopied):
 
     def _usable(self) -> int:
         if self._pid != os.getpid():
-            raise Closed(
-                "this device was opened by the parent process",
-                call=self.path,
-                remedy="Open the device in the process that uses it, after the fork",
-            )
+            raise of_parent(self.path)
         if self._fd < 0:
             raise Closed("the node is closed", call=self.path, remedy="Open the device again")
         return self._fd

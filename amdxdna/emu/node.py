@@ -24,7 +24,7 @@ from amdxdna.emu.driver.memory import PAGE, page_align
 from amdxdna.emu.driver.objects import Client
 from amdxdna.emu.options import EmuOptions
 from amdxdna.emu.pci.sysfs import FUNCTION, attributes
-from amdxdna.errors import Closed, from_errno
+from amdxdna.errors import Closed, from_errno, of_parent
 from amdxdna.kmsg import KERNEL_LOG
 from amdxdna.signals import uninterrupted
 
@@ -105,11 +105,7 @@ class EmuNode(Uncopied):
 
     def _usable(self) -> Client:
         if self._pid != _pid:
-            raise Closed(
-                "this device was opened by the parent process",
-                call=self.path,
-                remedy="Open the device in the process that uses it, after the fork",
-            )
+            raise of_parent(self.path)
         if self._closed:
             raise Closed("the node is closed", call=self.path, remedy="Open the device again")
         return self.client

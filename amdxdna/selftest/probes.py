@@ -40,10 +40,12 @@ def copy_kernel(device: Device, nbytes: int, addend: int = 0) -> Kernel:
     Only a :func:`modelled` NPU can run it: there is no compiled program in this package for the real one.
     """
     from amdxdna.emu.kernels import stream
-    from amdxdna.emu.xclbins import xclbin_bytes
+    from amdxdna.emu.xclbins import KERNEL_NAME, xclbin_bytes
     from amdxdna.xclbin import Xclbin
 
-    return device.pool.kernel(Xclbin.read(xclbin_bytes("copy")), stream.copy(nbytes, addend), name="MLIR_AIE")
+    return device.pool.kernel(
+        Xclbin.read(xclbin_bytes("copy")), stream.copy(nbytes, addend), name=KERNEL_NAME
+    )
 
 
 def make_context(device: Device) -> None:

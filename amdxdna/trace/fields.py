@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -47,23 +48,35 @@ POWER_MODES = {
     lib.POWER_MODE_TURBO: "TURBO",
 }
 STATES = {state.value: state.name for state in State if state != State.INVALID}
-INFO = {
-    0: "AIE_STATUS",
-    1: "AIE_METADATA",
-    2: "AIE_VERSION",
-    3: "CLOCK_METADATA",
-    4: "SENSORS",
-    5: "HW_CONTEXTS",
-    8: "FIRMWARE_VERSION",
-    9: "POWER_MODE",
-    10: "TELEMETRY",
-    11: "FORCE_PREEMPT",
-    12: "RESOURCE_INFO",
-    13: "FRAME_BOUNDARY_PREEMPT",
-}
-ARRAYS = {0: "HW_CONTEXT_ALL", 2: "HW_LAST_ASYNC_ERR", 6: "BO_USAGE"}
-SETTINGS = {0: "POWER_MODE", 1: "AIE_MEM", 2: "AIE_REG", 3: "FORCE_PREEMPT", 4: "FRAME_BOUNDARY_PREEMPT"}
-CONFIGS = {0: "CONFIG_CU", 1: "ASSIGN_DBG_BUF", 2: "REMOVE_DBG_BUF"}
+
+
+def _parameters(*names: str) -> dict[int, str]:
+    """The numbers that the header gives DRM_AMDXDNA_ names, with what sets those apart."""
+    return {
+        getattr(lib, f"DRM_AMDXDNA_{name}"): re.sub("^(QUERY|GET|SET|WRITE|HWCTX)_|_STATE$", "", name)
+        for name in names
+    }
+
+
+INFO = _parameters(
+    "QUERY_AIE_STATUS",
+    "QUERY_AIE_METADATA",
+    "QUERY_AIE_VERSION",
+    "QUERY_CLOCK_METADATA",
+    "QUERY_SENSORS",
+    "QUERY_HW_CONTEXTS",
+    "QUERY_FIRMWARE_VERSION",
+    "GET_POWER_MODE",
+    "QUERY_TELEMETRY",
+    "GET_FORCE_PREEMPT_STATE",
+    "QUERY_RESOURCE_INFO",
+    "GET_FRAME_BOUNDARY_PREEMPT_STATE",
+)
+ARRAYS = _parameters("HW_CONTEXT_ALL", "HW_LAST_ASYNC_ERR", "BO_USAGE")
+SETTINGS = _parameters(
+    "SET_POWER_MODE", "WRITE_AIE_MEM", "WRITE_AIE_REG", "SET_FORCE_PREEMPT", "SET_FRAME_BOUNDARY_PREEMPT"
+)
+CONFIGS = _parameters("HWCTX_CONFIG_CU", "HWCTX_ASSIGN_DBG_BUF", "HWCTX_REMOVE_DBG_BUF")
 
 _NAMES: dict[tuple[str, str], dict[int, str]] = {
     ("amdxdna_drm_create_bo", "type"): BO_TYPES,
@@ -71,14 +84,24 @@ _NAMES: dict[tuple[str, str], dict[int, str]] = {
     ("amdxdna_drm_hwctx_entry", "priority"): PRIORITIES,
     ("amdxdna_drm_config_hwctx", "param_type"): CONFIGS,
     ("amdxdna_drm_sync_bo", "direction"): {0: "TO_DEVICE", 1: "FROM_DEVICE"},
-    ("amdxdna_drm_exec_cmd", "type"): {0: "EXEC_BUF", 1: "DEPENDENCY", 2: "SIGNAL"},
+    ("amdxdna_drm_exec_cmd", "type"): {
+        lib.AMDXDNA_CMD_SUBMIT_EXEC_BUF: "EXEC_BUF",
+        lib.AMDXDNA_CMD_SUBMIT_DEPENDENCY: "DEPENDENCY",
+        lib.AMDXDNA_CMD_SUBMIT_SIGNAL: "SIGNAL",
+    },
     ("amdxdna_drm_get_info", "param"): INFO,
     ("amdxdna_drm_set_state", "param"): SETTINGS,
     ("amdxdna_drm_get_array", "param"): ARRAYS,
     ("amdxdna_drm_get_power_mode", "power_mode"): POWER_MODES,
     ("amdxdna_drm_set_power_mode", "power_mode"): POWER_MODES,
-    ("amdxdna_drm_query_sensor", "type"): {0: "POWER", 1: "COLUMN_UTILIZATION"},
-    ("amdxdna_drm_hwctx_entry", "state"): {0: "IDLE", 1: "ACTIVE"},
+    ("amdxdna_drm_query_sensor", "type"): {
+        lib.AMDXDNA_SENSOR_TYPE_POWER: "POWER",
+        lib.AMDXDNA_SENSOR_TYPE_COLUMN_UTILIZATION: "COLUMN_UTILIZATION",
+    },
+    ("amdxdna_drm_hwctx_entry", "state"): {
+        lib.AMDXDNA_HWCTX_STATE_IDLE: "IDLE",
+        lib.AMDXDNA_HWCTX_STATE_ACTIVE: "ACTIVE",
+    },
 }
 
 

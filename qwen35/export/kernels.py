@@ -15,10 +15,7 @@ if TYPE_CHECKING:
     from qwen35.bundle.config import ModelConfig
     from qwen35.bundle.writer import BundleWriter
 
-__all__ = ["KERNEL_NAME", "Gemm", "Gemv", "text_gemms", "text_gemvs", "write_kernels"]
-
-KERNEL_NAME = "MLIR_AIE"
-"""The kernel's name inside the emulator's xclbins."""
+__all__ = ["Gemm", "Gemv", "text_gemms", "text_gemvs", "write_kernels"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ def text_gemvs(config: ModelConfig) -> list[Gemv]:
 
 def write_kernels(writer: BundleWriter, config: ModelConfig, vision: list[Gemm]) -> None:
     """Writes xclbins, streams and the records of the text model and of the tower's GEMMs."""
-    from amdxdna.emu.xclbins import xclbin_bytes
+    from amdxdna.emu.xclbins import KERNEL_NAME, xclbin_bytes
 
     for ctx, family in (("gemm", "gemm"), ("gemv", "gemv"), *([("vision", "gemm")] if vision else [])):
         file = f"kernels/{ctx}.xclbin"
