@@ -338,7 +338,7 @@ def test_a_forked_child_waits_for_none_of_the_parents_locks(device):
     del dropped  # queued, for the next allocation
     child = os.fork()
     if child == 0:
-        signal.alarm(10)
+        signal.alarm(120)
         status = 1
         try:
             with Device.open("emu:quiet,threads=1,slots=5") as own:

@@ -99,21 +99,21 @@ def test_an_open_waits_for_the_close_of_the_last_device(kernel_nodes, tmp_path):
 
     def slow_close():
         closing.set()
-        assert go.wait(10)
+        assert go.wait(60)
         close()
 
     kernel_nodes[0].close = slow_close
     found = []
     closer = threading.Thread(target=first.close)
     closer.start()
-    assert closing.wait(10)
+    assert closing.wait(60)
     opener = threading.Thread(target=lambda: found.append(Device.open(str(tmp_path / "accel0"))))
     opener.start()
     opener.join(0.2)
     assert len(kernel_nodes) == 1
     go.set()
-    closer.join(10)
-    opener.join(10)
+    closer.join(60)
+    opener.join(60)
     assert kernel_nodes[0].closes == 1
     assert len(kernel_nodes) == 2
     found[0].close()

@@ -24,7 +24,7 @@ from amdxdna.reaper import collect, reap
 from amdxdna.xclbin import Xclbin, writer
 from qwen35 import Qwen35
 from tests.support.binding import COPY, ProxyNode, adder, copy_xclbin, hanging
-from tests.support.dropping import begin, until
+from tests.support.dropping import begin, time_out, until
 
 MIB = 1 << 20
 
@@ -55,13 +55,14 @@ def test_contexts_dropped_with_a_command_under_way(open_emu, no_cycles):
 
 def test_a_dropped_context_whose_command_hangs(open_emu):
     """Its end is the driver's time-out. Nothing blocks until then."""
-    device = open_emu("tdr=0.3")
+    device = open_emu("tdr=600")
     context = device.context(copy_xclbin())
     insts = device.alloc(64, "dev")
     insts.write(stream.hang())
     run = context.run(packet.start_cu(0, insts.address, len(stream.hang()), []), [insts])
     del context, run
     assert len(device.contexts()) == 1
+    time_out(device)
     until(lambda: not device.contexts())
     source, target = device.alloc(64), device.alloc(64)
     adder(device, 64, 1).run(source, target)
@@ -399,7 +400,7 @@ text()
 
 def test_the_text_counts_this_process_own_contexts_of_open_devices():
     """Not those that went with their device, nor, in a child, the parent's."""
-    said = subprocess.run([sys.executable, "-c", WHOSE], capture_output=True, text=True, timeout=120)
+    said = subprocess.run([sys.executable, "-c", WHOSE], capture_output=True, text=True, timeout=600)
     assert said.returncode == 0 and not said.stderr, said.stderr
     assert re.findall(r"this process holds (\d+)", said.stdout) == ["1", "1", "3"], said.stdout
 

@@ -15,7 +15,7 @@ import pytest
 from amdxdna import buffer as buffer_module
 from amdxdna import device as device_module
 from amdxdna import errors, ioctl
-from amdxdna._native import lib
+from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.opening import open_node
 from amdxdna.reaper import reap
@@ -103,6 +103,7 @@ def _close_elsewhere(buffer) -> None:
     closer = threading.Thread(target=buffer.close)
     closer.start()
     closer.join(SECONDS)
+    assert not closer.is_alive()
 
 
 USES = {
@@ -155,8 +156,13 @@ def test_a_buffer_that_is_closed_while_a_start_makes_ready(request_name):
     victims = []
 
     def closing(request: int, address: int) -> None:
-        if request == ioctl.REQUESTS[request_name] and victims:
-            _close_elsewhere(victims.pop())
+        if request != ioctl.REQUESTS[request_name] or not victims:
+            return
+        if request_name == "CREATE_BO":
+            kind = ffi.cast("struct amdxdna_drm_create_bo *", address).type
+            if kind != lib.AMDXDNA_BO_CMD:  # of what the context needs, which is made under a lock
+                return
+        _close_elsewhere(victims.pop())
 
     with Device.open(ProxyNode(open_node("emu:quiet,threads=1"), closing)) as device:
         kernel, other = adder(device, 4096, 1), device.alloc(4096)

@@ -228,7 +228,7 @@ def test_a_dropped_context_with_a_command_in_flight_is_left_to_the_node(open_emu
     def look(request, address):
         requests.append(request)
 
-    opened = Device.open(ProxyNode(open_node("emu:quiet,tdr=5"), look))
+    opened = Device.open(ProxyNode(open_node("emu:quiet,tdr=600"), look))
     context = opened.context(copy_xclbin())
     insts = opened.alloc(64, "dev")
     code = stream.hang()

@@ -21,7 +21,7 @@ PLACES = max(12, SOAK // 20)
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    with watchdog(120 + 2 * PLACES), handlers():
+    with watchdog(900 + 2 * PLACES), handlers():
         rig = Rig()
         yield rig
         rig.close()
@@ -37,18 +37,15 @@ def test_nothing_is_left_behind(rig: Rig, operation: Callable[[Rig], None]) -> N
 
     def check(where: str) -> None:
         rig.right()
-        after = ledger.read()
-        if after != before:
-            gc.collect()
-            after = ledger.read()
-        assert after == before, where
+        ledger.settle(before, where)
 
     assert everywhere(lambda: operation(rig), check, PLACES) > 0
 
 
 def test_a_device_is_closed(rig: Rig) -> None:
     rig.right()
-    before = Ledger(rig.device).read()
+    ledger = Ledger(rig.device)
+    before = ledger.read()
 
     def use() -> None:
         with Device.open("emu:quiet,threads=1,slots=3") as device:
@@ -58,7 +55,7 @@ def test_a_device_is_closed(rig: Rig) -> None:
     def check(where: str) -> None:
         rig.right()
         gc.collect()
-        assert Ledger(rig.device).read() == before, where
+        ledger.settle(before, where)
 
     assert everywhere(use, check, PLACES) > 0
 

@@ -228,7 +228,7 @@ class Blocking:
     def xdna_ioctl(self, fd, request, arg):
         self.fds.append(fd)
         self.entered.set()
-        assert self.go.wait(10)
+        assert self.go.wait(60)
         return -errno.ENOTTY
 
 
@@ -245,7 +245,7 @@ def test_closing_under_an_ioctl_gives_its_descriptor_to_nobody_else(file_node, t
 
     caller = threading.Thread(target=call)
     caller.start()
-    assert fake.entered.wait(10)
+    assert fake.entered.wait(60)
     fd = file_node._fd
     file_node.close()
     assert os.readlink(f"/proc/self/fd/{fd}") == os.devnull  # the node itself is closed at once
@@ -253,7 +253,7 @@ def test_closing_under_an_ioctl_gives_its_descriptor_to_nobody_else(file_node, t
     assert fd not in others
     file_node.close()
     fake.go.set()
-    caller.join(10)
+    caller.join(60)
     assert fake.fds == [fd]
     assert [type(error) for error in caught] == [errors.Closed]
     with pytest.raises(OSError, match="Bad file"):

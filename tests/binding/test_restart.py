@@ -110,7 +110,7 @@ def test_after_a_time_out_the_packet_is_whole_again(open_emu):
     with opened.context(copy_xclbin()) as context:
         made = prepared(context, code, [source, target])
         with pytest.raises(errors.CommandTimeout):
-            made.start([code, source, target]).wait(20)
+            made.start([code, source, target]).wait(60)
         assert made.state == State.TIMEOUT
         head = bytes(made.packet)
         spent = made._command
@@ -119,7 +119,7 @@ def test_after_a_time_out_the_packet_is_whole_again(open_emu):
         assert bytes(made._command.packet[: len(head)]) == head
         with opened.context(copy_xclbin()) as fresh:
             again = Restartable(fresh, head)
-            again.start([code, source, target]).wait(20, [target])
+            again.start([code, source, target]).wait(60, [target])
         assert bytes(made.packet) == head
     assert target.view("u4")[0] == 7
 

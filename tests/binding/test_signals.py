@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import random
 import signal
@@ -106,20 +107,20 @@ def test_a_wait_is_interrupted_at_once_and_what_follows_it_is_not():
     gate = threading.Lock()
     gate.acquire()
 
+    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
+
     def work():
+        timer.start()
         try:
-            interruptible(gate.acquire, True, 30)
+            interruptible(gate.acquire, True, 60)
+            done.append("waited")
         finally:
             signal.raise_signal(signal.SIGTERM)
             done.append("cleaned up")
 
-    timer = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
-    began = time.monotonic()
-    timer.start()
     with pytest.raises(End) as caught:
         uninterrupted(work)
     timer.join()
-    assert time.monotonic() - began < 25
     assert done == ["cleaned up"] and isinstance(caught.value.__context__, Stop)
 
 
@@ -129,12 +130,13 @@ def test_a_signal_before_the_wait_is_handled_before_it_blocks():
 
     def work():
         signal.raise_signal(signal.SIGUSR1)
-        interruptible(gate.acquire, True, 30)
+        interruptible(gate.acquire, True, 60)
+        done.append("waited")
 
-    began = time.monotonic()
+    done = []
     with pytest.raises(Stop):
         uninterrupted(work)
-    assert time.monotonic() - began < 25
+    assert done == []
 
 
 def test_a_handler_in_a_wait_may_have_sections_of_its_own(handlers):
@@ -184,7 +186,7 @@ def test_other_threads_call_straight_through():
     results = []
     thread = threading.Thread(target=lambda: results.append(uninterrupted(work)))
     thread.start()
-    thread.join(30)
+    thread.join(60)
     assert results == [3] and handlers[0] is signal.getsignal(signal.SIGUSR1)
 
 
@@ -337,7 +339,7 @@ def test_numpy_is_there_whole_after_a_ctrl_c_in_its_import(module, use):
         [sys.executable, "-c", CUT_IMPORT, module, use],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "again\n"), done.stderr
@@ -350,7 +352,7 @@ def test_a_handler_that_raises_while_a_thread_starts(monkeypatch):
     def interrupted(*arguments: Any, **options: Any) -> Any:
         monkeypatch.undo()
         ident = start(*arguments, **options)
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while threading._limbo and time.monotonic() < end:
             time.sleep(0.001)
         signal.raise_signal(signal.SIGUSR1)
@@ -380,6 +382,8 @@ def test_random_signals_find_everything_done(handlers):
 
     chance = random.Random(1)
     before = signal.signal(signal.SIGALRM, handlers["stop"])
+    gc.collect()
+    gc.disable()  # an exception in a finalizer of somebody's garbage would be lost
     try:
         for _ in range(300):
             with pytest.raises(Stop):
@@ -388,6 +392,7 @@ def test_random_signals_find_everything_done(handlers):
                     uninterrupted(work)
             assert halves[0] == halves[1]
     finally:
+        gc.enable()
         signal.signal(signal.SIGALRM, before)
     assert halves[0] > 300
 
@@ -405,7 +410,7 @@ class Finder(importlib.abc.MetaPathFinder):
         if name != "slow_module":
             return None
         inside.set()
-        go.wait(30)
+        go.wait(60)
         return importlib.util.spec_from_loader(name, Loader())
 sys.meta_path.insert(0, Finder())
 importing = threading.Thread(target=signals.imports, args=("slow_module",), daemon=True)
@@ -415,11 +420,11 @@ threading.Timer(0.3, go.set).start()
 if not os.fork():
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.wait()[1]))
-importing.join(30)
+importing.join(60)
 print(importing.is_alive())
 """
 
 
 def test_a_fork_and_an_import_that_logs_do_not_wait_for_each_other():
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=600)
     assert (done.stdout, done.stderr) == ("7\nFalse\n", "")

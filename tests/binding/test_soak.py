@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -31,15 +32,8 @@ CHECK = 25
 
 @pytest.fixture(autouse=True)
 def limits() -> Iterator[None]:
-    with watchdog(120 + SOAK / 10), handlers():
+    with watchdog(900 + SOAK / 10), handlers():
         yield
-
-
-def settle(ledger: Ledger, before: dict[str, object]) -> None:
-    """What is held is what was held."""
-    if ledger.read() != before:
-        gc.collect()
-    assert ledger.read() == before
 
 
 @pytest.mark.parametrize("seed", [1, 2])
@@ -59,9 +53,9 @@ def test_binding(seed: int) -> None:
         rig.right_one(n % 3)
         if n % CHECK == 0:
             rig.right()
-            settle(ledger, before)
+            ledger.settle(before)
     rig.right()
-    settle(ledger, before)
+    ledger.settle(before)
     assert len(kinds - {None}) == 3
     rig.close()
 
@@ -112,14 +106,17 @@ def test_binding_beside_threads() -> None:
             interrupted(lambda operation=operation: operation(rig), 0.01, chance)  # type: ignore[misc]
             rig.right_one(n % 3)
             assert [worker.wrong for worker in workers] == ["", ""]
+        end = time.monotonic() + 60
+        while any(worker.runs <= 10 for worker in workers):
+            assert time.monotonic() < end and [worker.wrong for worker in workers] == ["", ""]
+            time.sleep(0.01)
     finally:
         for worker in workers:
             worker.over.set()
         for worker in workers:
             worker.join(60)
-    assert all(worker.runs > 10 for worker in workers)
     rig.right()
-    settle(ledger, before)
+    ledger.settle(before)
     rig.close()
 
 
@@ -188,7 +185,7 @@ def test_model() -> None:
         if n % CHECK == 0:
             for what in range(3):  # in every context: what is dropped in one goes with its next command
                 model.right(what)
-            settle(ledger, before)
+            ledger.settle(before)
     model.text.close()
     model.tower.close()
     model.npu.close()

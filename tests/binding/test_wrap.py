@@ -189,7 +189,7 @@ def test_nothing_is_written_to_wrapped_memory_once_the_device_is_closed(open_emu
     block = mmap.mmap(-1, 4096)
     source, target = device.alloc(4096), device.wrap(block)
     run = adder(device, 4096, 1).start(source, target)
-    assert started.wait(10)
+    assert started.wait(60)
     device.client.pools.clear()
     device.close()
     assert over.is_set()

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
@@ -23,6 +24,7 @@ from amdxdna import signals
 from amdxdna.device import Device
 from amdxdna.emu.driver.bo import DEV
 from amdxdna.reaper import reap
+from tests.support.descriptors import descriptors
 
 SOAK = int(os.environ.get("AMDXDNA_SOAK", "200"))
 """Interruptions of a soak. The quick run has few; AMDXDNA_SOAK=10000 is the full count."""
@@ -247,6 +249,7 @@ class Ledger:
     def __init__(self, device: Device) -> None:
         self._client = device.node.client
         self._driver = device.node.driver
+        self._known = Counter(where for _, where in descriptors())
 
     def read(self) -> dict[str, object]:
         """Counts, after what was dropped has been given back."""
@@ -259,7 +262,7 @@ class Ledger:
             "bytes": sum(bo.size for bo in data),
             "contexts": len(client.contexts),
             "timelines": len(client.syncobjs),
-            "descriptors": len(os.listdir("/proc/self/fd")),
+            "descriptors": self._opened(),
             "firmware contexts": self._driver.npu.contexts,
             "mappings": sum(not r.bo.internal for r in client.space),
             "in flight": sum(len(context.jobs) for context in client.contexts.values()),
@@ -267,6 +270,23 @@ class Ledger:
             "commands are few": len(bos) - len(data) < 64,
             "held by handlers": signals._main.noting or signals._main.replaced,
         }
+
+    def _opened(self) -> dict[str, int]:
+        """What is open that was not, and how many of each: what other tests left may go meanwhile."""
+        found: list[str] = []
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):  # the one that lists them
+                found.append(os.readlink(f"/proc/self/fd/{name}"))
+        return dict(Counter(found) - self._known)
+
+    def settle(self, before: dict[str, object], where: str = "") -> None:
+        """Waits until what is held is what was held `before`: a driver tells a command's end before it lets
+        go of what it used."""
+        end = time.monotonic() + 30
+        while (now := self.read()) != before:
+            assert time.monotonic() < end, f"{where}: {now} instead of {before}"
+            gc.collect()
+            time.sleep(0.01)
 
 
 @contextlib.contextmanager
