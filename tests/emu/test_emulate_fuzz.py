@@ -39,5 +39,5 @@ def test_nonsense_is_answered(tmp_path: Path, seed: int) -> None:
     told = re.fullmatch(r"works, (\d+) MiB, slowest ([\d.]+) s\n", ended.stdout)
     assert told, ended.stdout
     assert int(told[1]) < MOST_MIB
-    # A wait for the processor on a busy machine is no hang, and takes no ten times as long.
-    assert float(told[2]) < 10 * LONGEST
+    # A wait for the processor on a busy machine is no hang, and takes no thirty times as long.
+    assert float(told[2]) < 30 * LONGEST

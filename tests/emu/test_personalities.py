@@ -8,15 +8,16 @@ import mmap
 import os
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
 
 from amdxdna import errors, losses, packet
-from amdxdna._native import lib
+from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.emu.driver import teardown
-from amdxdna.emu.kernels import stream
+from amdxdna.emu.kernels import runner, stream
 from amdxdna.emu.personality import PERSONALITIES
 from amdxdna.opening import open_node
 from amdxdna.packet import State
@@ -113,6 +114,7 @@ def test_a_hung_command_is_told_as_what_it_is_and_got_over(driver, monkeypatch):
 @pytest.mark.parametrize("driver", ["7.3", "6.18.5", "oot-2025-06"])
 def test_a_wait_ends_on_a_driver_that_never_ends_a_hung_command(driver):
     with opened(f"driver={driver},tdr=0") as device:
+        device.node.driver.idle_wait = 0.1  # not the two seconds that a context's end waits for its commands
         assert device.profile.tdr_seconds is None
         device.wait_seconds = 0.2
         good = adder(device, 64, 1)
@@ -135,6 +137,7 @@ def test_a_wait_ends_on_a_driver_that_never_ends_a_hung_command(driver):
 @pytest.mark.parametrize("driver", ["6.18", "7.3"])
 def test_a_dropped_kernel_that_hangs_for_ever_costs_no_context(driver):
     with opened(f"driver={driver},tdr=0,slots=1") as device:
+        device.node.driver.idle_wait = 0.1
         device.wait_seconds = 0.2
         hanging(device).start()
 
@@ -143,19 +146,38 @@ def test_a_dropped_kernel_that_hangs_for_ever_costs_no_context(driver):
             reap()
             return device.contexts() == ()
 
-        kit.until(gone, 30, "the context being given back")
+        kit.until(gone, 60, "the context being given back")
         device.wait_seconds = 60
         a, b = numbers(device, 16), device.alloc(64)
         adder(device, 64, 2).run(a, b, outputs=[b])
         np.testing.assert_array_equal(b.view("u4"), np.arange(2, 18, dtype="u4"))
 
 
-def test_a_long_wait_goes_on_while_commands_get_over():
-    with opened("tdr=0") as device:
-        device.wait_seconds = 3.2
-        slow = device.pool.kernel(copy_xclbin(), stream.program([stream.Delay(1_000_000)]))
-        runs = [slow.start() for _ in range(4)]
+def test_a_long_wait_goes_on_while_commands_get_over(monkeypatch):
+    """Each half of the limit sees the end of one command, and no more."""
+    turns, halves, compute = threading.Semaphore(0), [], runner._compute
+
+    def held(*arguments):
+        assert turns.acquire(timeout=60)
+        return compute(*arguments)
+
+    def one_more(request, address):
+        if request != lib.DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT:
+            return
+        if ffi.cast("struct drm_syncobj_timeline_wait *", address).timeout_nsec:
+            (hwctx,) = device.node.inner.client.contexts.values()
+            turns.release()
+            kit.until(lambda: hwctx.timeline.done == len(halves), 60, "the end of a command")
+            halves.append(request)
+
+    monkeypatch.setattr(runner, "_compute", held)
+    with Device.open(ProxyNode(open_node("emu:quiet,threads=1,tdr=0"), one_more)) as device:
+        device.wait_seconds = 0.1
+        kernel = adder(device, 64, 1, delay_us=1)
+        a, b = device.alloc(64), device.alloc(64)
+        runs = [kernel.start(a, b) for _ in range(4)]
         runs[-1].wait()
+        assert len(halves) == 4
         assert all(run.state == State.COMPLETED for run in runs)
 
 

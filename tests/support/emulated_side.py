@@ -1,7 +1,7 @@
 """Runs conformance cases on the kernel's node, in a program that is under `python -m amdxdna emulate`.
 
-`python -m tests.support.emulated_side CASE...` prints one JSON line a case: name, and "ok", the skip or the
-error.
+`python -m tests.support.emulated_side [tdr=SECONDS] CASE...` prints one JSON line a case: name, and "ok", the
+skip or the error.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ assert suite.MODULES
 
 def main(names: list[str]) -> None:
     """Runs the cases one after the other."""
+    tdr = float(names.pop(0).partition("=")[2]) if names[0].startswith("tdr=") else 2.0
     for name in names:
         answer = {"name": name}
         try:
-            kit.run_case(name, kit.Target(lambda: KernelNode(NODE), kernel=True))
+            kit.run_case(name, kit.Target(lambda: KernelNode(NODE), kernel=True, tdr=tdr))
             answer["result"] = "ok"
         except kit.Skip as reason:
             answer["result"], answer["skip"] = "skip", str(reason)

@@ -22,12 +22,21 @@ FILE_OPERATIONS = ROOT / "tests" / "data" / "file_operations.txt"
 
 
 def run(
-    *arguments: str, seconds: float = 120, env: dict[str, str] | None = None, stdin: str = ""
+    *arguments: str,
+    seconds: float = 300,
+    env: dict[str, str] | None = None,
+    stdin: str = "",
+    before: str = "",
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m amdxdna ARGUMENTS` in a process of its own, without this environment's options."""
+    """`python -m amdxdna ARGUMENTS` in a process of its own, without this environment's options.
+
+    `before`: Python that this process runs first."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("AMDXDNA_")}
     clean |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **(env or {})}
     command = [sys.executable, "-m", "amdxdna", *arguments]
+    if before:
+        code = f"{before}\nimport sys\nfrom amdxdna.cli import main\nsys.exit(main(sys.argv[1:]))"
+        command = [sys.executable, "-c", code, *arguments]
     with subprocess.Popen(
         command,
         cwd=ROOT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -9,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,6 +38,7 @@ NOT_EMULATED = {
     **{name: "runtime suspend is not emulated" for name in kit.CASES if name.startswith("power.")},
 }
 SLOW = {"timeouts"}
+TDR = 0.5
 KERNEL_OPTIONS = {"protocol"}
 
 
@@ -72,7 +73,16 @@ def test_conformance(names: list[str], options: str) -> None:
             for name in names
             if name not in ("errnos.unprivileged", "queries.power_needs_root", "queries.permissions")
         ]
-    ended = emulate(sys.executable, "-m", "tests.support.emulated_side", *names, options=options, seconds=400)
+    slow = [f"tdr={TDR}"] if SLOW & {name.partition(".")[0] for name in names} else []
+    ended = emulate(
+        sys.executable,
+        "-m",
+        "tests.support.emulated_side",
+        *slow,
+        *names,
+        options=",".join([options, *slow]),
+        seconds=600,
+    )
     answers = [json.loads(line) for line in ended.stdout.splitlines()]
     assert [answer["name"] for answer in answers] == names, ended.stderr
     wrong = {
@@ -129,7 +139,7 @@ sys.exit(main({words!r}))
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -177,7 +187,7 @@ for words in {words_of!r}:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         assert ended.returncode == 0, ended.stderr
@@ -539,9 +549,11 @@ def test_orphans_keep_their_device() -> None:
     """A process whose parent has ended still has the device; emulate ends with the last of them."""
     ended = emulate_python("""
 import os, sys, time
+parent = os.getpid()
 if os.fork():
     os._exit(3)
-time.sleep(0.3)
+while os.getppid() == parent:
+    time.sleep(0.01)
 from tests.conformance import kit
 from amdxdna.node import KernelNode
 print(kit.Ready(KernelNode("/dev/accel/accel0")).copy(), flush=True)
@@ -562,16 +574,55 @@ def test_signals_are_passed_on() -> None:
             "import signal, sys, time\n"
             "signal.signal(signal.SIGTERM, lambda *_: sys.exit(23))\n"
             "print('ready', flush=True)\n"
-            "time.sleep(60)",
+            "time.sleep(900)",
         ],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(30) == 23
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 23
+        finally:
+            process.kill()
+
+
+def test_a_signal_right_after_the_programs_end_goes_to_what_it_started() -> None:
+    """The emulator does not get the processor between the end of the first process and the signal."""
+    code = """
+import os, signal, sys
+if os.fork():
+    sys.stdin.read()
+    os._exit(3)
+print(os.getppid(), flush=True)
+signal.pause()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-m", "amdxdna", "emulate", "-O", "quiet", "--", sys.executable, "-c", code],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdin is not None and process.stdout is not None
+            first = int(process.stdout.readline())
+            process.send_signal(signal.SIGSTOP)
+            process.stdin.close()
+            stat = Path(f"/proc/{first}/stat")
+            kit.until(
+                lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", 60, "the first one's end"
+            )
+            process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGCONT)
+            assert process.wait(60) == 3
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_no_temporary_files_are_left(tmp_path: Path) -> None:
@@ -609,10 +660,8 @@ def test_import_stays_light() -> None:
 
 
 def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    began = time.monotonic()
     assert main(["--help"]) == 0
     out = capsys.readouterr().out
     assert all(f"  {name} " in out for name in ("emulate", "trace", "xclbin", "insts"))
-    assert time.monotonic() - began < 60
     assert main([]) == 2
     assert main(["nonsense"]) == 2

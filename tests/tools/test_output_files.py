@@ -117,13 +117,13 @@ def test_pipes_and_devices_are_written_to(tmp_path: Path) -> None:
     reader = threading.Thread(target=lambda: seen.append(pipe.read_bytes()))
     reader.start()
     write_whole(pipe, b"through")
-    reader.join(10)
+    reader.join(60)
     assert seen == [b"through"]
     assert stat.S_ISFIFO(pipe.lstat().st_mode)
     write_whole("/dev/null", b"gone")
     assert stat.S_ISCHR(os.lstat("/dev/null").st_mode)
     code = "import sys; from amdxdna.output import write_whole; write_whole('/dev/stdout', b'out')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=300)
     assert done.stdout == b"out"
 
 
@@ -195,7 +195,7 @@ def test_what_took_the_place_after_the_look_gets_nothing(
 
     put(first)
     before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(60)
+    signal.alarm(300)
     try:
         with monkeypatch.context() as patch:
             patch.setattr(os, "open", swapped)

@@ -444,7 +444,7 @@ def test_a_tracer_that_ends_takes_its_program_along(file: Path) -> None:
             "--",
             sys.executable,
             "-c",
-            "import os, time; print(os.getpid(), flush=True); time.sleep(60)",
+            "import os, time; print(os.getpid(), flush=True); time.sleep(900)",
         ],
         cwd=ROOT,
         stdout=subprocess.PIPE,
@@ -463,7 +463,7 @@ def test_a_tracer_that_ends_takes_its_program_along(file: Path) -> None:
         except (FileNotFoundError, ProcessLookupError):
             return True
 
-    until(gone, 10, "the program's end")
+    until(gone, 60, "the program's end")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -504,7 +504,7 @@ sys.exit(main({words!r}))
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         assert (ended.returncode, ended.stdout) == (0, "0\n65534\n"), ended.stderr

@@ -138,11 +138,20 @@ class Signals:
     def _forward(self, number: int, frame: object) -> None:
         again = number == signal.SIGTERM and self._asked
         self._asked |= number == signal.SIGTERM
-        if again or self.status is not None:
+        if again or self._over():
             kill_descendants(signal.SIGKILL if again else number)
         else:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.child, number)
+
+    def _over(self) -> bool:
+        """Whether the first process has ended, also where nobody has waited for it yet."""
+        if self.status is not None:
+            return True
+        try:
+            return os.waitid(os.P_PID, self.child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+        except ChildProcessError:
+            return True
 
     def undo(self) -> None:
         """Puts back what was there before."""
