@@ -133,8 +133,8 @@ def lines(summary: dict[str, Any]) -> list[str]:
 
 
 def _size(count: float) -> str:
-    for unit in ("bytes", "KiB", "MiB"):
-        if count < 10240 or unit == "MiB":
+    for unit in ("bytes", "KiB"):
+        if count < 10240:
             return f"{count:.0f} {unit}"
         count /= 1024
-    raise AssertionError
+    return f"{count:.0f} MiB"

@@ -14,7 +14,6 @@ from typing import Any
 _NPU = 1 << 24
 """Process ids of opens: behind those that Linux gives out (4,194,304 at most)."""
 _STAGES = 1 << 24
-_MOST_MEMBERS = 64
 
 
 class TimelineView:
@@ -113,5 +112,5 @@ def _label(packet: dict[str, Any] | None) -> str:
     if not packet or "opcode" not in packet:
         return "command"
     if "commands" in packet:
-        return f"chain of {len(packet['commands'][:_MOST_MEMBERS])}"
+        return f"chain of {packet['members']}"
     return str(packet["opcode"])
