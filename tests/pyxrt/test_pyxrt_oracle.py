@@ -18,35 +18,11 @@ from typing import Any
 import pytest
 
 from tests.support import pyxrt_files
+from tests.support.pyxrt_answers import BY_CHANCE, DIFFERENT, SAME_BUT_FOR_OUR_WORDS, first_lines, record
 from tests.support.pyxrt_debian import OURS, ROOT, SIDE, times
 from tests.support.pyxrt_probes import PROBES
 
 pytestmark = pytest.mark.slow
-
-SAME_BUT_FOR_OUR_WORDS = {
-    "log_message_int": "the TypeError lists no overloads",
-}
-"""Probes that end in the same exception, whose whole text is ours."""
-
-DIFFERENT = {
-    "names": "the vectors of kernels are plain lists; install, installed and implementation are ours",
-    "load_xclbin": "registers the file; XRT's fails on every NPU",
-    "xclbin_bad": "one text for every damaged file: XRT's differs by what it meets first",
-    "info_host": "XRT's version is not claimed",
-    "bo_huge_heap": "the heap's numbers and ENOSPC; XRT passes a bad size on to the driver",
-    "bo_sub_of_sub": "the address has both offsets",
-    "bo_write_strided": "the elements of a strided array are copied, not its base memory",
-    "call_time_out": "TIMEOUT, as documented; XRT's shim drops the wait's result",
-    "call_dropped": "a run dropped in flight is left to its context; XRT aborts the process",
-    "run_of_empty": "an error; XRT crashes",
-    "part_set_past": "an error; XRT crashes",
-    "list_other_context": "an error; XRT takes a run of another context and would start it in this one",
-}
-"""Probe -> why the two are meant to differ."""
-
-BY_CHANCE = {"part_set_past"}
-"""Of these: what XRT does with what lies behind an array of its own; mostly it crashes, now and then it sees
-a size that is too small and raises the same error."""
 
 PACKETS = (
     "call",
@@ -163,15 +139,6 @@ def answers(theirs: list[str], tmp_path_factory: pytest.TempPathFactory) -> list
     return both(tmp_path_factory.mktemp("probes"), theirs)
 
 
-def first_lines(answer: Any) -> Any:
-    """Errors' texts without what our module puts behind them: cause and remedy in further lines."""
-    if isinstance(answer, list):
-        if len(answer) == 2 and answer[0] == "str" and isinstance(answer[1], str) and answer[1][:1] != "{":
-            return ["str", answer[1].split("\n")[0]]
-        return [first_lines(each) for each in answer]
-    return answer
-
-
 def test_every_probe_answers_as_xrt_does(answers: list[tuple[dict[str, Any], str]]) -> None:
     (xrt, _), (ours, _) = answers
     assert set(xrt) == set(ours) == set(PROBES)
@@ -185,6 +152,8 @@ def test_every_probe_answers_as_xrt_does(answers: list[tuple[dict[str, Any], str
         if first_lines(wanted) != first_lines(got):
             wrong[name] = wanted, got
     assert not wrong
+    if "PYXRT_RECORD" in os.environ:
+        record(xrt)
 
 
 def test_the_differences_are_there(answers: list[tuple[dict[str, Any], str]]) -> None:
