@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from amdxdna._native import ffi
 from amdxdna.trace import fields
 from amdxdna.trace.packets import decode, instruction_bytes
 
@@ -36,6 +37,34 @@ from amdxdna.trace.packets import decode, instruction_bytes
 def test_names_of_numbers(names: dict[int, str], numbers: dict[int, str]) -> None:
     """As in include/uapi/drm/amdxdna_accel.h and amdxdna_ctx.h of Linux."""
     assert {number: names.get(number) for number in numbers} == numbers
+
+
+NAMED = {
+    ("amdxdna_drm_config_hwctx", "param_type"): ("CONFIG_CU", "ASSIGN_DBG_BUF", "REMOVE_DBG_BUF"),
+    ("amdxdna_drm_sync_bo", "direction"): ("TO_DEVICE", "FROM_DEVICE"),
+    ("amdxdna_drm_exec_cmd", "type"): ("EXEC_BUF", "DEPENDENCY", "SIGNAL"),
+    ("amdxdna_drm_get_info", "param"): (
+        *("AIE_STATUS", "AIE_METADATA", "AIE_VERSION", "CLOCK_METADATA", "SENSORS", "HW_CONTEXTS", 6, 7),
+        *("FIRMWARE_VERSION", "POWER_MODE", "TELEMETRY", "FORCE_PREEMPT", "RESOURCE_INFO"),
+        *("FRAME_BOUNDARY_PREEMPT", 14),
+    ),
+    ("amdxdna_drm_set_state", "param"): (
+        *("POWER_MODE", "AIE_MEM", "AIE_REG", "FORCE_PREEMPT", "FRAME_BOUNDARY_PREEMPT", 5),
+    ),
+    ("amdxdna_drm_get_array", "param"): ("HW_CONTEXT_ALL", 1, "HW_LAST_ASYNC_ERR", 3, 4, 5, "BO_USAGE", 7),
+    ("amdxdna_drm_get_power_mode", "power_mode"): ("DEFAULT", "LOW", "MEDIUM", "HIGH", "TURBO", 5),
+    ("amdxdna_drm_set_power_mode", "power_mode"): ("DEFAULT", "LOW", "MEDIUM", "HIGH", "TURBO", 5),
+    ("amdxdna_drm_query_sensor", "type"): ("POWER", "COLUMN_UTILIZATION", 2),
+    ("amdxdna_drm_hwctx_entry", "state"): ("IDLE", "ACTIVE", 2),
+}
+"""Numbers from 0 on by name, where the interface's header has one."""
+
+
+@pytest.mark.parametrize(("kind", "name"), NAMED)
+def test_names_of_a_fields_numbers(kind: str, name: str) -> None:
+    for number, named in enumerate(NAMED[kind, name]):
+        made = ffi.new(f"struct {kind} *", {name: number})
+        assert fields.decode(kind, bytes(ffi.buffer(made)))[name] == named
 
 
 INVALID = (1 << 64) - 1
@@ -144,6 +173,18 @@ def words(opcode: int, *payload: int, extra: int = 0) -> bytes:
                 "properties": ["0x00000007", "0x00000008"],
                 "arguments": ["0x00000009"],
             },
+        ),
+        (
+            words(20, 1, 0x4000, 0, 64, 1, 7),
+            {
+                "instructions": {"address": "0x4000", "bytes": 64},
+                "properties": ["0x00000007"],
+                "arguments": [],
+            },
+        ),
+        (
+            words(0, 1, 3, 0, 0x4000, 1, 64),
+            {"kernel_opcode": 3, "instructions": {"address": "0x100004000", "bytes": 64}, "buffers": []},
         ),
         (
             words(20, 1, 0x4000, 0, 64, 4, 7, 8),

@@ -202,6 +202,20 @@ def test_user_pointer_table(bench: Bench) -> None:
     assert "private read-write mapping" in line["remedy"]
 
 
+@pytest.mark.parametrize(
+    ("data", "given"),
+    [
+        (struct.pack("<iI", 9, 0), {"table": {"dmabuf_fd": 9}}),
+        (struct.pack("<iIQQ", -1, 1, 0x7000, 64), {"table": {"entries": 1, "ranges": [["0x7000", 64]]}}),
+        (struct.pack("<iI", -1, 1), {"undecoded": "Bad address"}),
+    ],
+)
+def test_tables_of_user_pointers_and_imports(bench: Bench, data: bytes, given: dict[str, Any]) -> None:
+    args = bench.memory.struct("amdxdna_drm_create_bo", vaddr=bench.memory.put(data), size=64, type=1)
+    line = bench.call("CREATE_BO", args)
+    assert {key: value for key, value in line["in"].items() if key in ("table", "undecoded")} == given
+
+
 def test_failure_of_a_device_bo_is_explained_as_one(bench: Bench) -> None:
     args = bench.memory.struct("amdxdna_drm_create_bo", size=4096, type=lib.AMDXDNA_BO_DEV)
     assert "the device heap is full (or not mapped yet)" in bench.call("CREATE_BO", args, 11)["meaning"]
