@@ -144,7 +144,7 @@ class Chat:
         if reply.finish == "cancel" and not reply.tokens:
             self.images = images
             notice("the question was taken back")
-        return reply.finish
+        return "cancel" if interrupt.pressed() else reply.finish
 
     def _command(self, entry: str) -> None:
         name, _, rest = entry.strip().partition(" ")

@@ -162,7 +162,8 @@ def _ask(model: Qwen35, options: argparse.Namespace, prompt: str) -> int:
             ),
         )
         show(reply, options, model.info, progress.close)
-    if reply.finish == "cancel":
+    # One that comes as the answer ends stops no answer; of several questions it stops the next.
+    if reply.finish == "cancel" or (options.interactive and interrupt.pressed()):
         return 130
     return 0 if reply.complete else 1
 

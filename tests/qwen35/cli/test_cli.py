@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import compileall
+import io
 import json
 import shutil
 import signal
@@ -315,8 +316,8 @@ def test_a_step_that_does_not_end_after_ctrl_c(chat: bool, tmp_path: Path) -> No
             assert line
         if chat:
             (tmp_path / "end").touch()
-        _, err = program.communicate(timeout=SECONDS)
-    assert program.returncode == 130 and b"Traceback" not in err
+        err = program.stderr.read()
+        assert program.wait(SECONDS) == 130 and b"Traceback" not in err
     assert (b"stopped by you" if chat else b"qwen35: stopped\n") in err
 
 
@@ -388,6 +389,33 @@ def test_commands_are_offered_without_their_source(tmp_path: Path) -> None:
         timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("how", ["--interactive", "--chat"])
+def test_a_ctrl_c_as_an_answer_ends_is_not_lost(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With its last token: the next question is not asked."""
+    from qwen35.cli.args import parse
+    from qwen35.cli.run import run
+    from tests.support.mock_model import fake
+
+    def load(options: object) -> object:
+        model = fake(tmp_path, lambda question: f"You said: {question}")
+        logits = model.model.logits  # type: ignore[attr-defined]
+
+        def last() -> object:
+            made = logits()
+            if int(made.argmax()) == model.tokenizer.added["<|im_end|>"]:
+                signal.raise_signal(signal.SIGINT)
+            return made
+
+        model.model.logits = last  # type: ignore[attr-defined]
+        return model
+
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one\ntwo\n")))
+    assert run(parse([str(tmp_path), how, "--quiet", "--stats", "none"]), load) == 130  # type: ignore[arg-type]
+    assert capsys.readouterr().out == "You said: one\n"
 
 
 def test_a_ctrl_c_as_the_answer_ends_leaves_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import mmap
@@ -96,13 +97,14 @@ def test_nothing_has_no_median():
 
 
 def test_memory_follows_an_allocation():
+    gc.collect()  # what other tests left goes before, not meanwhile
     before = machine.memory()
     with mmap.mmap(
-        -1, 32 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        -1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     ) as block:  # fresh pages, which no allocator had before
-        block[:] = bytes(32 << 20)
+        block[:] = bytes(64 << 20)
         after = machine.memory()
-    assert after.anonymous - before.anonymous >= 30 << 20
+    assert after.anonymous - before.anonymous >= 48 << 20
     assert after.peak >= after.resident >= after.anonymous
 
 
@@ -258,7 +260,8 @@ def test_the_server_is_measured_beside_the_same_in_process():
     assert found["serve_cached"].where["conversations"] == CONVERSATIONS
 
 
-def test_peers_are_asked_in_turns_and_compared(subject):
+def test_peers_are_asked_in_turns_and_compared(subject, monkeypatch):
+    monkeypatch.setattr("qwen35.bench.pairs.read_bandwidth", lambda **_: 1e10)  # a machine that has it always
     out, peer = Printer(True, io.StringIO()), Echo()
     speed_figures(subject, out, [peer], [9], [16, 32], 16, 2, 3)
     assert peer.asked == [{"prompt": 9, "new": 0}] * 6 + [{"prompt": 16, "new": 2}] * 3
@@ -271,7 +274,7 @@ def test_peers_are_asked_in_turns_and_compared(subject):
     assert ("decode_ratio", 32) not in found
     share = found["decode_bandwidth", 16].value
     limit = found["decode_ratio_limit", 16].value
-    assert limit == pytest.approx(found["decode_ratio", 16].value / share, rel=2)
+    assert limit == pytest.approx(found["decode_ratio", 16].value / share)
     assert limit > found["decode_ratio", 16].value
     assert found["context_growth", "32 over 16"].value > 0
 
@@ -338,7 +341,7 @@ def test_the_command_prints_one_json_line_a_figure():
     parts = [r["value"] for r in records if r["figure"].startswith("first_token_")]
     assert len(parts) == 3
     assert all(part > 0 for part in parts)
-    assert sum(parts) < 20 * whole  # the parts are of the same command, only later
+    assert sum(parts) < 200 * whole  # of the same command, only later, on a machine that others use: no ms
 
 
 @pytest.mark.parametrize("words", [["x", "--random", "tiny"], ["--threads", "-1"], ["--only", "nothing"]])
