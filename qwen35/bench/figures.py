@@ -30,6 +30,9 @@ the meaning of a key does not change.
 `memory_*`           after a chat that fills `context` tokens, in a process of its own
 `cold_embedding`     embedding rows of a prompt out of the mapped file, page cache dropped
 `vision`             seconds of a picture; `vision_npu`, `vision_host`: their shares
+`timed_*`            a token, a prompt, a picture where commands take the time of a Ryzen AI 9 HX 370, by a
+                     model, and compute nothing; `_npu` the NPU's own time of it, `_ratio` the one over the
+                     other: what the host adds
 `serve_*`            of an answer over HTTP, by a client in another process: `first_token` and `token`,
                      `_ratio` over the same answer in process, `_overhead` beyond the engine's own times;
                      `serve_cached`: share of the prompts of several conversations that is not computed

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from amdxdna.device import Device
+from amdxdna.emu.npu import Npu
+from amdxdna.emu.timing import DEFAULT, MODELS
 from amdxdna.opening import open_node
 from qwen35.bench import machine
 from qwen35.bench.figures import Printer, median
@@ -41,7 +43,8 @@ _ONE = 0x3F80
 class Subject:
     """The model under measurement, on a device whose commands can be made to complete at once.
 
-    Where the device is emulated, `mode("instant")` also has its driver model in it, but no kernel.
+    Where the device is emulated, `mode("instant")` also has its driver model in it, but no kernel, and
+    `mode("timed")` the time that hardware would take.
     """
 
     def __init__(self, bundle: Bundle, device: str, max_ctx: int, options: Options | None = None) -> None:
@@ -65,21 +68,38 @@ class Subject:
 
     @contextmanager
     def mode(self, name: str) -> Iterator[None]:
-        """`real`; `instant`: an emulated device without kernels; `null`: no driver either."""
-        npu = getattr(getattr(self.node.node, "driver", None), "npu", None)
-        if name == "instant" and npu is None:
+        """`real`; `instant`: an emulated device without kernels; `timed`: the same, where commands take as
+        long as on hardware; `null`: no driver either."""
+        npu = self._emulated_npu
+        if name in ("instant", "timed") and npu is None:
             raise ValueError("only an emulated device has a mode without kernels")
-        before = npu.instant if npu is not None else False
+        before, schedule = (npu.instant, npu.schedule) if npu is not None else (False, None)
         self.node.null = name == "null"
         if npu is not None:
-            npu.instant = name == "instant" or before
+            npu.instant = name in ("instant", "timed") or before
+            if name == "timed" and schedule is None:
+                npu.time(MODELS[DEFAULT])
         self.model.npu.blind = name == "null" or (npu is not None and npu.instant)
         try:
             yield
         finally:
             self.node.null = self.model.npu.blind = False
             if npu is not None:
-                npu.instant = before
+                npu.instant, npu.schedule = before, schedule
+
+    @property
+    def _emulated_npu(self) -> Npu | None:
+        npu: Npu | None = getattr(getattr(self.node.node, "driver", None), "npu", None)
+        return npu
+
+    def timed(self, run: Callable[[], object]) -> tuple[float, float]:
+        """Seconds of a run, and those of them that the NPU works by its model. In `timed` mode."""
+        npu = self._emulated_npu
+        assert npu is not None and npu.schedule is not None
+        before, began = npu.schedule.totals().seconds, time.perf_counter()
+        run()
+        seconds = time.perf_counter() - began
+        return seconds, npu.schedule.totals().seconds - before
 
     @property
     def emulated(self) -> bool:

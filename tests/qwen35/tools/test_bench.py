@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from amdxdna.device import Device
+from amdxdna.emu.timing import MODELS
 from amdxdna.opening import open_node
 from amdxdna.run import State
 from qwen35.bench import bench_main, machine
@@ -23,6 +24,7 @@ from qwen35.bench.null_node import NullNode, bare_seconds
 from qwen35.bench.pairs import speed_figures
 from qwen35.bench.peers import Peer, missing
 from qwen35.bench.text import Subject, chain_figures, cold_figures, drop, host_figures, profile_lines, warm
+from qwen35.bench.timed import timed_figures
 from qwen35.bundle import Bundle
 from qwen35.errors import ModelError, UsageError
 from qwen35.find import DEFAULT_BUNDLE
@@ -170,10 +172,11 @@ def test_the_bare_loop_runs():
 
 def test_modes_leave_the_device_as_it_was(subject):
     npu = subject.node.node.driver.npu
-    for mode in ("null", "instant", "real"):
+    for mode in ("null", "instant", "timed", "real"):
         with subject.mode(mode):
-            assert (subject.node.null, npu.instant) == (mode == "null", mode == "instant")
-        assert (subject.node.null, npu.instant) == (False, False)
+            assert (subject.node.null, npu.instant) == (mode == "null", mode in ("instant", "timed"))
+            assert (npu.schedule is not None) is (mode == "timed")
+        assert (subject.node.null, npu.instant, npu.schedule) == (False, False, None)
 
 
 def test_a_filled_state_has_its_length_and_decodes(subject):
@@ -210,6 +213,21 @@ def test_host_figures_have_both_devices(subject):
         ("emulated_dispatch", None),
         ("ioctls_token", None),
     ]
+
+
+def test_what_the_host_adds_is_measured_on_a_timed_npu(subject):
+    out = Printer(True, io.StringIO())
+    timed_figures(subject, out, 64, (20,), (), 2, 1)
+    found = {f.name: f.value for f in out.figures}
+    assert list(found) == [
+        f"timed_{of}{what}" for of in ("token", "prompt") for what in ("", "_npu", "_ratio")
+    ]
+    model, dispatches = MODELS["hx370"], subject.ioctls()[1]
+    # Tiny weights: little but each dispatch's fixed time.
+    assert dispatches * model.dispatch <= found["timed_token_npu"] / 1e3 < 2 * dispatches * model.dispatch
+    for of in ("token", "prompt"):
+        assert found[f"timed_{of}_ratio"] > 1
+        assert found[f"timed_{of}"] / found[f"timed_{of}_npu"] == pytest.approx(found[f"timed_{of}_ratio"])
 
 
 def test_chains_are_held_against_single_commands(subject):

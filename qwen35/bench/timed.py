@@ -1,0 +1,92 @@
+"""The model on the timed NPU: what the host adds to the time that hardware would take.
+
+Commands take the time of a Ryzen AI 9 HX 370 by a model (amdxdna.emu.timing) and compute nothing, so that no
+kernel takes the host's cores. Of the wall time what is more than the NPU's own is the host's: its arithmetic,
+the software of a dispatch, and the emulated driver's, which takes the place of the kernel's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from qwen35.bench.figures import Printer, median
+from qwen35.bench.text import Subject
+from qwen35.vision.tower import VisionTower
+
+__all__ = ["LIMITS", "timed_figures"]
+
+LIMITS = {"token": 1.03, "prompt": 1.05, "vision": 1.15}
+"""Wall time over the NPU's own, at most: of a token, a prompt of three chunks or more, a picture."""
+_WARM = 3
+
+
+def timed_figures(
+    subject: Subject,
+    out: Printer,
+    context: int,
+    prompts: Sequence[int],
+    grids: Sequence[tuple[int, int]],
+    count: int,
+    repeats: int,
+) -> None:
+    """A token at `context` (`repeats` times the median of `count`), `prompts`, and pictures of `grids`."""
+    with subject.mode("timed"):
+        tokens = [_token(subject, context, count) for _ in range(repeats)]
+        limit = f"at most x {LIMITS['token']}"
+        _add(
+            out,
+            "timed_token",
+            [(1e3 * wall, 1e3 * npu) for wall, npu in tokens],
+            "ms",
+            limit,
+            context=context,
+        )
+        for length in prompts:
+            runs = [_prompt(subject, length) for _ in range(repeats + 1)][1:]
+            long = length > 2 * subject.model.config.chunk
+            limit = f"at most x {LIMITS['prompt']}" if long else ""
+            _add(out, "timed_prompt", runs, "s", limit, tokens=length)
+        config = subject.model.config.vision
+        if config is None:
+            return
+        with closing(VisionTower(subject.bundle, subject.model.npu, config)) as tower:
+            for grid in grids:
+                patches = np.zeros((grid[0] * grid[1], config.patch_dim), np.float32)
+                if len(patches) > config.max_patches:
+                    continue
+                runs = [
+                    subject.timed(lambda p=patches, g=grid: tower.encode(p, g))  # type: ignore[misc]
+                    for _ in range(repeats + 1)
+                ]
+                limit = f"at most x {LIMITS['vision']}"
+                _add(out, "timed_vision", runs[1:], "s", limit, patches=len(patches))
+
+
+def _token(subject: Subject, context: int, count: int) -> tuple[float, float]:
+    """The median token's seconds and those of them that the NPU works."""
+    subject.fill(context)
+    found = []
+    for token in range(_WARM + count):
+        found.append(subject.timed(lambda t=token: subject.model.decode(t)))  # type: ignore[misc]
+    walls, npus = zip(*found[_WARM:], strict=True)
+    return median(walls), median(npus)
+
+
+def _prompt(subject: Subject, length: int) -> tuple[float, float]:
+    walls: list[float] = []
+    _, npu = subject.timed(lambda: walls.append(subject.prompt(length)))
+    return walls[0], npu
+
+
+def _add(
+    out: Printer, name: str, runs: Sequence[tuple[float, float]], unit: str, limit: str, **where: Any
+) -> None:
+    """Wall time, the NPU's own, and the median of their ratios."""
+    walls, npus = zip(*runs, strict=True)
+    out.add(name, median(walls), unit, **where)
+    out.add(f"{name}_npu", median(npus), unit, **where)
+    out.add(f"{name}_ratio", median(wall / npu for wall, npu in runs), "x", limit, **where, runs=len(runs))
