@@ -3,8 +3,10 @@
 A command takes a fixed time, and then for each kernel the longer of two: its bytes (weights, and
 activations in and out) over `bandwidth`, its operations (a multiply-add is two; whole chunks, rows of zeros
 too) over `rate`. A member of a chain takes the shorter fixed time `member`. Where the columns hold another
-context's, or another PDI's, configuration, `load` comes first. These are the NPU's own times: what the host
-does before and after (ioctls, interrupts, waking up) takes its real time here, as it would there.
+context's, or another PDI's, configuration, `load` comes first. What a program does between its ioctls takes
+its real time; what the emulator takes for EXEC_CMD and for an answer is made up for
+(amdxdna/emu/npu/schedule.py), as far as somebody waits: the kernel driver's work, interrupt and waking up
+are part of `dispatch`.
 
 Model ``hx370``, a Ryzen AI 9 HX 370 (Strix, 8 columns). Published for Qwen3.5-2B on it (README of
 taconite-qwen35 in github.com/Brishen/taconite at 5f598ccafb, and the bundle brishen/iron-qwen3.5-2b-npu2):
@@ -29,8 +31,8 @@ dispatch
     Measured by who submits, host included: 94 us for a small command on a Strix (ROCm/hrx-system issue 807,
     Linux), 109.5 and 127.2 us for AMD's own (xrt-smi's `latency` on a Strix under Windows: Xilinx/XRT pull
     requests 8075 and 8319), 45 us for an empty kernel (Xilinx/XRT issue 9018, machine not told). Assumed:
-    70 us of that are the NPU's. A token's 149 commands then take 10.4 ms, its weights 39.6, and 16 ms of
-    the 66 are left for the host.
+    70 us of that are the NPU's and the kernel's. A token's 149 commands then take 10.4 ms, its weights
+    39.6, and 16 ms of the 66 are left for the host.
 member
     Assumed: 30 us. Mailbox and interrupt go, the control code and its DMA descriptors stay. No figure for
     this NPU was found.

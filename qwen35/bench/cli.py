@@ -239,6 +239,10 @@ def _model(
         if options.profile:
             out.title("Profile")
             out.text(text.profile_lines(subject, PROMPTS[-1], COMPARED, tokens))
+            if subject.emulated:
+                out.title("Profile on an NPU that takes a Ryzen AI 9 HX 370's time")
+                with subject.mode("timed"):
+                    out.text(text.profile_lines(subject, PROMPTS[-1], COMPARED, tokens))
         if "vision" in parts and bundle.config.vision is not None:
             out.title("Pictures")
             with _peers(options, bundle, threads, ("tower",)) as peers:

@@ -1,8 +1,8 @@
 """The model on the timed NPU: what the host adds to the time that hardware would take.
 
 Commands take the time of a Ryzen AI 9 HX 370 by a model (amdxdna.emu.timing) and compute nothing, so that no
-kernel takes the host's cores. Of the wall time what is more than the NPU's own is the host's: its arithmetic,
-the software of a dispatch, and the emulated driver's, which takes the place of the kernel's.
+kernel takes the host's cores. Of the wall time what is more than the NPU's own is the host's: its arithmetic
+and the software of a dispatch; of the emulated driver some microseconds a dispatch are left in it.
 """
 
 from __future__ import annotations

@@ -187,19 +187,22 @@ def test_waking_up_too_late_does_not_add_up() -> None:
         began = context.now
         for _ in range(count):
             context.now += 0.002
-            context.queued_at = context.now
+            context.queued_at = schedule.came(context.id, context.now)
+            context.now += 0.0003  # what sending takes
             assert schedule.begin(context)
             schedule.command(context)
             schedule.end(context, False)
+            context.now += 0.0004  # what answering takes
+            schedule.answered(context.id)
         return context.now - began
 
-    assert dispatches(50) == pytest.approx(50 * 0.022 + 0.001)
+    assert dispatches(50) == pytest.approx(50 * 0.022 + 0.0014)
     assert schedule.totals().overslept == pytest.approx(0.05)
     assert dispatches(50) == pytest.approx(50 * 0.022)
     context.late = 1.0  # a stopped program: most of that is lost
     dispatches(1)
     context.late = 0.0
-    assert dispatches(1) == pytest.approx(0.022 - schedule_module.MOST_LAG)
+    assert dispatches(1) == pytest.approx(0.022 - schedule_module.MOST_LAG + 0.0004)
     assert dispatches(1) == pytest.approx(0.022)
 
 
@@ -208,12 +211,15 @@ def test_a_host_that_comes_late_is_not_waited_for() -> None:
     context = SlowContext()
     schedule = Schedule(FIXED, 8, lambda: context.now, print)
     for _ in range(2):
-        context.queued_at = context.now
+        context.queued_at = schedule.came(context.id, context.now)
         context.now = asked = context.now + 0.5
         assert schedule.begin(context)
         schedule.command(context)
         schedule.end(context, False)
-        assert context.now == asked
+        context.now += 0.001
+        schedule.answered(context.id)
+        assert context.now == asked + 0.001
+        assert schedule.came(context.id, 1.0) == 1.0
     assert schedule.totals().overslept == 0
 
 

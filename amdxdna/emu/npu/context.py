@@ -140,10 +140,13 @@ class Context:
         if self._worker is None:
             self._worker = start(f"amdxdna-emu context {self.id}", self._work, run)
 
-    def enqueue(self, run: Chain, slots: list[Slot], done: Done) -> None:
-        """Hands a chain to the worker, which is started by the first one. Callers are serialised."""
+    def enqueue(self, run: Chain, slots: list[Slot], done: Done, came: float | None = None) -> None:
+        """Hands a chain to the worker, which is started by the first one. Callers are serialised.
+
+        `came`: when, if not now.
+        """
         self.prepare(run)
-        self._queue.append((slots, done, self._clock()))
+        self._queue.append((slots, done, self._clock() if came is None else came))
         if not self.inline:
             self.bell.put(None)
 

@@ -215,17 +215,20 @@ class Npu:
             if found is not None:
                 found.prepare(self._chain)
 
-    def submit(self, context: int, slots: Iterable[Slot], done: Done) -> int:
+    def submit(self, context: int, slots: Iterable[Slot], done: Done, came: float | None = None) -> int:
         """Queues a chain; `done(reply)` is called later, from the context's worker, in order.
 
         Returns INVALID_PARAM at once, without calling `done`, for an unknown context, else OK.
-        `done` must not block for long: it holds up the context.
+        `done` must not block for long: it holds up the context. `came`: when the front end was asked; on
+        a timed NPU its own work takes no time then.
         """
         with self._lock:
             found = self._contexts.get(context)
             if found is None:
                 return Status.INVALID_PARAM
-            found.enqueue(self._chain, list(slots), done)
+            if self.schedule is not None:
+                came = self.schedule.came(context, self.clock() if came is None else came)
+            found.enqueue(self._chain, list(slots), done, came)
         return Status.OK
 
     def run_inline(self, context: int, seconds: float) -> bool:
@@ -234,7 +237,11 @@ class Npu:
         False, and nothing has been done, when that is not possible: see :mod:`amdxdna.emu.npu.inline`.
         """
         found = self._contexts.get(context)
-        return found is not None and inline.run_inline(self, found, seconds)
+        if found is None or not inline.run_inline(self, found, seconds):
+            return False
+        if self.schedule is not None:
+            self.schedule.answered(context)
+        return True
 
     def read(self, context: int, address: int, size: int) -> bytes:
         """Copies `size` bytes of a context's memory, device heap included; for front ends that decode lists.

@@ -6,9 +6,10 @@ contexts on other columns run beside them. Kernels are computed first, within th
 thread that executes the chain waits, asleep, until that is over.
 
 A thread that sleeps wakes up later than it asked to, by tens of microseconds or by what other programs
-take. That is not the host's work, and would add up over the commands of a token. So it is made up for:
-whoever wakes up too late has a lag, which is taken from the time at which the next chain of that context has
-come. Over any number of commands nothing is lost but the last lag, and nothing is gained.
+take. That is not the host's work, and would add up over the commands of a token; nor is what the emulator
+takes to answer. So it is made up for: whoever goes on too late has a lag, which is taken from the time at
+which the next chain of that context has come. Over any number of commands nothing is lost but the last lag,
+and nothing is gained.
 
 A command that hangs leaves its columns to others, as on the NPU that is not timed: what firmware does then
 is not known.
@@ -80,6 +81,8 @@ class Schedule:
         self._turns: dict[Context, _Turn] = {}
         self._lags: dict[int, float] = {}
         """By context's number."""
+        self._waited: dict[int, float] = {}
+        """By context's number, the end of its last chain, if somebody waited for that."""
         self._loaded: list[tuple[int, int] | None] = [None] * columns
         """By column, whose configuration it holds: the context's number and the PDI's address."""
         self._totals = Totals()
@@ -99,6 +102,11 @@ class Schedule:
         with self._change:
             self._loaded = [None if held and held[0] == context else held for held in self._loaded]
             self._lags.pop(context, None)
+            self._waited.pop(context, None)
+
+    def came(self, context: int, now: float) -> float:
+        """When a chain that came now would have come without the lag: what is kept as Context.queued_at."""
+        return now - self._lags.get(context, 0.0)
 
     def begin(self, context: Context, wait: bool = True) -> bool:
         """Takes the context's columns, for which it may `wait`; false: they are not free, or it is gone."""
@@ -114,8 +122,8 @@ class Schedule:
                 if context.gone.is_set():
                     return False
                 self._taken |= _mask(context)
-                came = context.queued_at - self._lags.get(context.id, 0.0)
-                self._turns[context] = _Turn(max(came, *self._free_at[_columns(context)]), self._clock())
+                start = max(context.queued_at, *self._free_at[_columns(context)])
+                self._turns[context] = _Turn(start, self._clock())
                 return True
             finally:
                 self._asking.remove(context)
@@ -188,10 +196,18 @@ class Schedule:
         self._give(context)
         del self._turns[context]
 
+    def answered(self, context: int) -> None:
+        """The thread that has executed the context's last chain goes back to the host's work."""
+        due = self._waited.get(context)
+        if due is not None:
+            self._lags[context] = min(max(self._clock() - due, 0.0), MOST_LAG)
+
     def _sleep(self, context: Context, due: float, now: float) -> float:
         """Waits until `due`, and notes the lag; by how much the thread has woken up too late."""
         if now - self._lags.get(context.id, 0.0) >= due:
+            self._waited.pop(context.id, None)
             return 0.0  # who asks has come after the end
+        self._waited[context.id] = due
         overslept = 0.0
         if now < due:
             slack = _kernels.lib.emu_timer_slack(1)
