@@ -111,7 +111,6 @@ class HwContext(Uncopied):
         """A wait for one of its commands was given up: nothing is waited for before it is destroyed."""
         self.unended = False
         """Set by close() where a command was not over even then: its buffers must not be used again."""
-        self._dated = not client.profile.tells_timeouts
         self._good = False
         """Whether the last command that is over completed."""
         self._scratch: Buffer | None = None
@@ -299,8 +298,7 @@ class HwContext(Uncopied):
         exec_ = command.exec
         exec_.arg_count = len(handles)
         command.state = None
-        if self._dated:
-            command.began = time.monotonic()
+        command.began = time.monotonic()
         command.run = _submitting
         self._pending[command] = keep
         try:

@@ -350,7 +350,8 @@ def _deadline(seconds: float) -> int:
 
 
 _JUST_NOW = 2.0
-"""Seconds within which a line of the kernel log is taken for this command's."""
+"""Seconds: a line of the kernel log that was said no longer before the submit, or later, is taken for this
+command's."""
 
 
 def failure(command: Command, client: Client) -> CommandFailed:
@@ -419,7 +420,7 @@ def failure(command: Command, client: Client) -> CommandFailed:
             remedy="Start it again",
         )
     name = state.name if isinstance(state, State) else str(state)
-    said = last_said(client.node.text(KERNEL_LOG), _JUST_NOW)
+    said = last_said(client.node.text(KERNEL_LOG), _JUST_NOW + time.monotonic() - command.began)
     return CommandFailed(
         f"the firmware refused the command or failed in it{where} (state {name})"
         + (f"; the driver says: {said}" if said else ""),

@@ -73,7 +73,7 @@ def test_files_that_do_not_end_are_none(kind, tmp_path):
             target.touch()
             os.truncate(target, 20 << 30)
     command = [sys.executable, "-c", DOCTOR, str(tmp_path)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert not ended.stderr
     assert [check["check"] for check in json.loads(ended.stdout)["checks"]] == list(CHECKS)
 

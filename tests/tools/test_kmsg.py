@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from amdxdna import Device, Xclbin
 from amdxdna.emu import xclbins
 from amdxdna.emu.kernels import stream
 from amdxdna.errors import BadArgument, CommandFailed
-from amdxdna.kmsg import as_text, last_said, newest, records
+from amdxdna.kmsg import KERNEL_LOG, as_text, last_said, newest, records
 from amdxdna.xclbin.writer import PdiSpec, build
+from tests.conformance.kit import until
 
 
 def test_records_of_a_copy(tmp_path: Path) -> None:
@@ -42,8 +44,10 @@ def test_the_newest_part_of_a_long_log_is_read(tmp_path: Path) -> None:
     assert {text.partition(": ")[0] for _, text in found} == {"usb 1-1"}
 
 
-def test_only_what_was_said_just_now_counts() -> None:
-    now = time.clock_gettime(time.CLOCK_MONOTONIC)
+def test_only_what_was_said_just_now_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    clock = SimpleNamespace(CLOCK_MONOTONIC=1, clock_gettime=lambda _: now)
+    monkeypatch.setattr("amdxdna.kmsg.time", clock)
     assert last_said(f"{now - 9:.6f} old\n{now:.6f} context 1: bad", 2.0) == "context 1: bad"
     assert last_said(f"{now - 9:.6f} old", 2.0) == ""
     assert [last_said(text, 2.0) for text in (None, "", "x y", "nonsense")] == ["", "", "", ""]
@@ -58,6 +62,20 @@ def test_a_failed_command_says_what_is_known(open_emu: Any) -> None:
     compiled = device.pool.kernel(Xclbin.read(build([PdiSpec(b"compiled code" * 8)])), stream.copy(4096))
     with pytest.raises(CommandFailed, match="not made for the emulated NPU: compiled AIE code is not"):
         compiled.run(buffer, buffer)
+
+
+def test_what_was_said_of_a_command_is_told_however_late_it_is_waited_for(
+    open_emu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amdxdna.run._JUST_NOW", 0.0)
+    device = open_emu()
+    kernel = device.pool.kernel(Xclbin.read(xclbins.xclbin_bytes("copy")), stream.copy(4096, addend=1))
+    buffer = device.alloc(4096)
+    run = kernel.start(buffer)
+    until(lambda: "argument 1" in (device.node.text(KERNEL_LOG) or ""), 60, "the driver's word")
+    time.sleep(0.01)
+    with pytest.raises(CommandFailed, match="argument 1 is missing"):
+        run.wait()
 
 
 def test_arrays_are_no_buffers(open_emu: Any) -> None:

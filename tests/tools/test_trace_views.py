@@ -38,7 +38,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [sys.executable, "-c", PROGRAM],
         check=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "AMDXDNA_TRACE": str(path)},
     )
     return path
@@ -152,7 +152,7 @@ def test_a_hang_is_not_counted_as_completed(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", program, "emu:threads=1,quiet,hang=1,tdr=0.5"],
         check=True,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "AMDXDNA_TRACE": str(path)},
     )
     summary = json.loads(path.read_text().splitlines()[-1])["summary"]
@@ -184,7 +184,7 @@ def test_a_program_without_an_npu_is_told_how(tmp_path: Path, monkeypatch: pytes
         [sys.executable, "-m", "amdxdna", "trace", "-o", str(tmp_path / "t"), "--", "true"],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0 and "set AMDXDNA_TRACE=FILE" in done.stderr
 
