@@ -115,7 +115,7 @@ def assembler(theirs: list[str]) -> Callable[[str, Path, Path], None]:
             ],
             check=True,
             capture_output=True,
-            timeout=60,
+            timeout=300,
         )
 
     return assemble

@@ -15,7 +15,7 @@ import warnings
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-SECONDS = 120
+SECONDS = 300
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+>")
 
 
