@@ -55,7 +55,7 @@ def summarise(image: Image, columns: int | None = None) -> Summary:
         array.apply(commands(image))
     except BadPdi as error:
         problems.append(f"{error}; what follows is not decoded")
-    width = max(columns or 0, 0) or array.columns
+    width = columns or array.columns
     if array.columns > width:
         problems.append(f"it writes to {array.columns} columns, the partition has {width}")
     return Summary(
