@@ -12,7 +12,7 @@ from qwen35.errors import UsageError
 from qwen35.export.exporter import export_random
 from qwen35.export.plan import Options
 from qwen35.info.cli import info_main
-from qwen35.info.describe import describe, lines
+from qwen35.info.describe import describe, lines, memory, size_text
 from tests.support.synthetic import SHAPES
 from tests.support.synthetic_bundle import Habits, write_bundle
 
@@ -190,3 +190,77 @@ def test_wrong_usage(tmp_path: Path) -> None:
         info_main(["--what"])
     with pytest.raises(Exception, match="nowhere"):
         info_main([str(tmp_path / "nowhere")])
+
+
+FACTS = {
+    "bundle": "/b",
+    "name": "N",
+    "model": {"layers": 24, "linear_layers": 18, "hidden": 2048, "mlp": 6144, "vocab": 248320, "tied": True},
+    "vision": {"blocks": 12, "hidden": 1024, "weights": "w8", "max_pixels": 65536, "max_patches": 1024},
+    "format": "bfp16",
+    "bytes": {
+        "blob": 2_500_000_000,
+        "text": 999_999_999,
+        "vision": 1_000_000_000,
+        "host": 0,
+        "embedding": 1_500_000,
+        "references": 40_000,
+    },
+    "contexts": {"gemm": "a", "gemv": "b"},
+    "streams": 31,
+    "chunk": 256,
+    "max_prompt": 2048,
+    "device": "emulated",
+    "memory": {"weights": 2_000_000_000, "kv_cache": 0, "prompt_buffers": 500_000_000},
+    "max_ctx": 8192,
+    "tokenizer_cases": 3,
+    "references": ["one", "two"],
+    "checksums": 9,
+    "warnings": ["odd", "strange"],
+}
+
+
+def test_every_line() -> None:
+    assert lines(FACTS) == [
+        "bundle   /b",
+        "model    N: 24 layers (18 linear), hidden 2,048, MLP 6,144, vocabulary 248,320, tied head",
+        "vision   12 blocks of 1,024, weights w8, images up to 65,536 pixels (1,024 patches)",
+        "weights  2.50 GB: text 1000.0 MB (bfp16), vision 1.00 GB, embedding 1.5 MB, references 0.0 MB",
+        "kernels  2 contexts (gemm, gemv), 31 instruction streams, chunks of 256 rows, 2,048 rows a pass",
+        "device   the emulated NPU; these kernels do not run on hardware",
+        "memory   about 2.50 GB at 8,192 tokens: weights 2.00 GB, prompt buffers 500.0 MB",
+        "checks   3 tokenizer cases, 2 reference runs, 9 checksums",
+        "unusual  odd",
+        "unusual  strange",
+    ]
+    without = lines({**FACTS, "vision": None, "warnings": []})
+    assert len(without) == 7 and not any(line.startswith(("vision", "unusual")) for line in without)
+
+
+def test_memory_by_hand(exported: Path) -> None:
+    """Two bytes an element. Of images: for each patch five widths, fc2's slices and a row of fc1; for each
+    merged one its four inputs, their product with four, and four outputs."""
+    config = Bundle.open(exported).config
+    v = config.vision
+    assert v is not None and (v.hidden_size, v.max_patches, v.n_merge) == (256, 1024, 4)
+    spans = {
+        "lin": (100, 10, 1),
+        "att": (90, 20, 2),
+        "o": (80, 30, 3),
+        "gu": (70, 5000, 7),
+        "down": (9999, 25, 4),
+    }
+    needs = memory(config, {"text": 5, "vision": 7, "host": 11}, 10, {**spans, "v_fc1": (0, 0, 13)})
+    assert needs["weights"] == 23
+    # reads: the widest A but down's; writes: the largest C, down's in slices; gate and up's own and a row
+    assert needs["prompt_buffers"] == 2 * (100 + max(30, 25 * config.n_down) + 5007)
+    image = 1024 * (256 * (5 + v.n_fc2) + 13) + 256 * (4 * 256 * 5 + v.out_hidden_size * 4)
+    assert needs["image_buffers"] == 2 * image
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [(0, "0.0 MB"), (999_949_999, "999.9 MB"), (1_000_000_000, "1.00 GB"), (12_345_678_901, "12.35 GB")],
+)
+def test_sizes(nbytes: int, text: str) -> None:
+    assert size_text(nbytes) == text

@@ -104,3 +104,47 @@ def test_folders_come_first(tmp_path: Path) -> None:
     assert not cost.is_model("2b") and not cost.is_model("./a/b") and not cost.is_model("other/model")
     assert cost.is_model("4b") and cost.is_model("9B") and cost.is_model("Qwen/qwen3.5-2b")
     assert not cost.is_model("bundle") and not cost.is_model("tiny")
+
+
+WAY = {
+    "model": "a/b",
+    "download": 1_000_000_000,
+    "bundle": 2_000_000_000,
+    "memory": 3_000_000_000,
+    "fits": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "listed", "export", "duration"),
+    [
+        (119.4, "listed", "", "119 s"),
+        (120, "computed", "about ", "2 minutes"),
+        (5401, "computed", "about ", "90 minutes"),
+    ],
+)
+def test_every_line(
+    seconds: float, listed: str, export: str, duration: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cost, "own_program", lambda name: f"/bin/{name}")
+    facts = {
+        "name": "Q",
+        "max_ctx": 8192,
+        "npu": {**WAY, "fits": False},
+        "emulated": {**WAY, "model": "c/d", "download_is": listed, "export_seconds": seconds},
+        "free": {"disk": 4_000_000_000, "memory": 5_000_000},
+    }
+    way = "download 1.00 GB, bundle 2.00 GB, memory about 3.00 GB"
+    expected = [
+        "model    Q, which is not here; at 8,192 tokens of context",
+        f"NPU      {way}: does not fit here",
+        "         /bin/hf download a/b --local-dir DIR",
+        f"emulated {export}{way}: fits here; "
+        f"the export takes about {duration} and the reading of the download",
+        "         /bin/hf download c/d --local-dir CHECKPOINT && "
+        "/bin/python -m qwen35 export CHECKPOINT --out DIR",
+        "here     4.00 GB of disk free in this folder, 5.0 MB of memory free",
+    ]
+    assert cost.cost_lines(facts) == expected
+    none = ["NPU      no bundle of this model with compiled kernels is known"]
+    assert cost.cost_lines({**facts, "npu": None}) == expected[:1] + none + expected[3:]
