@@ -7,10 +7,12 @@ import gzip
 import importlib.util
 import json
 import os
+import shutil
 import stat
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -413,6 +415,37 @@ def test_compressed(tmp_path: Path) -> None:
     assert (tmp_path / "zstd").stat().st_size < 1000
     unpacked = subprocess.run(["zstd", "-dc", tmp_path / "zstd"], capture_output=True, check=True).stdout
     assert unpacked == plain and entries(plain)["etc/a"][1] == b"a" * 100_000
+
+
+@pytest.mark.skipif(shutil.which("unsquashfs") is None, reason="no squashfs-tools here")
+@pytest.mark.parametrize("compress", ["zstd", "gzip", "none"])
+def test_squashfs(tmp_path: Path, compress: str) -> None:
+    """What was put in comes out, owned by root, in a root only it writes to; the same bytes each time."""
+    tree = Tree()
+    tree.file("etc/a", b"a" * 300_000)
+    tree.file("bin/b", b"#!", 0o755)
+    tree.link("bin/c", "b")
+    tree.device("dev/null", 1, 3)
+    archive.write_squashfs(tree, tmp_path / "one", compress)
+    time.sleep(1.1)  # the times in it are seconds
+    archive.write_squashfs(tree, tmp_path / "two", compress)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    listed = subprocess.run(
+        ["unsquashfs", "-lln", tmp_path / "one"], capture_output=True, check=True, text=True
+    ).stdout
+    lines = [line.split() for line in listed.splitlines() if " squashfs-root" in line]
+    assert {(words[0], words[1], words[-1 if "->" not in words else -3]) for words in lines} == {
+        ("drwxr-xr-x", "0/0", "squashfs-root"),
+        ("drwxr-xr-x", "0/0", "squashfs-root/etc"),
+        ("-rw-r--r--", "0/0", "squashfs-root/etc/a"),
+        ("drwxr-xr-x", "0/0", "squashfs-root/bin"),
+        ("-rwxr-xr-x", "0/0", "squashfs-root/bin/b"),
+        ("lrwxrwxrwx", "0/0", "squashfs-root/bin/c"),
+        ("drwxr-xr-x", "0/0", "squashfs-root/dev"),
+        ("crw-------", "0/0", "squashfs-root/dev/null"),
+    }
+    subprocess.run(["unsquashfs", "-q", "-n", "-d", tmp_path / "out", tmp_path / "one", "etc"], check=True)
+    assert (tmp_path / "out/etc/a").read_bytes() == b"a" * 300_000
 
 
 @pytest.mark.parametrize(

@@ -78,9 +78,13 @@ def write_initramfs(tree: Tree, out: Path, compress: str) -> None:
 
 def _through(command: list[str], out: IO[bytes], write: Callable[[IO[bytes]], object], remedy: str) -> None:
     """Runs a program over what `write` gives it. Raises QwenError where there is no such program."""
+    # Without it mksquashfs writes the time of day: the same tree gives the same image.
+    environment = {"SOURCE_DATE_EPOCH": "0", **os.environ}
     if shutil.which(command[0]) is None:
         raise UsageError(f"no {command[0]} on this machine", "", remedy)
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=out, stderr=subprocess.PIPE, env=environment
+    ) as process:
         assert process.stdin is not None and process.stderr is not None
         try:
             write(process.stdin)
@@ -131,6 +135,8 @@ def write_squashfs(tree: Tree, out: Path, compress: str) -> None:
             "-tar",
             "-noappend",
             "-all-root",
+            "-root-mode",
+            "0755",
             "-quiet",
             "-no-progress",
             "-comp",
