@@ -41,7 +41,7 @@ def _label(summary: Summary, column: int, row: int) -> str:
     letter = summary.letter(column, row)
     if letter:
         return f"core {letter}" + ("" if tile.running else " off")
-    return "core runs" if tile.running else "core passes"
+    return "core runs" if tile.running else "core waits" if tile.descriptors() else "core passes"
 
 
 def text(summary: Summary) -> list[str]:
@@ -118,7 +118,11 @@ def _box(summary: Summary, column: int, row: int) -> str:
     x, y = _corner(column, row)
     label = _label(summary, column, row)
     tile = summary.array.get(column, row)
-    fill = _FILLS["off"] if tile is None or label.endswith(("passes", "off")) else _FILLS[label.split(" ")[0]]
+    fill = (
+        _FILLS["off"]
+        if tile is None or label.endswith(("passes", "waits", "off"))
+        else _FILLS[label.split(" ")[0]]
+    )
     detail = "" if tile is None else f"{len(tile.descriptors())} BDs, {len(tile.starts)} started"
     if tile is not None and tile.program:
         detail = f"{len(tile.program)} bytes; {detail}"

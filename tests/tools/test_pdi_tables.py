@@ -483,7 +483,7 @@ problem   WRITE at byte 356: (0,6) 0x0, 4 bytes: outside the array"""
 DRAWING = """\
          column 0       column 1
      +--------------+--------------+
-row 5| core unused  | core passes  |
+row 5| core unused  | core waits   |
      |              | < 1,3        |
      |              |              |
      +--------------+--------------+
@@ -692,7 +692,7 @@ def test_boxes_of_the_svg() -> None:
         "(1,2)": ("core B off", "4 bytes; 0 BDs, 0 started"),
         "(1,3)": ("core runs", "0 BDs, 0 started"),
         "(1,4)": ("core passes", "0 BDs, 0 started"),
-        "(1,5)": ("core passes", "1 BDs, 0 started"),
+        "(1,5)": ("core waits", "1 BDs, 0 started"),
     }
     # What does nothing is pale; shim, memory tiles and cores that work have a colour each.
     pale = boxes["(0,5)"][2]
