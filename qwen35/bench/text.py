@@ -56,6 +56,8 @@ class Subject:
             began = time.perf_counter()
             self.model = TextModel(bundle, self.device, max_ctx, options=options)
             self.seconds = time.perf_counter() - began
+            npu = self._emulated_npu
+            self.model.npu.blind = npu is not None and npu.instant
         except BaseException:
             self.device.close()
             raise
@@ -83,7 +85,7 @@ class Subject:
         try:
             yield
         finally:
-            self.node.null = self.model.npu.blind = False
+            self.node.null, self.model.npu.blind = False, before
             if npu is not None:
                 npu.instant, npu.schedule = before, schedule
 

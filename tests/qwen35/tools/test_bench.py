@@ -230,6 +230,15 @@ def test_what_the_host_adds_is_measured_on_a_timed_npu(subject):
         assert found[f"timed_{of}"] / found[f"timed_{of}_npu"] == pytest.approx(found[f"timed_{of}_ratio"])
 
 
+def test_a_device_may_be_timed_from_the_start(bundle):
+    with closing(Subject(bundle, "emu:quiet,timed,instant", 256)) as subject:
+        for _ in range(2):  # before and after a mode
+            wall, npu = subject.timed(lambda: subject.tokens(16, 1))
+            assert 0 < npu < wall
+            with subject.mode("null"):
+                subject.token(16, 1)
+
+
 def test_chains_are_held_against_single_commands(subject):
     out = Printer(True, io.StringIO())
     chain_figures(subject, out, 64, 1, 2)
