@@ -21,13 +21,14 @@ ROOT = Path(__file__).parents[3]
 
 
 def run(home: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"} | environ
+    patience = dict.fromkeys(("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"), "120")
+    environment = os.environ | patience | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"} | environ
     return subprocess.run(
         [sys.executable, "-m", "qwen35", *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         env=environment,
     )
 

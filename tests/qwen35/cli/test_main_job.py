@@ -51,6 +51,6 @@ def test_a_reader_that_leaves_early_gets_no_traceback() -> None:
     program.stdout.close()
     said = program.stderr.read().decode()
     program.stderr.close()
-    program.wait(60)
+    program.wait(120)
     assert "Traceback" not in said
     assert "Exception" not in said

@@ -36,10 +36,10 @@ PATIENT = f"""
 import sys
 from qwen35.cli import main
 from qwen35.serve import cli
-cli._TELLING = {WAIT}.0
+cli._TELLING, cli._SPARE = {WAIT}.0, {WAIT}
 sys.exit(main())
 """
-"""A server that a client may be told by for longer."""
+"""A server that gives the clients of answers it cuts longer to hear of it."""
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def test_the_running_answer_ends_within_the_grace_or_is_told(grace: str) -> None
         "max_tokens": 300 if grace == "0" else 60,
         "logit_bias": {},
     }
-    with started("--grace", grace) as (process, url, _):
+    with started("--grace", grace, program=("-c", PATIENT)) as (process, url, _):
         with post(url, body) as stream:
             first = stream.readline()
             process.send_signal(signal.SIGTERM)
