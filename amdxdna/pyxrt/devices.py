@@ -138,8 +138,8 @@ class device:
 
     def get_info(self, key: xrt_info_device) -> str:
         """What the device says of itself, a text."""
-        imports("amdxdna.pyxrt.info")
-        from amdxdna.pyxrt.info import answer
+        imports("amdxdna.pyxrt.queries")
+        from amdxdna.pyxrt.queries import answer
 
         if not isinstance(key, xrt_info_device):
             incompatible("get_info", self, key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import itertools
@@ -537,6 +538,16 @@ def test_every_probe_is_answered(monkeypatch, folder, name):
         assert answer[0] != "raised" or answer[1] in ("RuntimeError", "TypeError", "IndexError"), answer
 
 
+def test_a_query_takes_no_name_of_the_module_away(emu):
+    """A submodule that is imported then is an attribute of the package."""
+    before = {name: getattr(pyxrt, name) for name in pyxrt.__all__}
+    for query in pyxrt.xrt_info_device.__members__.values():
+        with contextlib.suppress(RuntimeError):
+            pyxrt.device(0).get_info(query)
+    assert {name: getattr(pyxrt, name) for name in pyxrt.__all__} == before
+    assert isinstance(pyxrt.info, pyxrt.xrt_msg_level)
+
+
 # -- finding the module
 
 
@@ -614,7 +625,7 @@ other.join()
         ("amdxdna", "amdxdna.device", "", "amdxdna.Device"),
         (
             "amdxdna.pyxrt",
-            "amdxdna.pyxrt.info",
+            "amdxdna.pyxrt.queries",
             "d = amdxdna.pyxrt.device(0)",
             "d.get_info(amdxdna.pyxrt.xrt_info_device.name)",
         ),
