@@ -30,7 +30,7 @@ pytest.importorskip("prometheus_client")
 from tests.support.serving import WAIT, Running, serving  # noqa: E402
 
 SECONDS = float(os.environ.get("AMDXDNA_LOAD", "3"))
-CLIENTS, QUEUE, KEPT, STORED = 32, 12, 300_000, 200_000
+CLIENTS, QUEUE, KEPT, STORED = 32, 12, 8_000, 20_000
 GROWTH = 48 << 20
 """Bytes that the process may grow after its first quarter: buffers of 32 connections, no leak."""
 FEW = 8
