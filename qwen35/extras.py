@@ -43,10 +43,13 @@ def install_command(packages: list[str]) -> str:
 def own_program(name: str) -> str:
     """How to call a program of this environment from the current folder; its bare name where it has none."""
     path = Path(sys.executable) if name == "python" else Path(sys.executable).with_name(name)
-    if not path.is_file() or shutil.which(name) == str(path):
+    if not path.is_file():
         return name
+    for short in (name, path.name):  # "python3" may be there where "python" is not
+        if shutil.which(short) == str(path):
+            return short
     relative = os.path.relpath(path)
-    return shlex.quote(min(relative, str(path), key=len) if not relative.startswith("..") else str(path))
+    return shlex.quote(str(path) if os.getcwd() == "/" or relative.startswith("..") else relative)
 
 
 def _name(requirement: str) -> str:

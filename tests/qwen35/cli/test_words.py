@@ -316,3 +316,28 @@ def test_saving_where_nothing_can_be_written_names_the_file() -> None:
         f"{E}no such file or directory (/proc/talk.json)",
         f"{E}no such file or directory (/none/talk.json)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("folder", "path", "program", "told"),
+    [
+        ("", "", ".venv/bin/python3", ".venv/bin/python3"),
+        ("sub", "", ".venv/bin/python3", "{}/.venv/bin/python3"),
+        ("/", "", ".venv/bin/python3", "{}/.venv/bin/python3"),
+        ("/", ".venv/bin", ".venv/bin/python3", "python3"),
+        ("", "", "a b/python3", "'a b/python3'"),
+    ],
+)
+def test_how_to_call_this_python(
+    folder: str, path: str, program: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command to copy works where it was printed; from the root of all folders it is whole."""
+    from qwen35.extras import own_program
+
+    for each in (tmp_path / "sub", (tmp_path / program).parent):
+        each.mkdir(parents=True, exist_ok=True)
+    (tmp_path / program).touch(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / program))
+    monkeypatch.setenv("PATH", str(tmp_path / path) if path else "/nothing")
+    monkeypatch.chdir(tmp_path / folder)
+    assert own_program("python") == told.format(tmp_path)
