@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import TypeVar
 
 from amdxdna._native import lib
 from amdxdna.emu.kernels import stream
 
-from .kit import ABORT, CHAIN, COMPLETED, ERROR, NEW, TIMEOUT, Target, case, header, state
+from .kit import ABORT, CHAIN, COMPLETED, ERROR, NEW, TIMEOUT, Bo, Ready, Target, case, header, state
 
 # After a timeout it makes the context anew. A device that is closed meanwhile makes the kernel warn, in
 # aie2_config_cu: the restart still looks at the buffers that the closing takes away.
 RESTART = 1.0
+_Made = TypeVar("_Made")
+
+
+def _in_good_time(t: Target, start: Callable[[Ready], _Made]) -> tuple[Ready, _Made]:
+    """A client, and what `start` did on it long before the driver looks: a machine that came later is asked
+    again."""
+    for _ in range(20):
+        ready = t.ready()
+        began = time.monotonic()
+        made = start(ready)
+        if time.monotonic() - began < t.tdr / 2:
+            return ready, made
+        time.sleep(2 * t.tdr + RESTART)
+        ready.close()
+    raise AssertionError("this machine is too busy to start two commands in half of a driver's limit")
 
 
 @case(settle=RESTART)
@@ -55,13 +72,17 @@ def submit_right_after(t: Target) -> None:
 @case(settle=RESTART)
 def queue_behind_a_hang(t: Target) -> None:
     """What was queued behind the hung command is aborted."""
-    ready = t.ready()
-    first, second = ready.bo(0x1000, lib.AMDXDNA_BO_CMD), ready.bo(0x1000, lib.AMDXDNA_BO_CMD)
-    code = ready.dev(0x1000)
-    ready.start(stream.hang(), command=first)
-    seq = ready.start(
-        stream.copy(4096, 1), ready.source.device, ready.destination.device, command=second, code=code
-    )
+
+    def both(ready: Ready) -> tuple[int, Bo, Bo]:
+        first, second = ready.bo(0x1000, lib.AMDXDNA_BO_CMD), ready.bo(0x1000, lib.AMDXDNA_BO_CMD)
+        code = ready.dev(0x1000)
+        ready.start(stream.hang(), command=first)
+        seq = ready.start(
+            stream.copy(4096, 1), ready.source.device, ready.destination.device, command=second, code=code
+        )
+        return seq, first, second
+
+    ready, (seq, first, second) = _in_good_time(t, both)
     ready.wait(ready.syncobj, seq)
     assert (state(first), state(second)) == (TIMEOUT, ABORT)
 
@@ -96,9 +117,16 @@ def slow_command(t: Target) -> None:
 @case()
 def late_reply(t: Target) -> None:
     """A command that ends after its timeout: the reply goes nowhere, the context works again."""
-    ready = t.ready()
-    assert ready.run(stream.delay(round(2.25e6 * t.tdr))) == TIMEOUT
-    time.sleep(1.3 * t.tdr)
+    for limits in (2.25, 5.0, 10.0):
+        ready = t.ready()
+        done = ready.run(stream.delay(round(1e6 * limits * t.tdr)))
+        if done == TIMEOUT:
+            break
+        # The driver, too, had no time to look before it was over.
+        assert done == COMPLETED
+        ready.close()
+    assert done == TIMEOUT
+    time.sleep((limits - 0.95) * t.tdr)
     assert ready.copy(ready.new_context()) == COMPLETED
 
 
@@ -107,9 +135,9 @@ def other_context_keeps_going(t: Target) -> None:
     """While any context gets on, nothing times out; when all is quiet the hung one does."""
     ready = t.ready()
     hung = ready.bo(0x1000, lib.AMDXDNA_BO_CMD)
+    began = last = time.monotonic()
     seq = ready.start(stream.hang(), command=hung, code=ready.dev(0x1000))
     other = ready.new_context()
-    began = last = time.monotonic()
     quiet = 0.0
     while last - began < 2 * t.tdr + 0.5:
         assert ready.copy(other) == COMPLETED
@@ -125,8 +153,7 @@ def other_context_keeps_going(t: Target) -> None:
 @case()
 def destroy_with_a_hung_command(t: Target) -> None:
     """Destroying a context with a hung command takes until the timeout and aborts it."""
-    ready = t.ready()
-    seq = ready.start(stream.hang())
+    ready, seq = _in_good_time(t, lambda ready: ready.start(stream.hang()))
     began = time.monotonic()
     ready.destroy(ready.hwctx)
     took = time.monotonic() - began

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import sys
@@ -109,7 +110,7 @@ def test_a_context_runs_one_command_after_the_other() -> None:
     rig = Rig(timing=FIXED)
     began = time.monotonic()
     answered = [submit(rig, rig.context, copy_slot(rig)) for _ in range(3)]
-    assert answered[2].wait(30)
+    assert answered[2].wait(60)
     assert time.monotonic() - began >= 0.06
     assert all(event.is_set() for event in answered)
 
@@ -118,11 +119,11 @@ def test_contexts_on_the_same_columns_take_turns() -> None:
     rig = Rig(timing=FIXED)
     other = rig.another(4, 4)
     first = submit(rig, rig.context, rig.slot(stream.delay(MINUTE), at=0x4000))
-    kit.until(lambda: rig.npu.waiting_since > 0, 30, "the first command runs")
+    kit.until(lambda: rig.npu.waiting_since > 0, 60, "the first command runs")
     second = submit(rig, other, copy_slot(rig))
     assert not second.wait(0.2)
     assert rig.npu.destroy_context(rig.context) == Status.OK
-    assert second.wait(30)
+    assert second.wait(60)
     assert not first.is_set()
 
 
@@ -130,8 +131,8 @@ def test_contexts_on_other_columns_run_at_once() -> None:
     rig = Rig(timing=FIXED, columns=4)
     other = rig.another(4, 4)
     first = submit(rig, rig.context, rig.slot(stream.delay(MINUTE), at=0x4000))
-    kit.until(lambda: rig.npu.waiting_since > 0, 30, "the first command runs")
-    assert submit(rig, other, copy_slot(rig)).wait(30)
+    kit.until(lambda: rig.npu.waiting_since > 0, 60, "the first command runs")
+    assert submit(rig, other, copy_slot(rig)).wait(60)
     assert not first.is_set()
     rig.npu.close()
 
@@ -140,13 +141,13 @@ def test_who_waits_for_its_turn_goes_with_its_context() -> None:
     rig = Rig(timing=FIXED)
     other = rig.another()
     submit(rig, rig.context, rig.slot(stream.delay(MINUTE), at=0x4000))
-    kit.until(lambda: rig.npu.waiting_since > 0, 30, "the first command runs")
+    kit.until(lambda: rig.npu.waiting_since > 0, 60, "the first command runs")
     waits = submit(rig, other, copy_slot(rig))
     context = rig.npu._contexts[other]
-    kit.until(lambda: context.waiting, 30, "the second one waits for its turn")
+    kit.until(lambda: context.waiting, 60, "the second one waits for its turn")
     assert rig.npu.destroy_context(other) == Status.OK
-    kit.until(lambda: not context.alive, 30, "its thread ends")
-    assert rig.npu.close(30)
+    kit.until(lambda: not context.alive, 60, "its thread ends")
+    assert rig.npu.close(60)
     assert not waits.is_set()
 
 
@@ -154,12 +155,12 @@ def test_a_change_of_context_loads_what_the_columns_need() -> None:
     rig = Rig(timing=replace(FIXED, dispatch=0.0, load=0.01))
     other = rig.another()
     for context, loads in ((rig.context, 1), (rig.context, 1), (other, 2), (rig.context, 3)):
-        assert submit(rig, context, copy_slot(rig)).wait(30)
-        kit.until(lambda n=loads: totals(rig).loads == n, 30, f"{loads} loads")  # type: ignore[misc]
+        assert submit(rig, context, copy_slot(rig)).wait(60)
+        kit.until(lambda n=loads: totals(rig).loads == n, 60, f"{loads} loads")  # type: ignore[misc]
     assert totals(rig).seconds == pytest.approx(0.03, abs=1e-6)
     # A new context of an old one's number has loaded nothing.
     assert rig.npu.destroy_context(rig.context) == Status.OK
-    kit.until(lambda: rig.another() == rig.context, 30, "its number is free")
+    kit.until(lambda: rig.another() == rig.context, 60, "its number is free")
     assert rig.run(copy_slot(rig)) == Reply(Status.OK)
     assert totals(rig).loads == 4
 
@@ -258,10 +259,10 @@ def test_a_hung_command_leaves_the_columns_to_others(kind: str) -> None:
         stream.hang() if kind == "stream" else stream.copy(64), (BUFFERS, BUFFERS + 64), at=0x4000
     )
     first = submit(rig, rig.context, *[hung] * 2)
-    kit.until(lambda: rig.npu.waiting_since > 0, 30, "the first command hangs")
-    assert submit(rig, other, copy_slot(rig)).wait(30)
+    kit.until(lambda: rig.npu.waiting_since > 0, 60, "the first command hangs")
+    assert submit(rig, other, copy_slot(rig)).wait(60)
     assert not first.is_set()
-    assert rig.npu.close(30)
+    assert rig.npu.close(60)
 
 
 def test_a_failing_command_takes_its_time_too() -> None:
@@ -299,10 +300,15 @@ def test_no_core_is_used_while_the_npu_works() -> None:
         kernel = device.pool.kernel(copy_xclbin(), stream.delay(400_000))
         began = time.monotonic()
         kernel.run()
-        used = time.process_time()
-        kernel.run()
+        gc.disable()  # what a long test run has piled up takes its time, too
+        try:
+            used = time.process_time()
+            kernel.run()
+            used = time.process_time() - used
+        finally:
+            gc.enable()
         assert time.monotonic() - began >= 0.8
-        assert time.process_time() - used < 0.2
+        assert used < 0.2
 
 
 def test_the_host_works_while_the_npu_does() -> None:
@@ -335,7 +341,7 @@ def test_who_waits_executes_what_computes_nothing_and_is_short(
     if inline:
         assert answered.is_set()
     if not microseconds:
-        assert answered.wait(30)
+        assert answered.wait(60)
         assert time.monotonic() - began >= 0.02
     rig.npu.close()
 
@@ -347,19 +353,19 @@ def test_who_waits_does_not_wait_for_other_contexts(monkeypatch: pytest.MonkeyPa
     rig.npu.instant = True
     other = rig.another()
     submit(rig, rig.context, rig.slot(stream.delay(MINUTE), at=0x4000))
-    kit.until(lambda: rig.npu.waiting_since > 0, 30, "the first command runs")
+    kit.until(lambda: rig.npu.waiting_since > 0, 60, "the first command runs")
     rig.npu._contexts[other].inline = True
     answered = submit(rig, other, copy_slot(rig))
     assert not rig.npu.run_inline(other, 1.0)
     assert rig.npu.destroy_context(rig.context) == Status.OK
-    assert answered.wait(30)
+    assert answered.wait(60)
 
 
 def test_computing_that_takes_longer_is_told_once() -> None:
     rig = Rig(timing=replace(FIXED, dispatch=0.0))
     for _ in range(3):
         assert rig.run(copy_slot(rig)) == Reply(Status.OK)
-    kit.until(lambda: totals(rig).late == 3, 30, "three late chains")
+    kit.until(lambda: totals(rig).late == 3, 60, "three late chains")
     assert totals(rig).late_seconds > 0
     (line,) = rig.lines
     assert "the times do not hold" in line
@@ -369,7 +375,7 @@ def test_a_device_says_nothing_of_lateness_where_nothing_computes() -> None:
     rig = Rig(timing=replace(FIXED, dispatch=0.0))
     rig.npu.instant = True
     assert rig.run(copy_slot(rig)) == Reply(Status.OK)
-    kit.until(lambda: totals(rig).chains == 1, 30, "the chain is counted")
+    kit.until(lambda: totals(rig).chains == 1, 60, "the chain is counted")
     assert (totals(rig).late, rig.lines) == (0, [])
 
 
