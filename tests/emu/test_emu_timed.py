@@ -151,6 +151,30 @@ def test_who_waits_for_its_turn_goes_with_its_context() -> None:
     assert not waits.is_set()
 
 
+def test_who_has_its_turn_waits_no_longer_whenever_its_thread_goes_on() -> None:
+    """Else the watchdog would take a busy machine for a hang."""
+    rig = Rig(timing=FIXED)
+    other = rig.another()
+    submit(rig, rig.context, rig.slot(stream.delay(MINUTE), at=0x4000))
+    kit.until(lambda: rig.npu.waiting_since > 0, 30, "the first command runs")
+    answered = submit(rig, other, copy_slot(rig))
+    context, schedule = rig.npu._contexts[other], rig.npu.schedule
+    assert schedule is not None
+    kit.until(lambda: context.waiting, 30, "the second one waits for its turn")
+    seen: list[bool] = []
+    notify = schedule._change.notify_all
+
+    def notified() -> None:
+        seen.append(context.waiting)  # with the lock held: its thread cannot have gone on
+        notify()
+
+    schedule._change.notify_all = notified  # type: ignore[method-assign]
+    rig.npu._contexts[rig.context].stop()
+    assert answered.wait(30)
+    assert seen[0] is False
+    rig.npu.close()
+
+
 def test_a_change_of_context_loads_what_the_columns_need() -> None:
     rig = Rig(timing=replace(FIXED, dispatch=0.0, load=0.01))
     other = rig.another()

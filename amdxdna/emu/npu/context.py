@@ -124,6 +124,10 @@ class Context:
         finally:
             self._wait = now, 0.0
 
+    def end_wait(self) -> None:
+        """What a command waits for has come: its thread need not have got the processor since."""
+        self._wait = self._wait[0], 0.0
+
     @property
     def waiting(self) -> bool:
         """Whether a command is in a wait rather than computing. A wait that is over counts as computing, also

@@ -113,12 +113,11 @@ class Schedule:
         with self._change:
             self._asking.append(context)
             try:
-                if not self._may_begin(context):
+                while not (context.gone.is_set() or self._may_begin(context)):
                     if not wait:
                         return False
                     with context.wait_of(None):
-                        while not (context.gone.is_set() or self._may_begin(context)):
-                            self._change.wait()
+                        self._change.wait()
                 if context.gone.is_set():
                     return False
                 self._taken |= _mask(context)
@@ -247,6 +246,8 @@ class Schedule:
         with self._change:
             self._taken &= ~_mask(context)
             self._free_at[_columns(context)] = [free] * context.columns
+            for other in self._asking:
+                other.end_wait()
             self._change.notify_all()
 
 
