@@ -180,6 +180,36 @@ def test_a_transformed_group_that_cannot_be_read(
     assert (error.value.offset, str(error.value)) == (offset, f"at byte {offset}: {said}")
 
 
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        (0x100, "END_MARK"),
+        (0x101, "MASK_POLL"),
+        (0x102, "MASK_WRITE"),
+        (0x103, "WRITE"),
+        (0x104, "DELAY"),
+        (0x105, "BLOCK_WRITE"),
+        (0x106, "MASK_POLL_64"),
+        (0x107, "MASK_WRITE_64"),
+        (0x108, "WRITE_64"),
+        (0x109, "DMA_TRANSFER"),
+        (0x10C, "BLOCK_SET"),
+        (0x10D, "KEYHOLE_WRITE"),
+        (0x111, "NOP"),
+        (0x119, "MARKER"),
+        (0x11B, "BEGIN"),
+        (0x11C, "END"),
+        (0x11D, "BREAK"),
+        (0x10A, "COMMAND_0x10a"),
+        (0x203, "COMMAND_0x203"),
+    ],
+)
+def test_commands_by_number(number: int, name: str) -> None:
+    """As in bootgen's cdo-binary.c: 1 << 8 for the platform's module, then the command."""
+    (found,) = pdi.commands(pdi.read(build([], raw=u32(number | 4 << 16, 0, 0x400, 1, 1))))
+    assert (found.name, found.known) == (name, not name.startswith("COMMAND"))
+
+
 def test_a_block_write_may_hold_no_words_at_the_end_of_the_data() -> None:
     zone = u32(5, 2, 0, 0x400, 0, 2, 0, 0x500, 8, 0)
     found = list(pdi.commands(pdi.read(build([], transformed=True, apart=(zone, u32(7, 8))))))
@@ -614,6 +644,13 @@ def test_programs_are_named_by_letters_the_commonest_first() -> None:
     assert [program.letter for program in told.programs] == [*"ABCDEFGHIJKLMNOPQRSTUVWXYZ", "AA"]
     assert told.programs[0].tiles == ((4, 4), (7, 5)) and told.letter(4, 4) == "A"
     assert told.letter(0, 2) == "B" and told.letter(2, 5) == "AA" and told.letter(6, 5) == ""
+
+
+def test_cores_of_a_program_are_told_row_by_row() -> None:
+    """In whichever order they are written."""
+    places = [(1, 3), (2, 2), (0, 3), (1, 2), (0, 2)]
+    told = summary.summarise(pdi.read(build([B(at(*place, 0x20000), [7]) for place in places])))
+    assert told.programs[0].tiles == ((0, 2), (1, 2), (2, 2), (0, 3), (1, 3))
 
 
 @pytest.mark.parametrize(
