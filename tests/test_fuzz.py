@@ -27,7 +27,7 @@ def told() -> dict[str, tuple[int, int]]:
     names = [name for name in TARGETS if name != "schema" or importlib.util.find_spec("llguidance")]
     only = [word for name in names for word in ("--only", name)]
     command = [sys.executable, "-m", "tests.fuzz", *only, "--inputs", "150", "--seed", "1"]
-    ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=1200, check=False)
+    ended = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=1100, check=False)
     rows = re.findall(r"^(\S+) +([\d,]+) inputs, +([\d,]+) refused", ended.stdout, re.MULTILINE)
     assert ended.returncode == 0 and [name for name, *_ in rows] == names, ended.stdout
     return {name: (int(given.replace(",", "")), int(no.replace(",", ""))) for name, given, no in rows}

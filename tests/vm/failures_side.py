@@ -32,11 +32,11 @@ def _ended(device: Device, status: int, position: int | None) -> str:
     good, bad = adder(device, 4 * WORDS, 1), device.pool.kernel(copy_xclbin(), stream.fail(status))
     try:
         if position is None:
-            bad.run(source, target, timeout=30)
+            bad.run(source, target, timeout=120)
         else:
             calls = [(good, (source, target)) for _ in range(3)]
             calls[position] = (bad, (source, target))
-            device.pool.chain(calls).wait(30)
+            device.pool.chain(calls).wait(120)
     except errors.XdnaError as error:
         return f"{type(error).__name__}, member {getattr(error, 'index', None)}"
     finally:
@@ -73,7 +73,7 @@ def told_wrong(ended: dict[str, str], position: int | None) -> dict[str, str]:
 
 def _works(device: Device) -> None:
     source, target = _buffers(device)
-    adder(device, 4 * WORDS, 5).run(source, target, outputs=[target], timeout=30)
+    adder(device, 4 * WORDS, 5).run(source, target, outputs=[target], timeout=120)
     assert (target.view("u4") == np.arange(WORDS) + 5).all()
 
 
@@ -94,11 +94,11 @@ def subprocesses() -> None:
             lambda: os.system("true"),
             child,
         ):
-            kernel.run(source, target, outputs=[target], timeout=30)
+            kernel.run(source, target, outputs=[target], timeout=120)
             between()
             target.view("u4")[:] = 0
             target.to_device()
-            kernel.run(source, target, outputs=[target], timeout=30)
+            kernel.run(source, target, outputs=[target], timeout=120)
             assert (target.view("u4") == np.arange(WORDS) + 1).all()
 
 
@@ -129,7 +129,7 @@ def children_beside(children: int) -> dict[str, int]:
                     target.view("u4")[:] = 0
                     target.to_device()
                     try:
-                        start_one().wait(30, [target])
+                        start_one().wait(120, [target])
                     except (errors.CommandAborted, errors.CommandRejected):
                         told += 1
                         continue

@@ -24,7 +24,7 @@ from .test_main_job import PROMPT, QUESTION, built_in, in_guest, on_host
 assert suite.MODULES and built_in
 
 
-def call(driver: Driver, target: str, timeout: float = 120, **arguments: Any) -> guest.Answer:
+def call(driver: Driver, target: str, timeout: float = 400, **arguments: Any) -> guest.Answer:
     """Calls a function in the guest."""
     return driver.machine.request("call", timeout=timeout, target=target, arguments=arguments)
 

@@ -112,7 +112,7 @@ def control(machine: guest.Machine) -> dict[str, tuple[dict[str, Any], CodeRecor
         recorder = CodeRecorder(machine.function)
         machine.function.firmware.observer = recorder
         answer = machine.request(
-            "call", target="tests.vm.xrt_side:control_code", arguments={"side": side}, timeout=240
+            "call", target="tests.vm.xrt_side:control_code", arguments={"side": side}, timeout=400
         )
         machine.function.firmware.observer = None
         assert "error" not in answer.value, answer.value["error"]
@@ -190,7 +190,7 @@ def run(machine: guest.Machine, side: str) -> tuple[dict[str, Any], Recorder]:
     recorder = Recorder(machine.function)
     machine.function.firmware.observer = recorder
     answer = machine.request(
-        "call", target=f"tests.vm.xrt_side:{side}", arguments={"stream": PROGRAM.hex()}, timeout=120
+        "call", target=f"tests.vm.xrt_side:{side}", arguments={"stream": PROGRAM.hex()}, timeout=400
     )
     machine.function.firmware.observer = None
     assert "error" not in answer.value, answer.value["error"]
@@ -262,7 +262,7 @@ def test_smi_and_our_query_agree(machine: guest.Machine) -> None:
     mine = queried.value["result"]
     answer = machine.request(
         "shell",
-        timeout=120,
+        timeout=400,
         command=(
             "xrt-smi examine -d 0000:00:04.0 -r all -f JSON -o /tmp/smi.json --force >/tmp/smi.txt 2>&1;"
             " cat /tmp/smi.json"
