@@ -5,8 +5,10 @@ Files are made field by field here; layouts are the System V ABI's.
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -239,11 +241,11 @@ def test_relocations(change: Change, section: int, what: str, wide: bool) -> Non
 
 def test_a_table_that_refers_to_no_section() -> None:
     def change(file: File) -> None:
-        file.add(".dynsym", DYNSYM, b"Q" * 16, link=9)
+        file.add(".dynsym", DYNSYM, b"Q" * 16, link=5)  # of sections 0 to 4
         file.add(".rela.dyn", RELA, b"")
 
     data = with_code(change)
-    assert refusal(data) == (data.index(b"Q" * 16), "'.dynsym' refers to section 9, which is not there")
+    assert refusal(data) == (data.index(b"Q" * 16), "'.dynsym' refers to section 5, which is not there")
     # Either table alone means nothing.
     for name in (".dynsym", ".rela.dyn"):
         assert ControlElf(with_code(lambda f, n=name: f.add(n, 1, b"Q", link=9))).code().patches == {}  # type: ignore[misc]
@@ -369,11 +371,13 @@ def test_names_that_are_no_ascii_and_names_without_an_end() -> None:
     assert list(ControlElf(with_code(change)).code().patches) == [("n" * 4096, ".ctrltext")]
 
 
-def test_paths(tmp_path: object) -> None:
+def test_paths(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
     for path, said in (
         (f"{tmp_path}/none.elf", f"{tmp_path}/none.elf cannot be read"),
         ("a\0b", "'a\\x00b' is no path"),
         (f"{tmp_path}", f"{tmp_path} cannot be read"),
+        (f"{tmp_path}/fifo", f"{tmp_path}/fifo cannot be read: not a regular file"),
     ):
         with pytest.raises(BadElf) as caught:
             ControlElf.read(path)
