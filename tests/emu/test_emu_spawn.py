@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -27,3 +29,48 @@ def test_a_child_that_ends_early(end: object, told: str, monkeypatch: pytest.Mon
         spawn.spawn(["true"], os.environ)
     assert descriptors() <= before
     assert str(cannot_start(["true"], caught.value)) == f"true cannot be started: it {told}"
+
+
+STOPPED_AS_TRACED = """
+import ctypes, os, signal
+from amdxdna.emu.seccomp.spawn import Signals
+
+TRACEME, DETACH = 0, 17  # include/uapi/linux/ptrace.h
+ptrace = ctypes.CDLL(None).ptrace
+ptrace.argtypes = [ctypes.c_long] * 4
+ptrace.restype = ctypes.c_long
+
+def started(traced):
+    child = os.fork()
+    if not child:
+        signal.alarm(300)
+        try:
+            if traced:
+                if ptrace(TRACEME, 0, 0, 0):
+                    os._exit(77)
+                os.kill(os.getpid(), signal.SIGSTOP)
+            while True:
+                signal.pause()
+        finally:
+            os._exit(1)
+    return child
+
+other, first = started(False), started(True)
+found = os.waitid(os.P_PID, first, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
+assert found.si_code == os.CLD_TRAPPED, found
+signals = Signals(first)
+os.kill(os.getpid(), signal.SIGUSR1)
+signals.undo()
+os.kill(other, signal.SIGTERM)
+ptrace(DETACH, first, 0, 0)
+for pid in (first, other):
+    print(signal.Signals(os.WTERMSIG(os.waitpid(pid, 0)[1])).name)
+"""
+
+
+def test_a_stop_of_a_traced_process_is_not_its_end() -> None:
+    """It gets what is sent meanwhile, as one that runs, and nobody else does."""
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED_AS_TRACED], capture_output=True, text=True, timeout=300
+    )
+    assert (done.stdout.split(), done.stderr) == (["SIGUSR1", "SIGTERM"], "")

@@ -19,6 +19,7 @@ PR_SET_CHILD_SUBREAPER = 36
 _ERRNO = struct.Struct("<i")
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 _HELD = {*_FORWARDED, signal.SIGCHLD}
+_ENDS = (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED)
 
 
 class CannotConfine(OSError):
@@ -149,9 +150,10 @@ class Signals:
         if self.status is not None:
             return True
         try:
-            return os.waitid(os.P_PID, self.child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+            found = _look(os.P_PID, self.child)
         except ChildProcessError:
             return True
+        return found is not None and found.si_code in _ENDS
 
     def undo(self) -> None:
         """Puts back what was there before."""
@@ -190,18 +192,26 @@ def _descendants() -> set[int]:
     return found
 
 
+def _look(kind: int, number: int) -> os.waitid_result | None:
+    """What has become of a child, which stays to be waited for; None: nothing. Raises ChildProcessError.
+
+    Only a code of `_ENDS` is an end: the stops of what this process traces are told whatever the options are
+    (wait_task_stopped of kernel/exit.c), and the program is traced while it is made to do a call.
+    """
+    return os.waitid(kind, number, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+
+
 def reap_all(signals: Signals) -> int:
     """Waits until this process has no child any more; the wait status of the program's first one."""
     while True:
         try:
-            # Only looked at: a stop of a thread that is being traced is not for here.
-            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+            found = _look(os.P_ALL, 0)
         except ChildProcessError:
             return signals.status or 0
         if found is None:
             signals.next(1.0)
             continue
-        if found.si_code not in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
+        if found.si_code not in _ENDS:  # a stop, which is for the thread that traces
             time.sleep(0.002)
             continue
         with contextlib.suppress(ChildProcessError):
