@@ -1,7 +1,8 @@
-"""The kernel log: its records, and what the driver last said in it."""
+"""The kernel log: its records, and what the driver said in it about a time."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
@@ -13,6 +14,9 @@ _KEPT_BYTES = 4 << 20
 _MOST_BYTES = 1 << 28  # of a device or pipe that does not end
 _RECORD_BYTES = 8192
 _LINE_CHARACTERS = 2048  # a message has up to 1,024 bytes (PRINTKRB_RECORD_MAX, kernel/printk/internal.h)
+
+_TICK = 0.01
+"""Seconds by which a record's time may be too early: where its clock is read from ticks (HZ=100), one."""
 
 
 def records(path: str | os.PathLike[str]) -> list[tuple[float, str]]:
@@ -73,11 +77,24 @@ def as_text(found: list[tuple[float, str]], word: str) -> str:
     return "\n".join(f"{when:.6f} {text}" for when, text in found if word in text)
 
 
-def last_said(text: str | None, seconds: float) -> str:
-    """The newest line of such a text, without its time, if it is at most `seconds` old; else empty."""
-    when, _, said = (text or "").rpartition("\n")[2].partition(" ")
-    try:
-        age = time.clock_gettime(time.CLOCK_MONOTONIC) - float(when)
-    except ValueError:
-        return ""
-    return said if age <= seconds else ""
+def around(text: str | None, since: float, before: float) -> tuple[list[str], list[str]]:
+    """The lines of such a text, without their times, from `since` (CLOCK_MONOTONIC) on, and those of the
+    `before` seconds until then.
+
+    By the log's clock. That is local_clock() (vprintk_store of kernel/printk/printk.c), which drifts from
+    CLOCK_MONOTONIC and on some machines runs on in a suspend (T. Gleixner on LKML, 14 November 2017: "Re:
+    [GIT pull] printk updates for 4.15"). A log that is ahead counts as if its newest line were of now.
+    """
+    timed = []
+    for line in (text or "").split("\n"):
+        when, _, said = line.partition(" ")
+        with contextlib.suppress(ValueError):
+            timed.append((float(when), said))
+    if not timed:
+        return [], []
+    now = time.clock_gettime(time.CLOCK_MONOTONIC)
+    since += max(0.0, max(timed)[0] - now) - _TICK
+    return (
+        [said for when, said in timed if when >= since],
+        [said for when, said in timed if since - before <= when < since],
+    )

@@ -25,7 +25,7 @@ from amdxdna.errors import (
     WaitTimeout,
     XdnaError,
 )
-from amdxdna.kmsg import KERNEL_LOG, last_said
+from amdxdna.kmsg import KERNEL_LOG, around
 from amdxdna.packet import STATE_MASK, Health, State
 from amdxdna.profile import DriverProfile
 
@@ -350,8 +350,8 @@ def _deadline(seconds: float) -> int:
 
 
 _JUST_NOW = 2.0
-"""Seconds: a line of the kernel log that was said no longer before the submit, or later, is taken for this
-command's."""
+"""Seconds before a submit of which the kernel log's newest line is told where it has none from then on."""
+_LINES = 3
 
 
 def failure(command: Command, client: Client) -> CommandFailed:
@@ -420,10 +420,9 @@ def failure(command: Command, client: Client) -> CommandFailed:
             remedy="Start it again",
         )
     name = state.name if isinstance(state, State) else str(state)
-    said = last_said(client.node.text(KERNEL_LOG), _JUST_NOW + time.monotonic() - command.began)
     return CommandFailed(
         f"the firmware refused the command or failed in it{where} (state {name})"
-        + (f"; the driver says: {said}" if said else ""),
+        + _said(client, command.began),
         call="EXEC_CMD",
         state=state,
         index=index,
@@ -432,6 +431,17 @@ def failure(command: Command, client: Client) -> CommandFailed:
         "stream belongs to this xclbin and that the buffers are large enough; the device's last "
         "asynchronous error may say more",
     )
+
+
+def _said(client: Client, began: float) -> str:
+    """What the driver's log has of the time since a submit; of which command or context, it does not tell."""
+    since, before = around(client.node.text(KERNEL_LOG), began, _JUST_NOW)
+    if since:
+        lines = list(dict.fromkeys(since))
+        if len(lines) > _LINES:
+            lines[_LINES:] = [f"{len(lines) - _LINES} more"]
+        return f"; the driver's log says (by its clock since the submit): {' | '.join(lines)}"
+    return f"; the driver's log says (by its clock just before the submit): {before[-1]}" if before else ""
 
 
 def _for(seconds: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from amdxdna import Device, Xclbin
 from amdxdna.emu import xclbins
 from amdxdna.emu.kernels import stream
 from amdxdna.errors import BadArgument, CommandFailed
-from amdxdna.kmsg import KERNEL_LOG, as_text, last_said, newest, records
+from amdxdna.kmsg import KERNEL_LOG, around, as_text, newest, records
 from amdxdna.xclbin.writer import PdiSpec, build
 from tests.conformance.kit import until
 
@@ -44,13 +45,19 @@ def test_the_newest_part_of_a_long_log_is_read(tmp_path: Path) -> None:
     assert {text.partition(": ")[0] for _, text in found} == {"usb 1-1"}
 
 
-def test_only_what_was_said_just_now_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    clock = SimpleNamespace(CLOCK_MONOTONIC=1, clock_gettime=lambda _: now)
+def test_only_what_was_said_about_a_time_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(CLOCK_MONOTONIC=1, clock_gettime=lambda _: 1000.0)
     monkeypatch.setattr("amdxdna.kmsg.time", clock)
-    assert last_said(f"{now - 9:.6f} old\n{now:.6f} context 1: bad", 2.0) == "context 1: bad"
-    assert last_said(f"{now - 9:.6f} old", 2.0) == ""
-    assert [last_said(text, 2.0) for text in (None, "", "x y", "nonsense")] == ["", "", "", ""]
+    log = "950.000000 old\n958.500000 earlier\n959.992000 context 1: bad\n990.000000 other\n995.000000 other"
+    assert around(log, 960.0, 2.0) == (["context 1: bad", "other", "other"], ["earlier"])
+    assert around(log, 996.0, 2.0) == ([], ["other"])
+    assert around(log, 999.0, 2.0) == ([], [])
+    # An hour ahead, as after a suspend: the newest line is of now.
+    assert around("4500.000000 old\n4597.500000 earlier\n4600.000000 bad", 999.0, 2.0) == (
+        ["bad"],
+        ["earlier"],
+    )
+    assert [around(text, 2.0, 2.0) for text in (None, "", "x y", "nonsense")] == [([], [])] * 4
 
 
 def test_a_failed_command_says_what_is_known(open_emu: Any) -> None:
@@ -74,8 +81,29 @@ def test_what_was_said_of_a_command_is_told_however_late_it_is_waited_for(
     run = kernel.start(buffer)
     until(lambda: "argument 1" in (device.node.text(KERNEL_LOG) or ""), 60, "the driver's word")
     time.sleep(0.01)
-    with pytest.raises(CommandFailed, match="argument 1 is missing"):
+    # Of another's commands, for all that anybody can tell.
+    for number in (7, 7, 8, 9, 10):
+        device.node.driver.log(f"context {number}: another word")
+    with pytest.raises(CommandFailed) as caught:
         run.wait()
+    told = str(caught.value)
+    assert re.search(r"since the submit\): .*argument 1 is missing.* \| context 7: another word \|", told), (
+        told
+    )
+    assert "context 8: another word | 2 more" in told and "context 9" not in told
+
+
+def test_what_was_said_before_a_submit_is_told_as_that(
+    open_emu: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = open_emu()
+    kernel = device.pool.kernel(Xclbin.read(xclbins.xclbin_bytes("copy")), stream.copy(4096, addend=1))
+    buffer = device.alloc(4096)
+    said = f"{time.monotonic() - 1:.6f} an older word\n{time.monotonic() - 0.5:.6f} the newest word"
+    monkeypatch.setattr("amdxdna.run._JUST_NOW", 600.0)  # whatever else has the machine
+    monkeypatch.setattr(device.node.driver, "kernel_log", lambda: said)
+    with pytest.raises(CommandFailed, match=r"just before the submit\): the newest word"):
+        kernel.run(buffer)
 
 
 def test_arrays_are_no_buffers(open_emu: Any) -> None:
