@@ -83,8 +83,7 @@ def _told(
     sys.unraisablehook = _unraisable
     try:
         status = body()
-        if _dropped:
-            _dropped.clear()
+        if take_back():
             raise KeyboardInterrupt
     except SystemError as error:
         # CPython's own, where a second Ctrl-C comes while it makes the first one's exception.
@@ -215,6 +214,17 @@ _dropped: list[type[BaseException]] = []
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+def take_back() -> bool:
+    """Whether a Ctrl-C that came in a finalizer was still to be sent again. It no longer is: the caller acts
+    on it."""
+    try:
+        _dropped.pop()
+    except IndexError:
+        return False
+    _dropped.clear()
+    return True
+
+
 def _unraisable(what: sys.UnraisableHookArgs) -> None:
     """Sends a Ctrl-C that came in a finalizer once more, when the finalizer is over.
 
@@ -228,8 +238,7 @@ def _unraisable(what: sys.UnraisableHookArgs) -> None:
     def again() -> None:
         time.sleep(_AFTER)
         handled = [number for number in _STOPPING if callable(signal.getsignal(number))]
-        if _dropped and handled:
-            _dropped.clear()
+        if handled and take_back():
             signal.pthread_kill(threading.main_thread().ident or 0, handled[0])
 
     with contextlib.suppress(RuntimeError):

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from amdxdna.entry import take_back
 from amdxdna.output import is_special, open_appending, write_whole
 from qwen35.cli.args import Parser
 from qwen35.cli.output import Progress, notice
@@ -106,39 +107,52 @@ def _accept(
     from qwen35.accept.report import passed, summary
 
     items: list[Item] = []
-    finished = False
+    finished = stopped = False
     try:
         # A file has at all times what was found so far: a machine may not live to see the end.
         if growing:
             _write(target, report.made(items, "running"))
         with contextlib.closing(run):
-            for item in run.items():
-                progress.close()
-                items.append(item)
-                if growing:
-                    with contextlib.suppress(OSError):  # the last write tells
-                        _write(target, report.made(items, "running"))
-                if not options.json:
-                    print(item.line, flush=True)
-                if came:  # in a callback, where Python drops what a handler raises
-                    raise KeyboardInterrupt
+            try:
+                for item in run.items():
+                    progress.close()
+                    items.append(item)
+                    if growing:
+                        with contextlib.suppress(OSError):  # the last write tells
+                            _write(target, report.made(items, "running"))
+                    if not options.json:
+                        print(item.line, flush=True)
+                    if came:  # in a callback, where Python drops what a handler raises
+                        raise KeyboardInterrupt
+            except KeyboardInterrupt:
+                take_back()  # sent again, that one would cut the end of this run short
+                raise
             finished = True
     except KeyboardInterrupt:
-        notice("stopped")
+        stopped = True
     except BaseException:
         if growing:
             with contextlib.suppress(OSError):
                 _write(target, report.made(items, "failed"))
         raise
-    whole = report.made(items, "finished" if finished else "interrupted")
-    unwritten: OSError | None = None
-    try:
+
+    def ended() -> tuple[dict[str, Any], OSError | None]:
+        """The report, and why it could not be written."""
+        nonlocal stopped
+        if stopped:
+            notice("stopped")
+            stopped = False
+        whole = report.made(items, "finished" if finished else "interrupted")
         try:
             _write(target, whole)
-        except KeyboardInterrupt:  # an impatient second one
-            _write(target, whole)
-    except OSError as error:
-        unwritten = error
+        except OSError as error:
+            return whole, error
+        return whole, None
+
+    try:
+        whole, unwritten = ended()
+    except KeyboardInterrupt:  # an impatient second one
+        whole, unwritten = ended()
     if options.json:
         json.dump(whole, sys.stdout)
         print()

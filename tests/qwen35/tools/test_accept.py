@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import shutil
 import signal
 import subprocess
@@ -454,6 +455,34 @@ def test_ctrl_c_keeps_what_was_found(
     assert "INCOMPLETE" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("at", ["qwen35.accept.cli.notice", "qwen35.accept.report.Report.made"])
+def test_an_impatient_second_ctrl_c(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    def interrupted(self):
+        yield Item("x", Verdict.OK, "")
+        raise KeyboardInterrupt
+
+    real, came = pkgutil.resolve_name(at), []
+
+    def once(*arguments):
+        if arguments[-1] in ("stopped", "interrupted") and not came:
+            came.append(1)
+            raise KeyboardInterrupt
+        return real(*arguments)
+
+    monkeypatch.setattr(module.Acceptance, "items", interrupted)
+    monkeypatch.setattr(at, once)
+    report = tmp_path / "r.json"
+    try:
+        assert accept_main([str(bundle_path("tied")), "--device", EMU, "--out", str(report), "-q"]) == 130
+    except KeyboardInterrupt:
+        pytest.fail("it is not forgiven")
+    assert came and json.loads(report.read_text())["state"] == "interrupted"
+    told = capsys.readouterr()
+    assert "INCOMPLETE" in told.out and told.err == "qwen35: stopped\n"
+
+
 def test_a_report_that_cannot_be_written(tmp_path: Path) -> None:
     from qwen35.cli import main
 
@@ -488,7 +517,7 @@ def test_a_report_of_a_run_that_is_ended_never_reads_as_passed(
 
 
 SIGNAL_IN_A_FINALIZER = """
-import signal, sys
+import signal, sys, time
 from qwen35.accept.run import Acceptance
 from qwen35.cli import main
 
@@ -498,20 +527,27 @@ class Last:
 
 def items(self, real=Acceptance.items):
     for item in real(self):
+        if item.name == "driver" and sys.argv[1] == "ending":
+            Last()
         yield item
-        if item.name == "driver":
+        if item.name == "driver" and sys.argv[1] != "ending":
             Last()
 
-Acceptance.items = items
+def close(self, real=Acceptance.close):
+    time.sleep(0.5)  # until that signal would come again
+    real(self)
+    print("closed")
+
+Acceptance.items, Acceptance.close = items, close
 if sys.argv[1] == "ignored":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 sys.exit(main(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize("interrupt", ["handled", "ignored"])
+@pytest.mark.parametrize("interrupt", ["handled", "ignored", "ending"])
 def test_a_signal_whose_exception_python_drops_stops_the_run(tmp_path: Path, interrupt: str) -> None:
-    """SIGINT is ignored in a background job."""
+    """SIGINT is ignored in a background job. It stops the run once: the device is given back whole."""
     report = tmp_path / "r.json"
     words = ["accept", str(bundle_path("tied")), "--device", EMU, "--out", str(report), "-q"]
     done = subprocess.run(
@@ -521,6 +557,7 @@ def test_a_signal_whose_exception_python_drops_stops_the_run(tmp_path: Path, int
         timeout=120,
     )
     assert (done.returncode, done.stderr) == (130, "qwen35: stopped\n")
+    assert "closed" in done.stdout.splitlines()
     found = json.loads(report.read_text())
     assert found["state"] == "interrupted" and not found["passed"]
     assert "prompts" not in {item["item"] for item in found["items"]}
