@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import re
+import struct
 import sys
 import threading
 import time
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 
 from amdxdna.device import Device
+from amdxdna.emu import kernels
+from amdxdna.emu.driver.timeline import Timeline
 from amdxdna.emu.faults import Fault, Faults
 from amdxdna.emu.kernels import Family, demands, stream
 from amdxdna.emu.npu import Reply, Slot, Status
@@ -23,12 +26,14 @@ from amdxdna.emu.npu import schedule as schedule_module
 from amdxdna.emu.npu.context import Context
 from amdxdna.emu.npu.schedule import Schedule, Totals
 from amdxdna.emu.timing import MODELS, TimingModel
-from amdxdna.errors import CommandTimeout
+from amdxdna.errors import CommandTimeout, WaitTimeout
 from amdxdna.run import State
 from tests.conformance import kit
 from tests.support.binding import adder, copy_xclbin, hanging, numbers
+from tests.support.control_code import CORE
 from tests.support.emulation import NODE, emulate_python, run
 from tests.support.npu_rig import BUFFERS, Rig, copy_slot
+from tests.support.streams import transaction
 
 FIXED = TimingModel(bandwidth=1e15, rate=1e15, dispatch=0.02, member=0.005, load=0.0)
 """Only the fixed times count."""
@@ -76,6 +81,9 @@ def test_kernels_take_the_longer_of_bytes_and_operations() -> None:
     )
     for nothing in (stream.hang(), stream.fail(3), b"nonsense"):
         assert seconds(nothing, Family.COPY) == 0
+    for last in (stream.Hang(), stream.Fail(3)):  # what comes behind does not run
+        ops = [stream.Copy(4000, 0), last, stream.Copy(4000, 0), stream.Delay(5)]
+        assert seconds(stream.program(ops), Family.COPY) == pytest.approx(8e-6)
 
 
 def test_swiglu_writes_half_the_columns() -> None:
@@ -289,6 +297,72 @@ def test_a_hung_command_leaves_the_columns_to_others(kind: str) -> None:
     assert rig.npu.close(60)
 
 
+@pytest.mark.parametrize("instant", [False, True])
+def test_a_hang_behind_modelled_time_goes_with_its_context(instant: bool) -> None:
+    """Its columns are free then, not when that time would have been over."""
+    rig = Rig(timing=FIXED)
+    rig.npu.instant = instant
+    other = rig.another()
+    hang = rig.slot(stream.program([stream.Delay(MINUTE), stream.Hang()]), at=0x4000)
+    first = submit(rig, rig.context, hang)
+    kit.until(lambda: rig.npu.waiting_since > 0, 30, "the wait of the first command")
+    second = submit(rig, other, copy_slot(rig))
+    assert not second.wait(0.05)
+    assert rig.npu.destroy_context(rig.context) == Status.OK
+    assert second.wait(30)
+    assert not first.is_set()
+    assert rig.npu.close(30)
+
+
+def test_a_hang_has_its_columns_until_its_own_time_comes() -> None:
+    rig = Rig(timing=FIXED)
+    other = rig.another()
+    began = time.monotonic()
+    submit(rig, rig.context, rig.slot(stream.program([stream.Delay(300_000), stream.Hang()]), at=0x4000))
+    kit.until(lambda: rig.npu.waiting_since > 0, 30, "the wait of the first command")
+    assert submit(rig, other, copy_slot(rig)).wait(60)
+    assert time.monotonic() - began >= 0.33  # and its own 0.02
+    assert rig.npu.close(30)
+
+
+def test_a_hang_behind_modelled_time_times_out_and_the_device_goes_on() -> None:
+    with Device.open("emu:quiet,timed,instant,tdr=0.2") as device:
+        late = device.pool.kernel(copy_xclbin(), stream.program([stream.Delay(MINUTE), stream.Hang()]))
+        kernel = adder(device, 64, 1, variant=1)
+        a, b = device.alloc(64), device.alloc(64)
+        with pytest.raises(CommandTimeout):
+            late.run()
+        assert kernel.run(a, b).state is State.COMPLETED
+
+
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_command_that_cannot_run_takes_no_kernel_time(
+    inline: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context_module, "LOOK_IN", 60)
+    rig = Rig(timing=replace(FIXED, dispatch=0.002, bandwidth=2 * 64 / 0.01))
+    rig.npu.instant = inline
+    program = stream.copy(64)
+    words = struct.unpack(f"<{len(program) // 4}I", program)
+    carrier = transaction((1, 0, CORE, 16 + len(program), *words), (0x80, 16, 0x10100, 0x10000))
+    few = rig.slot(program, (BUFFERS,), at=0x2000)
+    nowhere = rig.slot(program, (BUFFERS, 1 << 50), at=0x3000)
+    carried = rig.slot(carrier, at=0x4000)
+    expected = [(few, kernels.INVALID), (nowhere, Status.INVALID_BUFFER)]
+    if not inline:
+        expected.append((carried, kernels.INVALID))
+    for count, (slot, status) in enumerate(expected, 1):
+        rig.npu._contexts[rig.context].inline = inline
+        assert rig.npu.submit(rig.context, [slot], rig.done) == Status.OK
+        if inline:
+            assert rig.npu.run_inline(rig.context, 1.0)
+        assert rig.arrived.acquire(timeout=60)
+        assert rig.replies[-1].status == status
+        assert totals(rig).seconds == pytest.approx(0.002 * count, abs=1e-6)
+    assert inline or any("COPY takes 2 arguments, not 0" in line for line in rig.lines)
+    assert rig.npu.close(60)
+
+
 def test_a_failing_command_takes_its_time_too() -> None:
     rig = Rig(Faults((Fault("slow", 1, 1, 30_000), Fault("fail", 1, 1, 5))), timing=FIXED)
     began = time.monotonic()
@@ -370,6 +444,96 @@ def test_who_waits_executes_what_computes_nothing_and_is_short(
     rig.npu.close()
 
 
+LONG = 20.0
+"""Seconds: a chain that takes them is over long after the short waits of these tests."""
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"dispatch": LONG}, {"dispatch": 0.0, "member": LONG}, {"load": LONG}, {"bandwidth": 2 * 64 / LONG}],
+    ids=lambda changes: str(list(changes)[-1]),
+)
+def test_a_chain_that_ends_after_the_wait_is_the_workers(
+    changes: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context_module, "LOOK_IN", 60)
+    monkeypatch.setattr(inline_module, "TIMED", 2 * LONG)
+    rig = Rig(timing=replace(FIXED, **changes))
+    rig.npu.instant = True
+    rig.npu._contexts[rig.context].inline = True
+    answered = submit(rig, rig.context, *[copy_slot(rig)] * 2)
+    assert not rig.npu.run_inline(rig.context, 0.001)
+    assert not answered.is_set()
+    kit.until(lambda: rig.npu.waiting_since > 0, 10, "the worker's wait for its end")
+    assert rig.npu.close(60)
+
+
+def test_what_the_columns_hold_already_is_not_loaded_again() -> None:
+    """Nor does a chain count it that has to be over soon."""
+    context = SlowContext()
+    context.late = 0.0
+    schedule = Schedule(replace(FIXED, load=0.1), 8, lambda: context.now, print)
+    for loads in (True, False):
+        for seconds, begins in ((0.024, False), (0.026, not loads), (0.126, True)):
+            context.queued_at = schedule.came(context.id, context.now)
+            # Two commands: 0.02 + 0.005, and 0.1 for the one load.
+            assert schedule.begin_soon(context, seconds, [0.0, 0.0], [7, 7]) is begins
+            if begins:
+                for _ in range(2):
+                    schedule.command(context)
+                    schedule.load(context, 7)
+                schedule.end(context, False)
+                break
+    assert schedule.totals().loads == 1
+    assert context.now == pytest.approx(100.15)
+
+
+def test_a_chain_that_is_over_by_its_time_is_executed_within_any_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(context_module, "LOOK_IN", 60)
+    rig = Rig(timing=FIXED)
+    rig.npu.instant = True
+    rig.npu._contexts[rig.context].inline = True
+    answered = submit(rig, rig.context, copy_slot(rig))
+    time.sleep(0.025)
+    assert rig.npu.run_inline(rig.context, 0.001)
+    assert answered.is_set()
+
+
+def test_a_short_wait_for_a_long_command_ends_without_it() -> None:
+    with Device.open("emu:quiet,timed,instant") as device:
+        driver = device.node.driver  # type: ignore[attr-defined]
+        kernel, a, b = adder(device, 64, 1), device.alloc(64), device.alloc(64)
+        kernel.run(a, b)
+        (context,) = driver.npu._contexts.values()
+        driver.npu.time(replace(FIXED, dispatch=LONG))
+        driver.idle_wait = 0.1  # not the two seconds that a context's end waits for its commands
+        context.inline = True
+        started = kernel.start(a, b)
+        with pytest.raises(WaitTimeout):
+            started.wait(0.001)
+
+
+@pytest.mark.parametrize("completes", [False, True])
+def test_a_wait_whose_time_is_over_executes_nothing_more(completes: bool) -> None:
+    """But it sees what is complete by then."""
+    asked: list[float] = []
+
+    def execute(seconds: float) -> bool:
+        asked.append(seconds)
+        time.sleep(0.002)
+        if completes:
+            timeline.signal(5)
+        return len(asked) < 5
+
+    timeline = Timeline(execute)
+    timeline.add(5)
+    assert timeline.wait(5, 0.001) is completes
+    assert timeline.wait(5, 0.0) is completes
+    assert asked == [0.001]
+
+
 def test_who_waits_does_not_wait_for_other_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     """That may take any time, and signals are handled only afterwards: the worker does."""
     monkeypatch.setattr(context_module, "LOOK_IN", 60)
@@ -392,6 +556,41 @@ def test_computing_that_takes_longer_is_told_once() -> None:
     kit.until(lambda: totals(rig).late == 3, 60, "three late chains")
     assert totals(rig).late_seconds > 0
     (line,) = rig.lines
+    assert "the times do not hold" in line
+
+
+def test_of_two_that_are_late_at_once_one_tells() -> None:
+    """Also where the second is counted before the first has told."""
+    now = [100.0]
+    lines: list[str] = []
+    schedule = Schedule(FIXED, 8, lambda: now[0], lines.append)
+    first, second = (Context(number, 4 * number, 4, 0, 0, lambda: now[0]) for number in range(2))
+    for context in first, second:
+        context.queued_at = now[0]
+        assert schedule.begin(context)
+        schedule.command(context)
+    now[0] += 1.0
+
+    class Between:
+        """The schedule's lock; the second chain ends as soon as the first one's end has let go of it."""
+
+        def __init__(self) -> None:
+            self.inner = schedule._change
+
+        def __enter__(self) -> None:
+            self.inner.__enter__()
+
+        def __exit__(self, *reason: object) -> None:
+            counted = schedule._totals.late
+            self.inner.__exit__(None, None, None)
+            if counted:
+                schedule._change = self.inner
+                schedule.end(second, True)
+
+    schedule._change = Between()  # type: ignore[assignment]
+    schedule.end(first, True)
+    assert schedule.totals().late == 2
+    (line,) = lines
     assert "the times do not hold" in line
 
 

@@ -90,7 +90,7 @@ class Timeline:
             return False
         if not available:
             end = time.monotonic() + seconds
-            while self._run_inline(seconds):
+            while seconds > 0 and self._run_inline(seconds):
                 if self.reached(point):
                     return True
                 seconds = max(end - time.monotonic(), 0.0)

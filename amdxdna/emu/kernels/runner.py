@@ -96,11 +96,19 @@ def work(program: bytes, family: int) -> float:
 
 @lru_cache(maxsize=1024)
 def demands(program: bytes, family: int) -> tuple[Demand, ...]:
-    """What each op of a stream asks of the hardware; nothing for a stream that cannot run."""
+    """What each op of a stream asks of the hardware, up to one that hangs or fails: nothing runs behind it.
+
+    Nothing for a stream that cannot run.
+    """
+    found: list[Demand] = []
     try:
-        return tuple(op.demand() for op, _ in _steps(program, family))
+        for op, _ in _steps(program, family):
+            if isinstance(op, (Hang, Fail)):
+                break
+            found.append(op.demand())
     except StreamError:
         return ()
+    return tuple(found)
 
 
 def _work(op: Op) -> float:

@@ -247,10 +247,6 @@ class Hang:
 
     opcode: ClassVar[int] = 5
 
-    def demand(self) -> Demand:
-        """Nothing."""
-        return Demand(0, 0)
-
     def spans(self) -> tuple[int, ...]:
         """No arguments."""
         return ()
@@ -270,10 +266,6 @@ class Fail:
     status: int
 
     opcode: ClassVar[int] = 6
-
-    def demand(self) -> Demand:
-        """Nothing."""
-        return Demand(0, 0)
 
     def spans(self) -> tuple[int, ...]:
         """No arguments."""

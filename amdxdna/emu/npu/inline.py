@@ -5,8 +5,8 @@ Handing a command from thread to thread takes longer than many a command does. T
 * Who: any thread that would block until the context's oldest chain is over, and holds no lock.
 * What: the oldest chain only, so the order is the worker's; and only one whose end is near and certain:
   known work below a limit, no hang, no delay, no injected fault; on a timed NPU one that computes nothing
-  (`instant`) and is over soon: computing goes on beside the host there. Whatever else is the worker's, for
-  which nothing has been done yet.
+  (`instant`: computing goes on beside the host there) and is over soon, within the thread's wait. Whatever
+  else is the worker's, for which nothing has been done yet.
 * Alone: `Context.turn` is held from the look at the chain to its answer. A thread that does not get it at
   once waits as if there was no inline execution.
 * Once: a chain stays in the queue until it is answered, and nothing comes between its first effect and its
@@ -40,7 +40,7 @@ PATIENT = 0.5
 """Seconds: who would wait at least that long takes chains of ten times as much, too. The binding waits for up
 to a second at a time."""
 TIMED = 0.025
-"""Seconds that a chain may take by the model of a timed NPU."""
+"""Seconds until a chain has to be over by the model of a timed NPU."""
 MOST_KNOWN = 1024
 """Commands kept for each context."""
 
@@ -78,6 +78,9 @@ class Executor(Protocol):
 
     def load(self, context: Context, slot: Slot) -> None:
         """Has a timed NPU configured for a command's CU."""
+
+    def pdi(self, context: Context, slot: Slot) -> int | None:
+        """Device address of the PDI of a command's CU, if the context has CUs."""
 
     def operands(self, context: Context, slot: Slot) -> list[kernels.Operand]:
         """The command's operands. Raises BadAddress where one is not there."""
@@ -141,8 +144,9 @@ def _run(npu: Executor, context: Context, slots: list[Slot], seconds: float) -> 
             commands.append(command)
         if schedule is None:
             return _members(npu, context, slots, commands)
-        times = [schedule.model.kernels(kernels.demands(each.program, each.family)) for each in commands]
-        if sum(times) > TIMED or not schedule.begin(context, wait=False):
+        times = [_time(schedule, command) for command in commands]
+        pdis = (npu.pdi(context, slot) for slot in slots)
+        if not schedule.begin_soon(context, min(TIMED, seconds), times, pdis):
             return None
         try:
             return _members(npu, context, slots, commands, times)
@@ -152,6 +156,13 @@ def _run(npu: Executor, context: Context, slots: list[Slot], seconds: float) -> 
         return None
     finally:
         npu.memory.release(context.id)
+
+
+def _time(schedule: Schedule, command: Command) -> float:
+    """Seconds that a command's kernels take by the model: none where it cannot run."""
+    if isinstance(command.prepared, kernels.Result):
+        return 0.0
+    return schedule.model.kernels(kernels.demands(command.program, command.family))
 
 
 def _members(

@@ -349,9 +349,12 @@ class Npu:
 
     def load(self, context: Context, slot: Slot) -> None:
         """Has a timed NPU configured for a command's CU."""
-        if self.schedule is not None and context.cus:
-            cu = context.cus[0 if slot.type == SlotType.ELF else slot.cu]
-            self.schedule.load(context, cu.pdi)
+        if self.schedule is not None and (pdi := self.pdi(context, slot)) is not None:
+            self.schedule.load(context, pdi)
+
+    def pdi(self, context: Context, slot: Slot) -> int | None:
+        """Device address of the PDI of a command's CU, if the context has CUs."""
+        return context.cus[0 if slot.type == SlotType.ELF else slot.cu].pdi if context.cus else None
 
     def fetch(self, context: Context, slot: Slot) -> tuple[int, bytes, int]:
         """(status, instruction stream, kernel family) of a command."""
@@ -393,10 +396,17 @@ class Npu:
         """Runs a command of which stream and family are known. Raises BadAddress."""
         if transaction.is_transaction(program):
             return self._transaction(context, slot, program, family)
-        if self.schedule is not None:
-            self.schedule.kernels(context, kernels.demands(program, family))
-        prepared = kernels.prepare(program, family, self.operands(context, slot))
+        prepared = self._prepared(context, program, family, slot.buffers())
         return self.run(context, slot, program, prepared)
+
+    def _prepared(
+        self, context: Context, program: bytes, family: int, addresses: Iterable[int]
+    ) -> kernels.Prepared | kernels.Result:
+        """A stream with its operands, which takes its time if it can run. Raises BadAddress."""
+        prepared = kernels.prepare(program, family, self._operands(context, addresses))
+        if self.schedule is not None and isinstance(prepared, kernels.Prepared):
+            self.schedule.kernels(context, kernels.demands(program, family))
+        return prepared
 
     def run(
         self, context: Context, slot: Slot, program: bytes, prepared: kernels.Prepared | kernels.Result
@@ -433,9 +443,7 @@ class Npu:
             stream, addresses = step.program, step.addresses(slot.buffers())
             if step.updates:
                 stream, addresses = step.updated(addresses, self._read(context, *step.table))
-            if self.schedule is not None:
-                self.schedule.kernels(context, kernels.demands(stream, family))
-            result = kernels.prepare(stream, family, self._operands(context, addresses)).run(
+            result = self._prepared(context, stream, family, addresses).run(
                 threads=self.threads, instant=self.instant, wait=self._kernel_wait(context)
             )
             if result.status:

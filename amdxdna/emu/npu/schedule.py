@@ -11,15 +11,15 @@ takes to answer. So it is made up for: whoever goes on too late has a lag, which
 which the next chain of that context has come. Over any number of commands nothing is lost but the last lag,
 and nothing is gained.
 
-A command that hangs leaves its columns to others, as on the NPU that is not timed: what firmware does then
-is not known.
+A command that hangs leaves its columns to others once the time of what came before the hang is over, as on
+the NPU that is not timed: what firmware does then is not known.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from amdxdna.emu import _kernels
@@ -63,8 +63,8 @@ class _Turn:
 class Schedule:
     """The columns' time.
 
-    The thread that executes a context's chain calls `begin`, then what the chain takes, then `end`; `wake`,
-    `forget` and `totals` may be called by any. `clock`: seconds. `log`: as the NPU's.
+    The thread that executes a context's chain calls `begin` or `begin_soon`, then what the chain takes, then
+    `end`; `wake`, `forget` and `totals` may be called by any. `clock`: seconds. `log`: as the NPU's.
     """
 
     def __init__(
@@ -108,25 +108,59 @@ class Schedule:
         """When a chain that came now would have come without the lag: what is kept as Context.queued_at."""
         return now - self._lags.get(context, 0.0)
 
-    def begin(self, context: Context, wait: bool = True) -> bool:
-        """Takes the context's columns, for which it may `wait`; false: they are not free, or it is gone."""
+    def begin(self, context: Context) -> bool:
+        """Takes the context's columns, for which it waits; false: it is gone."""
         with self._change:
             self._asking.append(context)
             try:
                 while not (context.gone.is_set() or self._may_begin(context)):
-                    if not wait:
-                        return False
                     with context.wait_of(None):
                         self._change.wait()
                 if context.gone.is_set():
                     return False
-                self._taken |= _mask(context)
-                start = max(context.queued_at, *self._free_at[_columns(context)])
-                self._turns[context] = _Turn(start, self._clock())
+                self._take(context, self._turn(context))
                 return True
             finally:
                 self._asking.remove(context)
                 self._change.notify_all()
+
+    def begin_soon(
+        self, context: Context, seconds: float, times: Sequence[float], pdis: Iterable[int | None]
+    ) -> bool:
+        """Takes the context's columns for a chain that is over within `seconds` from now.
+
+        False, and nothing has changed: it would end later, they are not free, or the context is gone.
+        `times`: what each command's kernels take; `pdis`: what each runs on.
+        """
+        with self._change:
+            if context.gone.is_set() or not self._may_begin(context):
+                return False
+            model, commands = self.model, len(times)
+            turn = self._turn(context)
+            end = turn.start + model.dispatch + (commands - 1) * model.member + sum(times)
+            spare = seconds - (end - turn.began)
+            # Loads are counted only where they matter.
+            if spare < commands * model.load and spare < self._loads(context, pdis) * model.load:
+                return False
+            self._take(context, turn)
+            return True
+
+    def _turn(self, context: Context) -> _Turn:
+        """The turn of a chain of which the columns are free now."""
+        return _Turn(max(context.queued_at, *self._free_at[_columns(context)]), self._clock())
+
+    def _take(self, context: Context, turn: _Turn) -> None:
+        self._taken |= _mask(context)
+        self._turns[context] = turn
+
+    def _loads(self, context: Context, pdis: Iterable[int | None]) -> int:
+        """How often the columns would be configured for commands on these PDIs."""
+        held, loads = self._loaded[_columns(context)], 0
+        for pdi in pdis:
+            wanted = _wanted(context, pdi)
+            if pdi is not None and held != wanted:
+                held, loads = wanted, loads + 1
+        return loads
 
     def _may_begin(self, context: Context) -> bool:
         """Whether the columns are free and nobody has asked for one of them before."""
@@ -149,7 +183,7 @@ class Schedule:
     def load(self, context: Context, pdi: int) -> None:
         """The PDI at a device address is what the command runs on."""
         span = _columns(context)
-        wanted: list[tuple[int, int] | None] = [(context.id, pdi)] * context.columns
+        wanted = _wanted(context, pdi)
         turn = self._turns[context]
         # The columns are this chain's.
         if turn.holds and self._loaded[span] != wanted:
@@ -171,6 +205,11 @@ class Schedule:
         if seconds is not None:
             self.add(context, seconds)
             return context.gone.is_set()
+        turn = self._turns[context]
+        # Not before the hang's own time has come: a context that goes until then still has its columns.
+        while turn.holds and (left := turn.due - self._clock()) > 0:
+            if context.wait(left):
+                return True
         self._give(context)
         return context.wait(None)
 
@@ -230,7 +269,8 @@ class Schedule:
             if late:
                 totals.late += 1
                 totals.late_seconds += late
-        if late and totals.late == 1:
+            first = bool(late) and totals.late == 1
+        if first:
             self._log(
                 f"timed: commands computed for {(modelled + late) * 1e3:.3g} ms where they should take "
                 f"{modelled * 1e3:.3g} ms: from here on the times do not hold (instant computes nothing)"
@@ -253,6 +293,11 @@ class Schedule:
 
 def _columns(context: Context) -> slice:
     return slice(context.start_column, context.start_column + context.columns)
+
+
+def _wanted(context: Context, pdi: int | None) -> list[tuple[int, int] | None]:
+    """What a context's columns hold when they are configured for a PDI."""
+    return [None if pdi is None else (context.id, pdi)] * context.columns
 
 
 def _mask(context: Context) -> int:
