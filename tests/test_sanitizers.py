@@ -110,7 +110,7 @@ def test_no_report(what: str, environment: dict[str, str]) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=1100,
+        timeout=900,
         check=False,
     )
     said = ended.stdout[-6000:] + ended.stderr[-6000:]

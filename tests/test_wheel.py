@@ -59,7 +59,7 @@ def interpreter(version: str) -> str:
     homes = [Path(p) for p in os.environ.get("PATH", "").split(os.pathsep)]
     homes += sorted(Path.home().glob(".pyenv/versions/*/bin"))
     for program in (home / f"python{version}" for home in homes):
-        if program.is_file() and run(program, "-c", "import venv").returncode == 0:
+        if program.is_file() and run(program, "-c", "import venv, ensurepip").returncode == 0:
             return str(program)
     return ""
 
@@ -71,6 +71,12 @@ def chosen() -> list[str]:
         return list(VERSIONS) if CHOSEN == "all" else CHOSEN.split(",")
     here = [version for version in VERSIONS if interpreter(version)]
     return [here[0], here[-1]] if here else []
+
+
+@pytest.mark.skipif("AMDXDNA_REQUIRE_PEERS" not in os.environ, reason="nothing is required")
+def test_a_python_is_here() -> None:
+    """Otherwise the wheel would be tried by none."""
+    assert [version for version in chosen() if interpreter(version)], "no Python to try: install python3-venv"
 
 
 def test_contents(wheel: Path) -> None:

@@ -65,8 +65,6 @@ _NODE = "/dev/accel/accel0"
 
 def add_device_options(p: Parser) -> None:
     """Options that describe the emulated device."""
-    from amdxdna.emu.timing import DEFAULT
-
     group = p.add_argument_group("the device")
     add = group.add_argument
     add("--slots", metavar="N", help="hardware contexts (default 16)")
@@ -84,10 +82,10 @@ def add_device_options(p: Parser) -> None:
     add(
         "--timed",
         nargs="?",
-        const=DEFAULT,
+        const="",
         metavar="MODEL",
-        help="commands take the wall time of real hardware, by a model (default %(const)s); the end tells "
-        "how much NPU time that was",
+        help="commands take the wall time of real hardware, by a model (default: a Ryzen AI 9 HX 370's); the "
+        "end tells how much NPU time that was",
     )
     add("--slow", metavar="US", help="every command takes US microseconds more")
     add(
@@ -119,9 +117,11 @@ def emulator_options(given: argparse.Namespace) -> EmuOptions:
 
     parts = [
         f"{key}={getattr(given, key)}"
-        for key in ("slots", "minor", "address", "threads", "timed")
+        for key in ("slots", "minor", "address", "threads")
         if getattr(given, key) is not None
     ]
+    if given.timed is not None:
+        parts.append(f"timed={given.timed}" if given.timed else "timed")
     if given.instant:
         parts.append("instant")
     if given.slow is not None:

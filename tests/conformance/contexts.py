@@ -267,7 +267,7 @@ def killed_process_with_a_hung_command(t: Target) -> None:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     ready = t.ready()
-    until(lambda: len(ready.contexts()) == 1, 8, "the hung context going away")
+    until(lambda: len(ready.contexts()) == 1, LIMIT, "the hung context going away")
     assert ready.copy() == COMPLETED
 
 

@@ -153,8 +153,7 @@ def other_context_keeps_going(t: Target) -> None:
 @case()
 def destroy_with_a_hung_command(t: Target) -> None:
     """Destroying a context with a hung command takes until the timeout and aborts it."""
-    ready, seq = _in_good_time(t, lambda ready: ready.start(stream.hang()))
-    began = time.monotonic()
+    ready, (began, seq) = _in_good_time(t, lambda ready: (time.monotonic(), ready.start(stream.hang())))
     ready.destroy(ready.hwctx)
     took = time.monotonic() - began
     assert took > 0.4 * t.tdr, f"destroyed after {took:.2f} s"

@@ -191,8 +191,10 @@ def test_a_change_of_context_loads_what_the_columns_need() -> None:
         kit.until(lambda n=loads: totals(rig).loads == n, 60, f"{loads} loads")  # type: ignore[misc]
     assert totals(rig).seconds == pytest.approx(0.03, abs=1e-6)
     # A new context of an old one's number has loaded nothing.
+    old = rig.npu._contexts[rig.context]
     assert rig.npu.destroy_context(rig.context) == Status.OK
-    kit.until(lambda: rig.another() == rig.context, 60, "its number is free")
+    kit.until(lambda: not old.alive, 60, "its worker has ended")
+    assert rig.another() == rig.context, "its number is free"
     assert rig.run(copy_slot(rig)) == Reply(Status.OK)
     assert totals(rig).loads == 4
 

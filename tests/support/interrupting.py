@@ -118,7 +118,9 @@ class Points:
     def _opcode(self, frame: FrameType, event: str, argument: object) -> Any:
         if event == "opcode":
             code = frame.f_code
-            if self._before.get(frame, "RESUME") in _CHECKS:
+            # Where a call has raised the interpreter does not look; 3.11 keeps the exception where a tracer
+            # raises there.
+            if self._before.get(frame, "RESUME") in _CHECKS and self._name(frame) != "PUSH_EXC_INFO":
                 self.count += 1
                 if self.count == self.at:
                     self.where = (

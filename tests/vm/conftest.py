@@ -235,18 +235,18 @@ Probe = Callable[..., guest.Machine]
 
 
 @pytest.fixture
-def probe(guests: Guests) -> Iterator[Probe]:
+def probe(guests: Guests) -> Probe:
     """Gives the function options, probes it anew and returns the machine; loses the machine if it hangs."""
     machine = guests.get()
 
     def fresh(**options: object) -> guest.Machine:
-        answer = machine.rebind(FirmwareOptions(**options))  # type: ignore[arg-type]
+        try:
+            answer = machine.rebind(FirmwareOptions(**options))  # type: ignore[arg-type]
+        except guest.GuestLost:
+            guests.lose()
+            raise
         assert answer.value.get("errno") == 0, f"the driver did not probe: {answer.value}\n{answer.log}"
         guest.check_log(answer.log)
         return machine
 
-    try:
-        yield fresh
-    except guest.GuestLost:
-        guests.lose()
-        raise
+    return fresh

@@ -265,6 +265,15 @@ def boot(make: Callable[[str], Machine]) -> Machine:
     raise AssertionError
 
 
+def broke(lines: list[str], function: str | None) -> bool:
+    """Whether the kernel's lines have a warning or worse, and `function` in the calls that led to it."""
+    return (
+        function is not None
+        and any(f" {function}+0x" in line for line in lines)
+        and any(KERNEL_TROUBLE.search(line) for line in lines)
+    )
+
+
 def check_log(lines: list[str], allowed: str | None = None) -> None:
     """Raises KernelTrouble for a warning or worse in the kernel's lines, unless it contains `allowed`."""
     trouble = [line for line in lines if KERNEL_TROUBLE.search(line)]
