@@ -24,8 +24,9 @@ def _number(version: str) -> tuple[int, ...]:
 
 def reachable(rig: Rig, series: str) -> list[str]:
     """Versions of a series ("6.18") in the package lists or unpacked already, oldest first."""
-    apt = Apt(rig.root, debs.archive_uri())
-    names = [name for kind in ("image", "binary") for name in apt.names(f"linux-{kind}-{series}.")]
+    with debs.locked(rig.root):
+        apt = Apt(rig.root, debs.archive_uri())
+        names = [name for kind in ("image", "binary") for name in apt.names(f"linux-{kind}-{series}.")]
     found = {match[1] for name in names if (match := _IMAGE.fullmatch(name))}
     found |= {path.stem.removeprefix("kernel-") for path in rig.root.glob(f"kernel-{series}.*.json")}
     return sorted(found, key=_number)
