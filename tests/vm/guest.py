@@ -269,7 +269,7 @@ def broke(lines: list[str], function: str | None) -> bool:
     """Whether the kernel's lines have a warning or worse, and `function` in the calls that led to it."""
     return (
         function is not None
-        and any(f" {function}+0x" in line for line in lines)
+        and any(re.search(rf"[ :]{re.escape(function)}\+0x", line) for line in lines)
         and any(KERNEL_TROUBLE.search(line) for line in lines)
     )
 
