@@ -9,7 +9,7 @@ from typing import Any
 
 from amdxdna import ioctl
 from amdxdna._native import ffi, lib
-from amdxdna.arguments import whole
+from amdxdna.arguments import FAR, whole
 from amdxdna.buffer import Buffer
 from amdxdna.client import Client
 from amdxdna.errors import BadArgument, OutOfHeap, OutOfMemory, Unsupported, XdnaError, from_errno
@@ -20,7 +20,6 @@ PAGE = 4096
 _MOST = (1 << 47) - 1
 """Bytes: no process on x86-64 has more addresses."""
 KINDS = {"share": lib.AMDXDNA_BO_SHARE, "dev": lib.AMDXDNA_BO_DEV, "cmd": lib.AMDXDNA_BO_CMD}
-_FAR = (1 << 63) - 1
 _INVALID = lib.AMDXDNA_INVALID_ADDR
 
 
@@ -198,7 +197,7 @@ def wrap(client: Client, address: int, nbytes: int, keep: Any = None, read_only:
     """
     client.check_open()
     reap()
-    address, nbytes = whole("wrap", "address", address, 0, _FAR), whole("wrap", "nbytes", nbytes, 0, _FAR)
+    address, nbytes = whole("wrap", "address", address), whole("wrap", "nbytes", nbytes)
     if not 0 < address < 1 << 56 or not 0 < nbytes < 1 << 47 or address % PAGE or nbytes % PAGE:
         raise BadArgument(
             f"{nbytes} bytes at {address:#x}: address and size must be multiples of {PAGE}",
@@ -247,8 +246,8 @@ def import_fd(client: Client, fd: int, nbytes: int | None) -> Buffer:
     """A buffer over a dma-buf; :meth:`amdxdna.device.Device.import_fd` documents it."""
     client.check_open()
     reap()
-    fd = whole("import", "fd", fd, -_FAR, _FAR)
-    nbytes = None if nbytes is None else whole("import", "nbytes", nbytes, -_FAR, _FAR)
+    fd = whole("import", "fd", fd, -FAR, FAR)
+    nbytes = None if nbytes is None else whole("import", "nbytes", nbytes, -FAR, FAR)
     if not 0 <= fd < 1 << 31 or (nbytes is not None and not 0 < nbytes < 1 << 47):
         raise BadArgument(
             f"{'all' if nbytes is None else nbytes} bytes of descriptor {fd}",

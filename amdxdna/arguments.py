@@ -35,7 +35,11 @@ def wants(call: str, name: str, value: object, remedy: str) -> BadType:
     return BadType(f"{name} is {brief(value)}, of type {type(value).__name__}", call=call, remedy=remedy)
 
 
-def whole(call: str, name: str, value: object, least: int = 0, most: int = (1 << 63) - 1) -> int:
+FAR = (1 << 63) - 1
+"""The largest number that an interface's signed 64 bits hold."""
+
+
+def whole(call: str, name: str, value: object, least: int = 0, most: int = FAR) -> int:
     """A whole number (an int, or numpy's) from `least` to `most`. Raises BadType, BadArgument."""
     try:
         number = operator.index(value)  # type: ignore[arg-type]

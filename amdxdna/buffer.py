@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna import ioctl
 from amdxdna._native import ffi, lib
-from amdxdna.arguments import Uncopied, content, wants, whole
+from amdxdna.arguments import FAR, Uncopied, content, wants, whole
 from amdxdna.client import Client
 from amdxdna.errors import BadArgument, closed
 from amdxdna.reaper import Finalizer, enqueue, reap
@@ -24,8 +24,6 @@ from amdxdna.signals import imports, section, uninterrupted
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
-
-_FAR = (1 << 63) - 1
 
 
 class Buffer(Uncopied):
@@ -233,8 +231,8 @@ class Buffer(Uncopied):
 
     def _range(self, call: str, offset: int, nbytes: int | None) -> tuple[int, int]:
         """`offset` and size as whole numbers, which need not lie inside."""
-        offset = whole(call, "offset", offset, -_FAR, _FAR)
-        return offset, self.nbytes - offset if nbytes is None else whole(call, "nbytes", nbytes, -_FAR, _FAR)
+        offset = whole(call, "offset", offset, -FAR, FAR)
+        return offset, self.nbytes - offset if nbytes is None else whole(call, "nbytes", nbytes, -FAR, FAR)
 
     def flush_for_start(self) -> None:
         """What a command's start does to an argument that is not clean. Raises Closed after close."""
@@ -254,7 +252,7 @@ class Buffer(Uncopied):
         if memory.readonly:
             raise BadArgument("this memory is read-only", call="write", remedy="Wrap writable memory")
         source = content("write", "data", data, "Give bytes or a contiguous array of numbers")
-        offset = whole("write", "offset", offset, -_FAR, _FAR)
+        offset = whole("write", "offset", offset, -FAR, FAR)
         if offset < 0 or offset + source.nbytes > self.nbytes:
             raise BadArgument(
                 f"{source.nbytes} bytes at {offset} do not fit {self.nbytes}",
@@ -319,7 +317,7 @@ def _dims(shape: object) -> tuple[int, ...]:
     if not isinstance(shape, (str, bytes)):
         with contextlib.suppress(TypeError):
             extents = tuple(shape)  # type: ignore[arg-type]
-    return tuple(whole("view", "shape", extent, -_FAR, _FAR) for extent in extents)
+    return tuple(whole("view", "shape", extent, -FAR, FAR) for extent in extents)
 
 
 def _release(client: Client, handle: int, heap_bytes: int, wrapped: object) -> None:

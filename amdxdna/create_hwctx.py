@@ -89,10 +89,8 @@ def _ask(client: Client, request: Any, columns: int, patient: bool) -> None:
             _make_room(client, verdict.errno, grown)
             grown = True
             continue
-        if verdict.errno in (
-            errno.EINVAL,
-            errno.ENOENT,
-        ):  # the heap exists, so ENOENT does not mean a missing one
+        # The heap exists, so ENOENT does not mean a missing one.
+        if verdict.errno in (errno.EINVAL, errno.ENOENT):
             verdict = refused(client, verdict.errno)
         elif verdict.errno == errno.ENODEV:
             verdict = _no_partition(client, columns) or verdict

@@ -54,6 +54,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@functools.cache
 def interpreter(version: str) -> str:
     """A Python of that version on this machine; empty where there is none."""
     homes = [Path(p) for p in os.environ.get("PATH", "").split(os.pathsep)]

@@ -49,20 +49,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-
-class Demand(Protocol):
-    """What a kernel asks of the hardware; see :class:`amdxdna.emu.kernels.Demand`."""
-
-    @property
-    def operations(self) -> int: ...
-
-    @property
-    def nbytes(self) -> int: ...
-
-    @property
-    def seconds(self) -> float: ...
+if TYPE_CHECKING:
+    from amdxdna.emu.kernels import Demand
 
 
 @dataclass(frozen=True)

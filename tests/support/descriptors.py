@@ -13,6 +13,11 @@ def descriptors() -> set[tuple[int, str]]:
     """Numbers and targets of the open descriptors, without what other tests left to the garbage collector."""
     gc.collect()
     reaper.reap()
+    return opened()
+
+
+def opened() -> set[tuple[int, str]]:
+    """Numbers and targets of the open descriptors."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the one that lists them

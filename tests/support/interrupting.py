@@ -24,7 +24,7 @@ from amdxdna import signals
 from amdxdna.device import Device
 from amdxdna.emu.driver.bo import DEV
 from amdxdna.reaper import reap
-from tests.support.descriptors import descriptors
+from tests.support.descriptors import descriptors, opened
 
 SOAK = int(os.environ.get("AMDXDNA_SOAK", "200"))
 """Interruptions of a soak. The quick run has few; AMDXDNA_SOAK=10000 is the full count."""
@@ -275,11 +275,7 @@ class Ledger:
 
     def _opened(self) -> dict[str, int]:
         """What is open that was not, and how many of each: what other tests left may go meanwhile."""
-        found: list[str] = []
-        for name in os.listdir("/proc/self/fd"):
-            with contextlib.suppress(OSError):  # the one that lists them
-                found.append(os.readlink(f"/proc/self/fd/{name}"))
-        return dict(Counter(found) - self._known)
+        return dict(Counter(where for _, where in opened()) - self._known)
 
     def settle(self, before: dict[str, object], where: str = "") -> None:
         """Waits until what is held is what was held `before`: a driver tells a command's end before it lets

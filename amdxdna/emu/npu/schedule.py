@@ -23,8 +23,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from amdxdna.emu import _kernels
+from amdxdna.emu.kernels import Demand
 from amdxdna.emu.npu.context import Context
-from amdxdna.emu.timing import Demand, TimingModel
+from amdxdna.emu.timing import TimingModel
 
 MOST_LAG = 0.01
 """Seconds that are made up for: more (a stopped program) is lost."""
