@@ -41,16 +41,29 @@ _CHAIN = 32
 class Dispatch:
     """Runs that do not depend on each other, made once and run as often as wanted.
 
-    `run` submits all of them before it waits: as one command chain where the model uses chains (one submit,
+    `start` submits all of them, `finish` waits: as one command chain where the model uses chains (one submit,
     one wait), else as single commands. When a chain fails in any way, the group runs again as single commands
     and so does every later group of the model. That is sound since a group is idempotent: each run reads its
     first two operands and writes its third, which no run of the group reads. The first and the last element
     of each result are marked before: what the driver calls completed without its having been run does not
-    pass, but is run again too. With `read` the results are made readable for the host. Runs through one
-    Dispatch must not overlap.
+    pass, but is run again too. With `read` the results are made readable for the host.
+
+    Between `start` and `finish` the buffers are the NPU's, and other groups may be started that do not write
+    what this one reads or writes. Runs through one Dispatch must not overlap.
     """
 
-    __slots__ = ("_chains", "_marks", "_pool", "_projections", "_results", "_unread")
+    __slots__ = (
+        "_chained",
+        "_chains",
+        "_flying",
+        "_losses",
+        "_marks",
+        "_pool",
+        "_projections",
+        "_refused",
+        "_results",
+        "_unread",
+    )
 
     def __init__(
         self,
@@ -88,33 +101,48 @@ class Dispatch:
 
     def run(self) -> None:
         """Runs and waits. Raises the binding's errors; see Projections.drain for what to do then."""
-        chains, marks = self._chains, self._marks
-        chained = False
-        marks.put()
-        if len(chains) == 1 and len(chains[0]) == 1:
-            kernel, operands = chains[0][0]
-            try:
-                kernel.start(*operands).wait(None, self._results)
-            except CommandFailed as error:
-                self._again_after(error, 0)
-        elif not self._projections.chains:
-            self.run_singly()
-        else:
-            chained = True
-            try:
-                self.run_chained()
-            except XdnaError as error:
-                if isinstance(error, (DeviceLost, Closed)):
-                    raise
-                self._projections.give_up_chains(error)
+        self.start()
+        self.finish()
+
+    def start(self) -> None:
+        """Submits the runs. What refuses them shows at `finish`."""
+        model, chains = self._projections, self._chains
+        self._marks.put()
+        self._losses = model.device.client.losses
+        self._chained = self.runs > 1 and model.chains
+        self._refused: XdnaError | None = None
+        try:
+            if self._chained:
+                self._flying = [self._pool.chain(calls) for calls in chains]
+            else:
+                self._flying = [kernel.start(*operands) for calls in chains for kernel, operands in calls]
+        except XdnaError as error:
+            self._flying, self._refused = [], error
+
+    def finish(self) -> None:
+        """Waits for what `start` submitted. Raises as `run`."""
+        model, marks = self._projections, self._marks
+        runs, self._flying = self._flying, []
+        chained = self._chained
+        try:
+            if self._refused is not None:
+                raise self._refused
+            self._wait(runs)
+        except XdnaError as error:
+            if chained and not isinstance(error, (DeviceLost, Closed)):
+                model.give_up_chains(error)
                 self.run_singly()
                 chained = False
+            elif not chained and isinstance(error, CommandFailed):
+                self._again_after(error, 0)
+            else:
+                raise
         left = marks.left()
-        if left and not self._projections.blind:
+        if left and not model.blind:
             self._again(left, chained)
         elif self._unread:
-            self._projections.writing.update(kernel for kernel, _ in self._unread)
-        if self._projections.watcher is not None:
+            model.writing.update(kernel for kernel, _ in self._unread)
+        if model.watcher is not None:
             self.show(chained)
 
     def _again(self, left: int, chained: bool) -> None:
@@ -166,15 +194,17 @@ class Dispatch:
 
     def _again_after(self, error: CommandFailed, mark: int) -> None:
         """Runs singly in fresh contexts where that helps (`Projections.forgive`). Raises `error` else."""
-        losses = self._projections.forgive(error, 0)
+        losses = 0
         while True:
+            losses = self._projections.forgive(error, losses, self._losses)
             self._marks.put(mark)
             try:
                 return self._run_singly()
             except CommandFailed as again:
-                losses = self._projections.forgive(again, losses)
+                error = again
 
     def _run_singly(self) -> None:
+        self._losses = self._projections.device.client.losses
         self._wait([kernel.start(*operands) for calls in self._chains for kernel, operands in calls])
 
     def show(self, chained: bool = False) -> None:
@@ -259,7 +289,6 @@ class Projections:
         device.client.longer = LONGER
         self.retries_at_load = 0
         """How often single commands that fail are run again: while the model loads, never in an answer."""
-        self._losses = device.client.losses
         self._pool = device.pool
         self._xclbins: dict[str, Xclbin] = {}
         self._kernels: dict[tuple[str, int], Kernel] = {}
@@ -407,16 +436,16 @@ class Projections:
             raise error
         self.replace_contexts()
 
-    def forgive(self, error: CommandFailed, losses: int) -> int:
+    def forgive(self, error: CommandFailed, losses: int, before: int) -> int:
         """After single commands that failed: returns where they are to be run again, which is sound (see
         Dispatch): at the `losses`-th loss in a row of their context, which a driver drops when a child
         process ends; and once while the model loads, since a fresh context may be refused its compute units,
-        or be caught in another program's time-out.
+        or be caught in another program's time-out. `before`: the client's losses before they were submitted.
 
         Returns the losses in a row. Raises ContextLost for too many, and `error` where it does not help or
         something is still in flight.
         """
-        if self._dropped(error):
+        if self._dropped(error, before):
             losses += 1
             pause(losses, error.call)
             return losses
@@ -427,7 +456,7 @@ class Projections:
         self.note(f"the model's first commands run again: {error}")
         return 0
 
-    def _dropped(self, error: CommandFailed) -> bool:
+    def _dropped(self, error: CommandFailed, before: int) -> bool:
         """Whether a command was not run since the driver has dropped its context. All are new then.
 
         Linux 6.14 to 6.18 end the commands in flight when they drop a context, after two seconds if they
@@ -437,8 +466,7 @@ class Projections:
         if not (unrun and self.device.profile.loses_contexts and self.drain()):
             return False
         self.device.pool.unload()
-        seen, self._losses = self._losses, self.device.client.losses
-        return seen != self._losses
+        return self.device.client.losses != before
 
     def replace_contexts(self) -> None:
         """Makes the next run of each kernel find a fresh context."""

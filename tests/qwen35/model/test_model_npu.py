@@ -7,10 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from amdxdna.device import Device
+from amdxdna.emu.driver import teardown
+from amdxdna.opening import open_node
 from qwen35.bundle import Bundle
 from qwen35.errors import ModelError
 from qwen35.formats import bfp16, from_bf16, to_bf16
 from qwen35.model import projections as module
+from qwen35.model.options import Options
 from qwen35.model.projections import Projections
 from tests.support.model_bundle import bundle_path
 from tests.support.synthetic import bf16_round
@@ -173,3 +177,37 @@ def test_a_driver_without_chains_gets_single_commands(npu, monkeypatch):
         assert [y.read() for y in outputs] == want
     assert tried == [6]
     assert not npu.chains
+
+
+@pytest.mark.parametrize("happens", ["nothing", "a lost context", "a chain that fails"])
+def test_two_groups_in_flight(happens):
+    """Each gives what it gives alone, whatever of them has to be run again."""
+    fault = {"nothing": "", "a lost context": ",driver=6.18,hang=2", "a chain that fails": ",fail=2"}[happens]
+    node = open_node(f"emu:quiet,threads=1{fault}")
+    node.driver.idle_wait = 0.0
+    npu = Projections(
+        Bundle.open(bundle_path("grouped", "strides", (("chunks", 2), ("max_prompt", 96)))),
+        Device.open(node),
+        Options(chains="off" if happens == "a lost context" else "on"),
+    )
+    groups, expected = [], []
+    for key, name in (("att", "l3.g.in"), ("down", "l0.g.down0")):
+        spec = npu.gemv_spec(key)
+        w, matrix = weight(npu, name, spec.m, spec.k)
+        inputs = [filled(npu, (spec.k,), seed) for seed in range(2)]
+        results = [npu.alloc(spec.m * 2) for _ in inputs]
+        groups.append(npu.dispatch(key, 0, [(x, w, y) for (x, _), y in zip(inputs, results, strict=True)]))
+        expected += [
+            (y, bf16_round((matrix @ values).astype(np.float32)))
+            for y, (_, values) in zip(results, inputs, strict=True)
+        ]
+    for group in groups:
+        group.start()
+    if happens == "a lost context":
+        teardown.flush(node.client)
+    for group in groups:
+        group.finish()
+    for y, want in expected:
+        assert np.array_equal(from_bf16(y.view(np.uint16)), want)
+    assert npu.chains == (happens == "nothing")
+    npu.close()
