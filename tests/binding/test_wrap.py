@@ -174,7 +174,7 @@ def test_nothing_is_written_to_wrapped_memory_once_the_device_is_closed(open_emu
     """Though the kernel computes longer than destroying its context waits for it."""
     from amdxdna.emu.kernels import runner
 
-    compute, started, over = runner._compute, threading.Event(), threading.Event()
+    compute, started, over = runner.compute, threading.Event(), threading.Event()
 
     def slow(*arguments):
         started.set()
@@ -185,7 +185,7 @@ def test_nothing_is_written_to_wrapped_memory_once_the_device_is_closed(open_emu
             over.set()
 
     device = open_emu("address=iova,tdr=0.05")
-    monkeypatch.setattr(runner, "_compute", slow)
+    monkeypatch.setattr(runner, "compute", slow)
     block = mmap.mmap(-1, 4096)
     source, target = device.alloc(4096), device.wrap(block)
     run = adder(device, 4096, 1).start(source, target)

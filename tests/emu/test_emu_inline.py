@@ -75,7 +75,7 @@ class Inline:
         self.replies: list[tuple[Reply, int]] = []
         self._arrived = threading.Event()
         chosen = rig.context if context is None else context
-        self._context = rig.npu._contexts[chosen]
+        self._context = rig.npu.context(chosen)
         self._context.inline = True
         assert rig.npu.submit(chosen, slots, self._done) == 0
         self.taken = rig.npu.run_inline(chosen, seconds)
@@ -117,7 +117,7 @@ def test_the_worker_takes_what_nobody_waits_for(monkeypatch: pytest.MonkeyPatch)
     rig = Rig()
     assert Inline(rig, [copy_slot(rig)]).by_caller() == Reply(Status.OK)
     arrived = threading.Event()
-    context = rig.npu._contexts[rig.context]
+    context = rig.npu.context(rig.context)
     assert context.inline
     until_asleep(context)
     monkeypatch.setattr(context_module, "LOOK_IN", 0.002)
@@ -129,7 +129,7 @@ def test_the_worker_takes_what_nobody_waits_for(monkeypatch: pytest.MonkeyPatch)
 def test_the_worker_sleeps_again_and_wakes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig()
     assert Inline(rig, [copy_slot(rig)]).by_caller() == Reply(Status.OK)
-    context = rig.npu._contexts[rig.context]
+    context = rig.npu.context(rig.context)
     assert context.inline
     until_asleep(context)
     monkeypatch.setattr(context_module, "LOOK_IN", 0.0005)
@@ -252,8 +252,7 @@ def test_waiting_for_room_helps_too() -> None:
 
 def only_context(device: Device) -> Any:
     """The NPU's context."""
-    (context,) = device.node.driver.npu._contexts.values()
-    return context
+    return device.node.driver.npu.context(0)  # type: ignore[attr-defined]
 
 
 class Stop(BaseException):

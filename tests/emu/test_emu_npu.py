@@ -145,7 +145,7 @@ def test_heap_grows_and_a_range_crosses_only_adjacent_chunks() -> None:
     assert arrived.acquire(timeout=60)
     assert asked == [(HOST + HEAP_CHUNK - 32, 64)]
     with pytest.raises(BadAddress):
-        npu.resolve(npu._contexts[context], DEVICE_HEAP + 2 * HEAP_CHUNK - 32, 64)
+        npu.resolve(npu.context(context), DEVICE_HEAP + 2 * HEAP_CHUNK - 32, 64)
     assert len(asked) == 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import re
@@ -9,6 +10,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -151,7 +153,7 @@ def test_who_waits_for_its_turn_goes_with_its_context() -> None:
     submit(rig, rig.context, rig.slot(stream.delay(MINUTE), at=0x4000))
     kit.until(lambda: rig.npu.waiting_since > 0, 60, "the first command runs")
     waits = submit(rig, other, copy_slot(rig))
-    context = rig.npu._contexts[other]
+    context = rig.npu.context(other)
     kit.until(lambda: context.waiting, 60, "the second one waits for its turn")
     assert rig.npu.destroy_context(other) == Status.OK
     kit.until(lambda: not context.alive, 60, "its thread ends")
@@ -161,26 +163,32 @@ def test_who_waits_for_its_turn_goes_with_its_context() -> None:
 
 def test_who_has_its_turn_waits_no_longer_whenever_its_thread_goes_on() -> None:
     """Else the watchdog would take a busy machine for a hang."""
-    rig = Rig(timing=FIXED)
-    other = rig.another()
-    submit(rig, rig.context, rig.slot(stream.delay(MINUTE), at=0x4000))
-    kit.until(lambda: rig.npu.waiting_since > 0, 30, "the first command runs")
-    answered = submit(rig, other, copy_slot(rig))
-    context, schedule = rig.npu._contexts[other], rig.npu.schedule
-    assert schedule is not None
-    kit.until(lambda: context.waiting, 30, "the second one waits for its turn")
-    seen: list[bool] = []
-    notify = schedule._change.notify_all
+    waits, goes_on = threading.Event(), threading.Event()
 
-    def notified() -> None:
-        seen.append(context.waiting)  # with the lock held: its thread cannot have gone on
-        notify()
+    class Starved(Context):
+        """Its thread does not get the processor when its wait for the turn is over."""
 
-    schedule._change.notify_all = notified  # type: ignore[method-assign]
-    rig.npu._contexts[rig.context].stop()
-    assert answered.wait(30)
-    assert seen[0] is False
-    rig.npu.close()
+        @contextlib.contextmanager
+        def wait_of(self, seconds: float | None) -> Iterator[None]:
+            with super().wait_of(seconds):
+                waits.set()
+                yield
+                goes_on.wait(30)
+
+    first, second = (kind(number, 0, 8, 0, 0) for number, kind in enumerate((Context, Starved)))
+    schedule = Schedule(replace(FIXED, dispatch=0.0), 8, time.monotonic, print)
+    assert schedule.begin(first)
+    begun: list[bool] = []
+    thread = threading.Thread(target=lambda: begun.append(schedule.begin(second)))
+    thread.start()
+    assert waits.wait(30)
+    assert second.waiting
+    schedule.command(first)
+    schedule.end(first, False)
+    assert not second.waiting and not begun
+    goes_on.set()
+    thread.join(30)
+    assert begun == [True]
 
 
 def test_a_change_of_context_loads_what_the_columns_need() -> None:
@@ -191,7 +199,7 @@ def test_a_change_of_context_loads_what_the_columns_need() -> None:
         kit.until(lambda n=loads: totals(rig).loads == n, 60, f"{loads} loads")  # type: ignore[misc]
     assert totals(rig).seconds == pytest.approx(0.03, abs=1e-6)
     # A new context of an old one's number has loaded nothing.
-    old = rig.npu._contexts[rig.context]
+    old = rig.npu.context(rig.context)
     assert rig.npu.destroy_context(rig.context) == Status.OK
     kit.until(lambda: not old.alive, 60, "its worker has ended")
     assert rig.another() == rig.context, "its number is free"
@@ -354,7 +362,7 @@ def test_a_command_that_cannot_run_takes_no_kernel_time(
     if not inline:
         expected.append((carried, kernels.INVALID))
     for count, (slot, status) in enumerate(expected, 1):
-        rig.npu._contexts[rig.context].inline = inline
+        rig.npu.context(rig.context).inline = inline
         assert rig.npu.submit(rig.context, [slot], rig.done) == Status.OK
         if inline:
             assert rig.npu.run_inline(rig.context, 1.0)
@@ -433,7 +441,7 @@ def test_who_waits_executes_what_computes_nothing_and_is_short(
     monkeypatch.setattr(inline_module, "TIMED", 10.0)
     rig = Rig(timing=replace(FIXED, bandwidth=64 / 30 if microseconds else 1e15))
     rig.npu.instant = instant
-    context = rig.npu._contexts[rig.context]
+    context = rig.npu.context(rig.context)
     context.inline = True
     began = time.monotonic()
     answered = submit(rig, rig.context, copy_slot(rig))
@@ -462,7 +470,7 @@ def test_a_chain_that_ends_after_the_wait_is_the_workers(
     monkeypatch.setattr(inline_module, "TIMED", 2 * LONG)
     rig = Rig(timing=replace(FIXED, **changes))
     rig.npu.instant = True
-    rig.npu._contexts[rig.context].inline = True
+    rig.npu.context(rig.context).inline = True
     answered = submit(rig, rig.context, *[copy_slot(rig)] * 2)
     assert not rig.npu.run_inline(rig.context, 0.001)
     assert not answered.is_set()
@@ -496,7 +504,7 @@ def test_a_chain_that_is_over_by_its_time_is_executed_within_any_wait(
     monkeypatch.setattr(context_module, "LOOK_IN", 60)
     rig = Rig(timing=FIXED)
     rig.npu.instant = True
-    rig.npu._contexts[rig.context].inline = True
+    rig.npu.context(rig.context).inline = True
     answered = submit(rig, rig.context, copy_slot(rig))
     time.sleep(0.025)
     assert rig.npu.run_inline(rig.context, 0.001)
@@ -508,7 +516,7 @@ def test_a_short_wait_for_a_long_command_ends_without_it() -> None:
         driver = device.node.driver  # type: ignore[attr-defined]
         kernel, a, b = adder(device, 64, 1), device.alloc(64), device.alloc(64)
         kernel.run(a, b)
-        (context,) = driver.npu._contexts.values()
+        context = driver.npu.context(0)
         driver.npu.time(replace(FIXED, dispatch=LONG))
         driver.idle_wait = 0.1  # not the two seconds that a context's end waits for its commands
         context.inline = True
@@ -544,7 +552,7 @@ def test_who_waits_does_not_wait_for_other_contexts(monkeypatch: pytest.MonkeyPa
     other = rig.another()
     submit(rig, rig.context, rig.slot(stream.delay(MINUTE), at=0x4000))
     kit.until(lambda: rig.npu.waiting_since > 0, 60, "the first command runs")
-    rig.npu._contexts[other].inline = True
+    rig.npu.context(other).inline = True
     answered = submit(rig, other, copy_slot(rig))
     assert not rig.npu.run_inline(other, 1.0)
     assert rig.npu.destroy_context(rig.context) == Status.OK

@@ -155,7 +155,7 @@ def test_a_dropped_kernel_that_hangs_for_ever_costs_no_context(driver):
 
 def test_a_long_wait_goes_on_while_commands_get_over(monkeypatch):
     """Each half of the limit sees the end of one command, and no more."""
-    turns, halves, compute = threading.Semaphore(0), [], runner._compute
+    turns, halves, compute = threading.Semaphore(0), [], runner.compute
 
     def held(*arguments):
         assert turns.acquire(timeout=60)
@@ -170,7 +170,7 @@ def test_a_long_wait_goes_on_while_commands_get_over(monkeypatch):
             kit.until(lambda: hwctx.timeline.done == len(halves), 60, "the end of a command")
             halves.append(request)
 
-    monkeypatch.setattr(runner, "_compute", held)
+    monkeypatch.setattr(runner, "compute", held)
     with Device.open(ProxyNode(open_node("emu:quiet,threads=1,tdr=0"), one_more)) as device:
         device.wait_seconds = 0.1
         kernel = adder(device, 64, 1, delay_us=1)

@@ -21,7 +21,7 @@ class Gate:
         self.reached = threading.Event()
         """A copy has come to the gate."""
         self._opened = threading.Event()
-        compute = runner._compute
+        compute = runner.compute
 
         def held(op: Any, at: list[int], threads: int, stop: Any) -> str:
             while isinstance(op, Copy) and op.addend == self.addend:
@@ -29,10 +29,10 @@ class Gate:
                 if self._opened.wait(0.005):
                     break
                 if stop and stop[0]:
-                    return runner._STOPPED
+                    return runner.STOPPED
             return compute(op, at, threads, stop)
 
-        monkeypatch.setattr(runner, "_compute", held)
+        monkeypatch.setattr(runner, "compute", held)
 
     def open(self, after: float = 0.0) -> None:
         """Lets every copy through, at once or after some seconds."""

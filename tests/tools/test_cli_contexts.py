@@ -58,7 +58,7 @@ def test_a_command_under_way(open_emu, capsys, monkeypatch):
     device = open_emu("tdr=0")
     device.node.driver.idle_wait = 0.05  # what the end of its context waits for the command
     run_ = hanging(device).start()
-    until(lambda: device.node.driver.npu._contexts[0].waiting, 60, "the hang")
+    until(lambda: device.node.driver.npu.waiting_since > 0, 60, "the hang")
     status, out = run(capsys, "--device", spec("tdr=0"))
     assert status == 0
     header, row = out.splitlines()[2:]

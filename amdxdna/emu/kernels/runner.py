@@ -58,7 +58,8 @@ class Result(NamedTuple):
 
 
 _DONE = Result(OK, 0, "")
-_STOPPED = "stopped"
+STOPPED = "stopped"
+"""What an op gives that :class:`Stop` has ended."""
 _NULL = _kernels.ffi.NULL
 
 Step = tuple[Op, tuple[int, ...]]
@@ -150,8 +151,8 @@ class Prepared:
                 continue
             if stop:
                 return Result(ABORTED, index, f"op {index}: {_name(op)} aborted")
-            status = _compute(op, pointers, threads, _NULL if stop is None else stop.word)
-            if status == _STOPPED:
+            status = compute(op, pointers, threads, _NULL if stop is None else stop.word)
+            if status == STOPPED:
                 return Result(ABORTED, index, f"op {index}: {_name(op)} aborted")
             if status:
                 return Result(INVALID, index, f"op {index}: {_name(op)}: {status}")
@@ -201,8 +202,11 @@ def execute(
     return prepare(program, family, args).run(threads=threads, instant=instant, wait=wait, stop=stop)
 
 
-def _compute(op: Gemm | Gemv | Copy, at: list[int], threads: int, stop: Any) -> str:
-    """Runs one op; returns why it was refused, or nothing."""
+def compute(op: Gemm | Gemv | Copy, at: list[int], threads: int, stop: Any) -> str:
+    """Runs one op on host addresses; returns why it was refused, or nothing.
+
+    STOPPED as soon as `stop`, an int in C's memory or NULL, is not 0.
+    """
     if isinstance(op, Copy):
         return _told(_kernels.lib.emu_copy(at[0], at[1], op.nbytes, op.addend, stop))
     try:
@@ -233,5 +237,5 @@ def _compute(op: Gemm | Gemv | Copy, at: list[int], threads: int, stop: Any) -> 
 
 def _told(code: int) -> str:
     if code == -errno.ECANCELED:
-        return _STOPPED
+        return STOPPED
     return "" if code == 0 else f"the kernel returned {code} (out of memory)"

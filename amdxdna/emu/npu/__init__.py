@@ -7,8 +7,9 @@ commands later, from a worker thread of each context.
 
 from amdxdna.emu.npu.context import Reply
 from amdxdna.emu.npu.health import Fatal, Health
+from amdxdna.emu.npu.heap import DEVICE_HEAP, HEAP_CHUNK
 from amdxdna.emu.npu.memory import BadAddress, Memory
-from amdxdna.emu.npu.npu import DEVICE_HEAP, HEAP_CHUNK, Npu
+from amdxdna.emu.npu.npu import Npu
 from amdxdna.emu.npu.slot import Slot, SlotType
 from amdxdna.emu.npu.status import Status
 from amdxdna.emu.npu.tiles import TileInfo

@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from amdxdna.emu import kernels
+from amdxdna.emu.npu.heap import HeapWindow
 from amdxdna.emu.npu.slot import Slot
 from amdxdna.emu.threads import Started, start
 
@@ -38,14 +39,6 @@ LOOK_IN = 0.005
 sees twice, so one that nobody waits for begins at most twice as much later."""
 LOOKS = 40
 """Looks at an empty queue until the worker sleeps again."""
-
-
-class Chunk(NamedTuple):
-    """A part of the device heap: device addresses from `device` on are at `host`."""
-
-    device: int
-    host: int
-    size: int
 
 
 class Cu:
@@ -76,7 +69,7 @@ class Context:
         self.columns = columns
         self.priority = priority
         self.pasid = pasid
-        self.heap: list[Chunk] = []
+        self.heap = HeapWindow()
         self.cus: list[Cu] = []
         self.gone = threading.Event()
         """Set when the context is destroyed: whatever it waits for ends, and nothing is answered any more."""

@@ -15,7 +15,7 @@ from amdxdna.emu.kernels import stream as streams
 from amdxdna.emu.kernels import transaction
 from amdxdna.emu.kernels.families import PDI_BYTES
 from amdxdna.emu.npu import inline
-from amdxdna.emu.npu.context import Chunk, Context, Cu, Done, Reply
+from amdxdna.emu.npu.context import Context, Cu, Done, Reply
 from amdxdna.emu.npu.health import Health
 from amdxdna.emu.npu.memory import BadAddress, Memory
 from amdxdna.emu.npu.schedule import Schedule
@@ -24,11 +24,6 @@ from amdxdna.emu.npu.status import Status
 from amdxdna.emu.npu.tiles import COLUMN_BYTES, TileInfo, geometry
 from amdxdna.emu.timing import TimingModel
 
-DEVICE_HEAP = 0x4000000
-"""Device address of the first byte of every context's heap."""
-HEAP_CHUNK = 64 << 20
-"""Heap comes in chunks of this size, at host addresses that are multiples of it."""
-HEAP_MAX = 512 << 20
 MAX_CUS = 32
 MAX_STREAM = 1 << 20
 """Longest instruction stream, bytes."""
@@ -89,6 +84,10 @@ class Npu:
     def contexts(self) -> int:
         """Contexts that exist."""
         return len(self._contexts)
+
+    def context(self, number: int) -> Context:
+        """The state of a context. KeyError: there is none of this id."""
+        return self._contexts[number]
 
     @property
     def computing(self) -> bool:
@@ -158,18 +157,8 @@ class Npu:
         """
         with self._lock:
             found = self._contexts.get(context)
-            if (
-                found is None
-                or size <= 0
-                or address % HEAP_CHUNK
-                or size % HEAP_CHUNK
-                or add != bool(found.heap)
-            ):
+            if found is None or not found.heap.map(address, size, add=add):
                 return Status.INVALID_PARAM
-            end = sum(chunk.size for chunk in found.heap)
-            if end + size > HEAP_MAX:
-                return Status.INVALID_PARAM
-            found.heap.append(Chunk(DEVICE_HEAP + end, address, size))
         return Status.OK
 
     def config_cus(self, context: int, cus: Sequence[tuple[int, int]]) -> int:
@@ -497,27 +486,8 @@ class Npu:
 
     def resolve(self, context: Context, address: int, size: int) -> int:
         """A pointer for a bus address or a device heap address. Raises BadAddress."""
-        heap = context.heap
-        if heap and DEVICE_HEAP <= address < heap[-1].device + heap[-1].size:
-            return self._heap_pointer(context, address, size)
-        return self.memory.pointer(context.id, address, size)
-
-    def _heap_pointer(self, context: Context, address: int, size: int) -> int:
-        heap = context.heap
-        number, chunk = 0, heap[0]
-        while address >= chunk.device + chunk.size:
-            number += 1
-            chunk = heap[number]
-        offset = address - chunk.device
-        end = chunk.size
-        # A range may continue in the next chunk where that one is adjacent on the bus too.
-        for following in heap[number + 1 :]:
-            if offset + size <= end or following.host != chunk.host + end:
-                break
-            end += following.size
-        if offset + size > end:
-            raise BadAddress(address, size)
-        return self.memory.pointer(context.id, chunk.host + offset, size)
+        host = context.heap.host(address, size) if address in context.heap else address
+        return self.memory.pointer(context.id, host, size)
 
     def _read(self, context: Context, address: int, size: int) -> bytes:
         return bytes(ffi.buffer(ffi.cast("char *", self.resolve(context, address, size)), size))
