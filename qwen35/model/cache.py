@@ -21,6 +21,7 @@ from qwen35.model.deltanet import LinearState
 
 if TYPE_CHECKING:
     from qwen35.bundle.config import ModelConfig
+    from qwen35.model.verify import Draft
 
 __all__ = ["KVRows", "Mark", "Snapshot", "StateCache"]
 
@@ -71,6 +72,8 @@ class Snapshot:
     ) -> None:
         self.owner, self.length, self.position = owner, length, position
         self.conv, self.matrices, self.blocks = conv, matrices, tuple(blocks)
+        self.draft: Draft | None = None
+        """What was run ahead from there (`TextModel.decode`) and in part counts."""
         self.nbytes = conv.nbytes + matrices.nbytes + own
 
     def parts(self) -> list[tuple[int, int]]:
@@ -182,6 +185,11 @@ class StateCache:
     def position(self) -> int:
         """Rotary position of the next text token; less than `length` after images."""
         return self._state[2]
+
+    @property
+    def state(self) -> tuple[int, int, int]:
+        """Side, length and position: another object after every change of the state."""
+        return self._state
 
     @property
     def kv_bytes(self) -> int:

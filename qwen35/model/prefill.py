@@ -7,7 +7,7 @@ place, K slice by K slice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +29,8 @@ __all__ = ["Prefill"]
 
 F32 = NDArray[np.float32]
 U16 = NDArray[np.uint16]
+Watch = Callable[["Layer", U16, "F32 | None", U16], None]
+"""Is shown what a layer's mixer has read and written: rows, gates (of DeltaNet) and rows, valid meanwhile."""
 
 
 class Prefill:
@@ -62,11 +64,14 @@ class Prefill:
         last: bool,
         borders: Sequence[int] = (),
         marks: Mapping[int, Mark] = {},
+        watch: Watch | None = None,
     ) -> tuple[F32, U16]:
         """One pass: x float32 [n, D] (overwritten) after `past` cached tokens, rotary tables [n, rope_dim/2].
 
         `sides`: the DeltaNet state read (None: empty) and the one written. The recurrence is cut at the rows
-        `borders` (ascending, in 1..n), and `marks` take the state at some of them.
+        `borders` (ascending, in 1..n), and `marks` take the state at some of them. `watch` is for passes of
+        one chunk: it is shown each layer's rows, and x then ends as every row before the last layer's output
+        projection.
 
         Returns the last row of x before the last layer's output projection, and that projection's input row
         (bf16): the rest concerns one row only, and nothing at all of a pass that is not the `last` (the rows
@@ -87,6 +92,8 @@ class Prefill:
             y = self._output(layer.kind, n, self._config_columns(layer.kind))
             mixed = self._input("o", n, chunks)
             self._mix(layer, y, gates, tables, past, sides, mixed, borders, marks)
+            if watch is not None:
+                watch(layer, y, gates if layer.norm_in.proj_cols else None, mixed)
             if layer is self._layers[-1]:
                 break
             self._gemm("o", chunks, layer.w_o)

@@ -23,6 +23,7 @@ from qwen35.model.probe import probe_chains, probe_mapped, run_singly
 from qwen35.model.projections import Group, Projections
 from qwen35.model.rope import Rope, text_positions
 from qwen35.model.timing import Timing
+from qwen35.model.verify import Draft
 from qwen35.model.weights import Progress, Weights
 from qwen35.threads import Threads
 
@@ -106,6 +107,9 @@ class TextModel:
         self.embedding = Embedding(config, streams, table)
         self._cache = StateCache(config, max_ctx)
         self._marks: dict[int, Mark] = {}
+        self._draft: Draft | None = None
+        self.draft_limit = min(config.chunk, config.max_prompt) - 1
+        """Most tokens of a draft (`decode`): what a pass of one chunk has room for."""
         self._rope = Rope(config)
         self._layers = build_layers(config, bundle.tensors, self.weights.__getitem__)
         self._final = Norm(bundle.tensors.of(specs["ln_f"]), config.rms_norm_eps, config.n_down)
@@ -198,12 +202,12 @@ class TextModel:
     @property
     def length(self) -> int:
         """Tokens the state holds."""
-        return self._cache.length
+        return self._cache.length + self._ahead
 
     @property
     def position(self) -> int:
         """Rotary position of the next text token; less than `length` after images."""
-        return self._cache.position
+        return self._cache.position + self._ahead
 
     @property
     def state_bytes(self) -> int:
@@ -233,6 +237,7 @@ class TextModel:
         tokens = np.asarray(ids, np.int64).reshape(-1)
         if not tokens.size:
             raise ModelError("a prompt needs at least one token")
+        self._settle()
         if self.length + tokens.size > self.max_ctx:
             raise PromptTooLong(self.length + tokens.size, self.max_ctx)
         where = text_positions(tokens.size, self.position) if positions is None else np.asarray(positions)
@@ -272,13 +277,22 @@ class TextModel:
         self._marks = made
         return logits
 
-    def decode(self, token: int) -> F32:
+    def decode(self, token: int, draft: Sequence[int] = ()) -> F32:
         """Appends one token and returns the logits after it, float32 [vocab].
 
-        Raises PromptTooLong when the context is full, ModelError for an id outside the vocabulary, and the
-        binding's errors.
+        `draft` are tokens that probably follow, at most `draft_limit`. They run in the same pass, and as long
+        as the next calls give them, one by one, each costs its head alone; another token ends that. A pass
+        costs about what six tokens do, and rounds as a prompt's does.
+
+        Raises PromptTooLong when the context is full (a draft has to fit, too), ModelError for an id outside
+        the vocabulary or a longer draft, and the binding's errors.
         """
         self._marks = {}
+        if self._ahead and self._draft is not None and self._draft.follows(token):
+            return self._go_on(self._draft)
+        self._settle()
+        if draft:
+            return self._run_ahead([token, *draft])
         cache, decoder, timing = self._cache, self._decoder, self.timing
         length, position = cache.length, cache.position
         if length >= self.max_ctx:
@@ -295,14 +309,62 @@ class TextModel:
         cache.commit(1, position + 1)
         return logits
 
+    def _run_ahead(self, ids: Sequence[int]) -> F32:
+        """A pass over a token and its draft; the logits after the token."""
+        tokens, cache, timing = np.asarray(ids, np.int64), self._cache, self.timing
+        past, side, count = cache.length, cache.side, len(ids)
+        if count - 1 > self.draft_limit:
+            raise ModelError(f"a draft of {count - 1} tokens", remedy=f"give at most {self.draft_limit}")
+        if past + count > self.max_ctx:
+            raise PromptTooLong(past + count, self.max_ctx)
+        draft = Draft(cache, tokens, len(self._layers) - 1)
+        with self._transaction(count):
+            timing.start()
+            x = self.embedding.rows(tokens)
+            timing.lap("host.embed")
+            tables = self._rope.tables(text_positions(count, cache.position))
+            timing.lap("host.rope")
+            sides = side if past else None, 1 - side
+            self._prefill.run(x, tables, past, sides, True, watch=draft.watch)
+            draft.end(x)
+            logits = self._decoder.finish(*draft.row())
+        draft.accepted = 1
+        self._draft = draft
+        return logits
+
+    def _go_on(self, draft: Draft) -> F32:
+        """The logits after the next row of a draft."""
+        with self._transaction(len(draft.ids)):
+            self.timing.start()
+            logits = self._decoder.finish(*draft.row())
+        draft.accepted += 1
+        return logits
+
+    @property
+    def _ahead(self) -> int:
+        """Rows of an open draft that count, and are not yet in the cache's state."""
+        draft = self._draft
+        return draft.accepted if draft is not None and draft.open(self._cache) else 0
+
+    def _settle(self) -> None:
+        """Brings what counts of an open draft into the state, and closes it."""
+        if self._ahead and self._draft is not None:
+            self.timing.start()
+            self._draft.settle(self._layers, self._cache)
+            self.timing.lap("host.draft")
+        self._draft = None
+
     def reset(self) -> None:
         """Empties the state and gives its memory back."""
-        self._marks = {}
+        self._marks, self._draft = {}, None
         self._cache.reset()
 
     def snapshot(self) -> Snapshot:
         """A copy of the state; KV rows are shared with earlier snapshots of the same sequence."""
-        return self._cache.snapshot()
+        made = self._cache.snapshot()
+        if self._ahead and self._draft is not None:
+            made.draft = self._draft.keep(self._cache)
+        return made
 
     def border_snapshot(self, mark: int) -> Snapshot:
         """The state at a mark of the prefill just done, once; several in ascending order.
@@ -315,8 +377,10 @@ class TextModel:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Replaces the state by a snapshot of this model. Raises ModelError for another model's."""
-        self._marks = {}
+        self._marks, self._draft = {}, None
         self._cache.restore(snapshot)
+        if snapshot.draft is not None:
+            self._draft = snapshot.draft.reopen(self._cache)
 
     def follow(self, other: TextModel) -> None:
         """Takes `other`'s snapshots from now on; a model of the same bundle and `max_ctx`, perhaps closed."""
