@@ -109,14 +109,14 @@ def test_after_a_time_out_the_packet_is_whole_again(open_emu):
     source.to_device()
     with opened.context(copy_xclbin()) as context:
         made = prepared(context, code, [source, target])
+        spent = made.ready()
         with pytest.raises(errors.CommandTimeout):
             made.start([code, source, target]).wait(60)
         assert made.state == State.TIMEOUT
         head = bytes(made.packet)
-        spent = made._command
-        made.ready()
-        assert made._command is not spent  # which the driver may still write to
-        assert bytes(made._command.packet[: len(head)]) == head
+        again = made.ready()
+        assert again is not spent  # which the driver may still write to
+        assert bytes(again.packet[: len(head)]) == head
         with opened.context(copy_xclbin()) as fresh:
             again = Restartable(fresh, head)
             again.start([code, source, target]).wait(60, [target])
@@ -128,19 +128,19 @@ def test_a_dropped_one_gives_its_command_buffer_back(device, copy, gate):
     gate.addend = 2
     context, code, source, target = copy
     made = prepared(context, code, [source, target])
+    first = made.ready()
     made.start([code, source, target]).wait()
-    first = made._command
     del made
     again = prepared(context, code, [source, target])
-    assert again._command is first
+    assert again.ready() is first
     slow = stream.program([stream.Delay(1), stream.Copy(4 * WORDS, gate.addend)])
     longer = device.alloc(len(slow), "dev")
     longer.write(slow)
     flying = prepared(context, longer, [source, target])
+    busy = flying.ready()
     run = flying.start([longer, source, target])
-    busy = flying._command
     del flying
-    assert prepared(context, code, [source, target])._command is not busy
+    assert prepared(context, code, [source, target]).ready() is not busy
     gate.open()
     run.wait()
 
@@ -174,7 +174,7 @@ def test_each_keeps_a_command_of_its_own(device, copy):
     first = prepared(context, code, [source, target])
     first.start([code, source, target]).wait()
     second = prepared(context, code, [target, other])
-    assert second._command is not first._command
+    assert second.ready() is not first.ready()
     runs = [each.start([code, source, target, other]) for each in (first, second)]
     for run in runs:
         run.wait(outputs=[other])
@@ -186,11 +186,11 @@ def test_nothing_of_an_earlier_packet_is_behind_a_shorter_one(copy):
     context, code, source, target = copy
     long = prepared(context, code, [source, *[target] * 15], words=37)
     long.start([code, source, target]).wait()
-    command = long._command
+    command = long.ready()
     del long
     short = prepared(context, code, [source, target])
     short.start([code, source, target]).wait()
-    assert short._command is command
+    assert short.ready() is command
     assert bytes(command.packet[8 + 60 : 8 + 4 * 19]) == bytes(16)
 
 
@@ -214,15 +214,37 @@ def held_code(device, addend):
     return code
 
 
-def test_a_chain_that_is_dropped_in_flight_keeps_its_commands_until_its_end(device, copy, gate):
+@pytest.fixture
+def submitted(device, monkeypatch):
+    """The handles of the command buffers that were submitted, in order."""
+    found, node = [], device.node
+    ioctl = node.ioctl
+
+    def seen(request, address):
+        if request == lib.DRM_IOCTL_AMDXDNA_EXEC_CMD:
+            found.append(ffi.cast("struct amdxdna_drm_exec_cmd *", address).cmd_handles)
+        return ioctl(request, address)
+
+    monkeypatch.setattr(node, "ioctl", seen)
+    return found
+
+
+def handles(commands):
+    """The handles of the command buffers of Restartables that are not in flight."""
+    return {each.ready().buffer.handle for each in commands}
+
+
+def test_a_chain_that_is_dropped_in_flight_keeps_its_commands_until_its_end(device, copy, gate, submitted):
     gate.addend = 2
     context, code, source, target = copy
     slow = held_code(device, gate.addend)
     last = device.alloc(4 * WORDS)
     members = [prepared(context, slow, [source, target]), prepared(context, code, [target, last])]
     chain = RestartableChain(members)
+    flying = handles(members)
     run = chain.start([slow, code, source, target, last])
-    flying = {id(each._command) for each in (chain._head, *members)}
+    flying |= set(submitted)
+    assert len(flying) == 3
     del chain, members
 
     def more(count):
@@ -230,15 +252,16 @@ def test_a_chain_that_is_dropped_in_flight_keeps_its_commands_until_its_end(devi
         return made, [prepared(context, code, [source, each]) for each in made]
 
     targets, again = more(3)
-    assert flying.isdisjoint(id(each._command) for each in again)
+    at_once = handles(again)
+    assert flying.isdisjoint(at_once)
     runs = [each.start([code, source, to]) for each, to in zip(again, targets, strict=True)]
     gate.open()
     run.wait(60, [last])
     assert last.view("u4").tolist() == [n + 3 for n in range(WORDS)]
     # All are back now, each once: these take them.
     more_targets, others = more(6)
-    taken = [id(each._command) for each in (*again, *others)]
-    assert len(set(taken)) == len(taken) and flying < set(taken)
+    taken = at_once | handles(others)
+    assert len(taken) == 9 and flying < taken
     for each, to in zip(others, more_targets, strict=True):
         runs.append(each.start([code, source, to]))
     for made, to in zip(runs, targets + more_targets, strict=True):
@@ -258,25 +281,28 @@ def test_a_run_that_is_in_a_chain_twice_gives_its_command_back_once(device, copy
     gate.open()
     run.wait(60)
     others = [prepared(context, slow, [source, target]) for _ in range(4)]
-    assert len({id(each._command) for each in others}) == len(others)
+    assert len(handles(others)) == len(others)
 
 
-def test_a_chain_whose_start_is_cut_short_leaves_nothing_to_who_takes_its_command(copy, monkeypatch):
+def test_a_chain_whose_start_is_cut_short_leaves_nothing_to_who_takes_its_command(
+    copy, monkeypatch, submitted
+):
     context, code, source, target = copy
     member = prepared(context, code, [source, target])
     chain = RestartableChain([member])
-    head = chain._head._command
+    chain.start([code, source, target]).wait()
+    (head,) = submitted
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(context, "submit", raising)
         chain.start([code, source, target])
     del chain
     again = prepared(context, code, [source, target])
-    assert again._command is head
+    assert handles([again]) == {head}
     again.start([code, source, target]).wait(60, [target])
     assert target.view("u4").tolist() == list(range(1, WORDS + 1))
     del again
     others = [member, *(prepared(context, code, [source, target]) for _ in range(3))]
-    assert len({id(each._command) for each in others}) == len(others)
+    assert len(handles(others)) == len(others)
 
 
 def raising(*_):
@@ -290,13 +316,14 @@ def test_a_chain_in_flight_that_is_not_started_again_keeps_its_packets(device, c
     last, other = device.alloc(4 * WORDS), device.alloc(4 * WORDS)
     first, second = prepared(context, slow, [source, target]), prepared(context, code, [target, last])
     chain = RestartableChain([first, second])
+    commands = [each.ready() for each in (first, second)]
     run = chain.start([slow, code, source, target, last])
-    submitted = [bytes(each._command.packet) for each in (first, second)]
+    submitted = [bytes(each.packet) for each in commands]
     for each in (first, second):
         struct.pack_into("<Q", each.packet, 8 + 0x14 + 8, other.address)
     with pytest.raises(errors.BadArgument, match="in flight"):
         chain.start([slow, code, source, target, last, other])
-    assert [bytes(each._command.packet) for each in (first, second)] == submitted
+    assert [bytes(each.packet) for each in commands] == submitted
     gate.open()
     run.wait(60, [last])
     assert last.view("u4").tolist() == [n + 3 for n in range(WORDS)]

@@ -83,8 +83,7 @@ def test_nothing_is_in_flight_after_an_interruption(monkeypatch, call):
             with pytest.raises(KeyboardInterrupt):
                 text.prefill([1, 2, 3]) if call == "prefill" else text.decode(1)
         assert drained == [True]
-        contexts = {id(k.shared): k.shared.context for k in text.npu._kernels.values()}
-        assert all(context is None or context.idle() for context in contexts.values())
+        assert all(context.idle() for context in text.device.pool.contexts())
 
 
 def test_a_device_error_passes_through_and_the_model_goes_on(monkeypatch):

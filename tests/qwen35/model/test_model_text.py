@@ -19,6 +19,7 @@ from qwen35.model.text import TextModel
 from tests.support import synthetic
 from tests.support.margins import margins
 from tests.support.model_bundle import bundle_path, forward, model, rounded, run, tokens
+from tests.support.npu_watch import GemmRows, memory, submits
 
 SHAPES = ("tied", "grouped", "untied")
 HABIT = {"tied": "plain", "grouped": "strides", "untied": "tight"}
@@ -207,9 +208,16 @@ def test_rows_that_fill_a_chunk_are_zero():
     # the kernels may skip rows of zeros, and no old row can turn into a NaN
     with model("tied") as text:
         text.prefill(tokens("tied", 64))
-        text.prefill(tokens("tied", 19))
-        rows = text._prefill._a_rows[: 32 * 128].reshape(32, 128)  # the last mixer's output, two chunks of 16
-        assert rows[:19].any(axis=1).all() and not rows[19:].any()
+        seen = []
+
+        def each(rows, first):
+            used = max(19 - first, 0)
+            seen.append(first + len(rows))
+            assert rows[:used].any(axis=1).all() and not rows[used:].any()
+
+        with submits(text.device, GemmRows(text.device, each)):
+            text.prefill(tokens("tied", 19))
+        assert seen and set(seen) <= {16, 32} and 32 in seen  # two chunks of 16
 
 
 def test_the_context_has_an_end():
@@ -286,19 +294,32 @@ def test_dims_the_host_cannot_do():
 
 @pytest.mark.slow
 def test_results_of_a_step_have_room_for_padded_rows():
-    """A kernel may give more rows than the model has."""
+    """A kernel may give more rows than the model has: here it does, and nothing else is hit."""
+    with model("tied") as text:
+        want = [text.decode(token) for token in (3, 4)]
     bundle = Bundle.open(bundle_path("tied"))
+    programs = {}
     for key, spec in bundle.gemvs.items():
-        bundle.gemvs[key] = replace(spec, m=spec.m + (0 if key == "head" else 64))
+        if key != "head":
+            programs[bundle.insts(spec.insts)] = key
+            bundle.gemvs[key] = replace(spec, m=spec.m + 64)
+    padded = set()
     with Device.open("emu:threads=1,quiet") as device, TextModel(bundle, device) as text:
-        names = {id(kernel): key for (key, _), kernel in text.npu._kernels.items()}
-        sizes = {}
-        for plan in text._decoder._plans:
-            for runs in (plan.project, plan.output, plan.gate_up, plan.down):
-                for kernel, (_, _, result) in runs._chains[0]:
-                    sizes[names[id(kernel)]] = result.nbytes
-        assert set(sizes) == {"lin", "att", "o", "gu", "down"}
-        assert all(size >= 2 * bundle.gemvs[key].m for key, size in sizes.items())
+        npu = device.node.driver.npu
+        execute = npu.run
+
+        def wider(context, slot, program, prepared):
+            status = execute(context, slot, program, prepared)
+            if key := programs.get(program):
+                more = memory(device, context, slot.buffers()[2], 2 * bundle.gemvs[key].m)[-64:]
+                more[:] = 0x4000 if key == "gu" else 0x7FC0  # 2.0, which weights of 0 follow; NaN
+                padded.add(key)
+            return status
+
+        npu.run = wider
+        got = [text.decode(token) for token in (3, 4)]
+    assert padded == {"lin", "att", "o", "gu", "down"}
+    assert all(np.array_equal(*pair) for pair in zip(got, want, strict=True))
 
 
 def test_a_prompt_beyond_32k_tokens_in_passes():
@@ -454,5 +475,12 @@ def test_the_rows_that_fill_a_chunk_change_nothing():
     with model("grouped") as text:
         want = text.prefill(ids)
         text.reset()
-        text._prefill.padding = 0x3F80
-        assert np.array_equal(text.prefill(ids), want)
+        filled = []
+
+        def fill(rows, first):
+            rows[max(21 - first, 0) :] = 0x3F80  # 1.0
+            filled.append(first)
+
+        with submits(text.device, GemmRows(text.device, fill)):
+            assert np.array_equal(text.prefill(ids), want)
+        assert filled

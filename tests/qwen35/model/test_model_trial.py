@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.emu.driver import teardown
+from amdxdna.emu.npu import Slot
 from amdxdna.errors import CommandFailed, CommandTimeout, DeviceBusy
 from amdxdna.opening import open_node
 from qwen35.bundle import Bundle
@@ -19,6 +22,7 @@ from qwen35.model.options import Options
 from qwen35.model.text import TextModel
 from tests.support.binding import ProxyNode
 from tests.support.model_bundle import bundle_path, run, tokens
+from tests.support.npu_watch import submits
 
 IDS = tokens("tied", 24)
 QUIET = "emu:threads=1,quiet,tdr=1"
@@ -36,6 +40,11 @@ def load(options: str = "", notes: list[str] | None = None, **ways) -> TextModel
     return TextModel(
         bundle, device, 128, options=Options(**ways), note=None if notes is None else notes.append
     )
+
+
+def results(found: set[int]) -> Callable[[Any, Slot], None]:
+    """Goes to `submits`: `found` gets the addresses that commands write their results to."""
+    return lambda context, slot: found.add(slot.buffers()[2])
 
 
 def shut(text: TextModel) -> None:
@@ -355,16 +364,16 @@ def test_a_first_command_of_unread_results_that_does_not_run_is_no_kernel_that_l
     text = load("", notes, chains="off")
     npu = text.device.node.driver.npu
     programs = {text.bundle.insts(stream.insts) for stream in text.npu.gemm_spec("gu").streams}
-    execute, left = npu._command, [count]
+    execute, left = npu.execute, [count]
 
-    def skip(context, slot):
-        if left[0] and npu.fetch(context, slot)[1] in programs:
+    def skip(context, slot, program, family):
+        if left[0] and program in programs:
             left[0] -= 1
             return 0
-        return execute(context, slot)
+        return execute(context, slot, program, family)
 
-    npu._command = skip
-    npu.faults.active = True  # commands go through `skip`
+    npu.execute = skip
+    npu.faults.active = True  # no waiter executes a command
     with pytest.raises(CommandFailed, match="completed that has not written its result"):
         run(text, IDS, 16)
     assert left == [0] and notes == []
@@ -415,17 +424,20 @@ def test_buffers_of_a_command_that_never_ended_are_not_used_again(
         return settle(shared) and False
 
     settle = SharedContext.settle
-    before = {buffer.address for buffer in text._decoder._buffers}
-    with monkeypatch.context() as patch:
+    before: set[int] = set()
+    after: set[int] = set()
+    with monkeypatch.context() as patch, submits(text.device, results(before)):
         patch.setattr(SharedContext, "settle", stuck)
         with pytest.raises(CommandTimeout):
             for _ in range(40):
                 text.reset()
                 run(text, IDS, 16)
     assert len(notes) == 1 and notes[0].startswith("a command never ended")
-    assert not before & {buffer.address for buffer in text._decoder._buffers}
     text.reset()
-    assert np.array_equal(answers(text), wanted)
+    with submits(text.device, results(after)):
+        assert np.array_equal(run(text, IDS, 16), wanted)
+    assert before and after and not before & after
+    shut(text)
 
 
 def test_a_towers_buffers_are_left_alone_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,13 +452,15 @@ def test_a_towers_buffers_are_left_alone_too(monkeypatch: pytest.MonkeyPatch) ->
     with Device.open(QUIET) as device:
         tower = VisionTower(bundle, Projections(bundle, device), config)
         want = tower.encode(patches, (4, 4))
-        before = {buffer.address for buffer in tower._buffers.values()}
-        with monkeypatch.context() as patch, pytest.raises(CommandFailed):
+        before: set[int] = set()
+        after: set[int] = set()
+        with monkeypatch.context() as patch, submits(device, results(before)), pytest.raises(CommandFailed):
             patch.setattr(SharedContext, "settle", lambda shared: False)
             device.node.driver.npu.faults.next("fail")
             tower.encode(patches, (4, 4))
-        assert np.array_equal(tower.encode(patches, (4, 4)), want)
-        assert not before & {buffer.address for buffer in tower._buffers.values()}
+        with submits(device, results(after)):
+            assert np.array_equal(tower.encode(patches, (4, 4)), want)
+        assert before and after and not before & after
         tower.close()
 
 
@@ -460,8 +474,9 @@ def test_a_context_that_cannot_be_destroyed_is_told(monkeypatch: pytest.MonkeyPa
     def busy() -> None:
         raise DeviceBusy("busy", call="DESTROY_HWCTX")
 
-    plan = text._decoder._plans[0].output
-    plan._chains[0][0][0].start(*plan._chains[0][0][1])
+    spec = text.npu.gemv_spec("o")
+    x, y = text.npu.alloc(2 * spec.k), text.npu.alloc(2 * spec.m)
+    kernel.start(x, text.weights["l0.g.o"], y)
     with monkeypatch.context() as patch:
         patch.setattr(context, "close", busy)
         assert text.npu.drain() is False
