@@ -134,14 +134,16 @@ class Qwen35(Uncopied):
         chains: str | None = None,
         weights: str | None = None,
         wait: float | None = None,
+        steps: int | str | None = None,
     ) -> Qwen35:
         """Opens a bundle (see `find_bundle`) on a device: auto, npu, emu, emu:key=value,..., a path or an
         index.
 
         `max_ctx` is how many tokens a conversation may hold, `progress(done, total)` is told of the weights'
         bytes as they load, `note(line)` of what a user should know (a picture that is made smaller).
-        `chains` (auto, on, off), `weights` (auto, copy, map) and `wait` (seconds) say how the device is used:
-        see qwen35.model.options; None takes QWEN35_CHAINS, QWEN35_WEIGHTS and QWEN35_WAIT, else the defaults.
+        `chains` (auto, on, off), `weights` (auto, copy, map), `wait` (seconds) and `steps` (auto, or a number
+        of tokens) say how the device is used: see qwen35.model.options; None takes QWEN35_CHAINS and so on,
+        else the defaults.
 
         A device that is lost (removed, its driver reloaded) ends the answer with the binding's DeviceLost;
         the next use opens it again. Raises ModelError (BundleError among them), TokenizerError, UsageError,
@@ -160,7 +162,7 @@ class Qwen35(Uncopied):
         from qwen35.model.options import Options
         from qwen35.model.text import TextModel
 
-        ways = Options.of(chains, weights, wait)
+        ways = Options.of(chains, weights, wait, steps)
 
         def reopen() -> tuple[Any, TextModel]:
             again = open_device(bundle, same)

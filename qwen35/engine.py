@@ -5,7 +5,7 @@ draws tokens from there.
 
 Why an answer does not depend on what was kept: states are kept only at a prompt's own borders and only from
 prefill, a recurrence is always cut at those borders, and passes end at the same tokens; so the same
-arithmetic runs whether a part was kept or is computed again.
+arithmetic runs whether a part was kept or is computed again. (Not so with qwen35.model.steps, an option.)
 """
 
 from __future__ import annotations

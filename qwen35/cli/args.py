@@ -231,6 +231,13 @@ def build() -> Parser:
         metavar="SECONDS",
         help="how long to wait for a command that makes no progress, 10 or more (default 10)",
     )
+    run.add_argument(
+        "--steps",
+        default=None,
+        metavar="N",
+        help="up to N new tokens of a prompt as single tokens, not as a pass, or auto: as many as cost "
+        "less; that rounds differently (default 0)",
+    )
 
     tell = parser.add_argument_group("what to report")
     tell.add_argument(

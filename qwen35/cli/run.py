@@ -63,6 +63,7 @@ def load_model(options: argparse.Namespace) -> Qwen35:
             chains=options.chains,
             weights=options.weights,
             wait=options.wait,
+            steps=options.steps,
         )
 
 

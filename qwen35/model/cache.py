@@ -32,6 +32,9 @@ _STEP = 256
 """Rows by which the KV cache's memory is counted; pages come as rows are written."""
 
 
+BETWEEN = 2
+"""The side that several steps of one call write beside the free one."""
+
 _SPARE = 1024
 """Rows behind the last that a restored state keeps: answers that take turns write there again, and a page
 that was given back is cleared anew, a huge one at a time."""
@@ -123,8 +126,9 @@ def _release(memory: mmap.mmap, start: int, stop: int) -> None:
 class StateCache:
     """The state of one conversation. Not thread-safe.
 
-    `kv` and `linear` are lists by layer index (None for the other kind of layer); `linear[i]` is the pair of
-    sides. Memory: `max_ctx` rows of address space, of which written rows take pages.
+    `kv` and `linear` are lists by layer index (None for the other kind of layer); `linear[i]` are the two
+    sides and the one between them, `BETWEEN`, for calls of several steps. Memory: `max_ctx` rows of address
+    space, of which written rows take pages; so does the side between.
     """
 
     def __init__(self, config: ModelConfig, max_ctx: int) -> None:
@@ -147,7 +151,7 @@ class StateCache:
             self.kv[layer] = KVRows(keys, values)
         self._kv = [rows for rows in self.kv if rows is not None]
         shape = (
-            2,
+            3,
             len(linear),
             config.linear_num_value_heads,
             config.linear_key_head_dim,
@@ -159,12 +163,13 @@ class StateCache:
         flat = np.frombuffer(self._matrix_memory, np.float32, int(np.prod(shape)))
         self._matrices: F32 = flat.reshape(shape)
         self._conv: U16 = np.zeros(
-            (2, len(linear), config.linear_conv_kernel_dim - 1, config.conv_dim), np.uint16
+            (3, len(linear), config.linear_conv_kernel_dim - 1, config.conv_dim), np.uint16
         )
-        self.linear: list[tuple[LinearState, LinearState] | None] = [None] * len(kinds)
+        self.linear: list[tuple[LinearState, LinearState, LinearState] | None] = [None] * len(kinds)
         for n, layer in enumerate(linear):
-            first, second = (LinearState(self._conv[side, n], self._matrices[side, n]) for side in (0, 1))
-            self.linear[layer] = first, second
+            first, second, third = (LinearState(self._conv[i, n], self._matrices[i, n]) for i in range(3))
+            self.linear[layer] = first, second, third
+        self._sides = 2
         self._state = 0, 0, 0  # side, length, position: replaced whole, so never half changed
         self._blocks: list[_Block] = []
         self._touched = 0
@@ -199,8 +204,19 @@ class StateCache:
 
     @property
     def linear_bytes(self) -> int:
-        """Bytes of the DeltaNet layers' state, both sides."""
-        return self._matrices.nbytes + self._conv.nbytes
+        """Bytes of the DeltaNet layers' state, both sides, and the one between them once it was used."""
+        return self._sides * int(self._matrices[0].nbytes + self._conv[0].nbytes)
+
+    def walk(self, count: int) -> list[tuple[int, int]]:
+        """The sides that each of `count` steps reads and writes; `commit` then makes the last the state.
+
+        The side of the state itself is written by none, so that whatever ends them early leaves it.
+        """
+        if count > 1:
+            self._sides = 3
+        here = self.side
+        into = [1 - here if (count - step) % 2 else BETWEEN for step in range(count)]
+        return list(zip([here, *into], into, strict=False))
 
     def reserve(self, count: int) -> None:
         """Notes that `count` rows after the last are about to be written."""
@@ -222,6 +238,7 @@ class StateCache:
         """Empties the state and gives the KV cache's memory back."""
         self._blocks = []
         self._state = 0, 0, 0
+        self._sides = 2
         _release(self._matrix_memory, 0, len(self._matrix_memory))
         self._trim()
 
@@ -234,6 +251,11 @@ class StateCache:
         """Room for the DeltaNet state at `length` tokens; not zeroed."""
         conv, matrices = np.empty_like(self._conv[0]), np.empty_like(self._matrices[0])
         return Mark(length, position, conv, matrices, ["lin" if pair else "att" for pair in self.linear])
+
+    def take(self, mark: Mark, side: int) -> None:
+        """Fills a mark whole with the DeltaNet state of a side."""
+        mark.conv[:] = self._conv[side]
+        mark.matrices[:] = self._matrices[side]
 
     def snapshot(self, mark: Mark | None = None) -> Snapshot:
         """A copy of the state, sharing the KV rows that earlier snapshots of this sequence hold.

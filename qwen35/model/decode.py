@@ -134,20 +134,26 @@ class Decoder:
         ]
         self._head = npu.dispatch("head", 0, self._head_operands)
 
-    def run(self, past: int, side: int) -> F32:
+    def run(self, past: int, sides: tuple[int, int]) -> F32:
         """The row `x` through every layer after `past` tokens: logits float32 [vocab].
 
-        The DeltaNet state is read from `side` and written to the other.
+        `sides`: the DeltaNet state read and the one written, which is another.
         """
+        self.step(past, sides)
+        self._rest(self._plans[-1], self._norms[-1][1])
+        return self._logits()
+
+    def step(self, past: int, sides: tuple[int, int]) -> None:
+        """The row `x` into the state, as far as that takes: no further than the last layer's mixer."""
         lap = self._timing.lap
         for plan, (norm, _) in zip(self._plans, self._norms, strict=True):
             norm.run()
             lap("host.norm")
             plan.project.run()
             lap(plan.name)
-            self._mix(plan.layer, past, side)
-            self._rest(plan, self._norms[plan.layer.index][1])
-        return self._logits()
+            self._mix(plan.layer, past, sides)
+            if plan is not self._plans[-1]:
+                self._rest(plan, self._norms[plan.layer.index][1])
 
     def finish(self, x: F32, mixed: U16) -> F32:
         """What is left for a prompt's last row after the last layer's mixer: logits float32 [vocab]."""
@@ -188,12 +194,13 @@ class Decoder:
         for buffer in buffers:
             buffer.abandon()
 
-    def _mix(self, layer: Layer, past: int, side: int) -> None:
+    def _mix(self, layer: Layer, past: int, sides: tuple[int, int]) -> None:
         mixer = layer.mixer
         if isinstance(mixer, DeltaNet):
-            pair = self._cache.linear[layer.index]
-            assert pair is not None
-            mixer.step(self._y_pointer, self._gates_pointer, pair[side], pair[1 - side], self._mixed_pointer)
+            states = self._cache.linear[layer.index]
+            assert states is not None
+            before, after = (states[side] for side in sides)
+            mixer.step(self._y_pointer, self._gates_pointer, before, after, self._mixed_pointer)
             self._timing.lap("host.deltanet")
         else:
             assert isinstance(mixer, Attention)

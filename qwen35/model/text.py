@@ -22,6 +22,7 @@ from qwen35.model.prefill import Prefill
 from qwen35.model.probe import probe_chains, probe_mapped, run_singly
 from qwen35.model.projections import Group, Projections
 from qwen35.model.rope import Rope, text_positions
+from qwen35.model.steps import Steps, chosen
 from qwen35.model.timing import Timing
 from qwen35.model.verify import Draft
 from qwen35.model.weights import Progress, Weights
@@ -106,6 +107,7 @@ class TextModel:
         streams = [self.weights.bytes(name) for name in heads] if config.tie_word_embeddings else []
         self.embedding = Embedding(config, streams, table)
         self._cache = StateCache(config, max_ctx)
+        self.steps = Steps(0, "not chosen yet")
         self._marks: dict[int, Mark] = {}
         self._draft: Draft | None = None
         self.draft_limit = min(config.chunk, config.max_prompt) - 1
@@ -116,6 +118,8 @@ class TextModel:
         self._heads = heads
         self._prefill, self._decoder = self._make_passes()
         self._probe_chains()
+        self.steps = self._choose_steps()
+        """Up to how many new tokens of a prompt go by steps."""
         self.npu.retries_at_load = 0
 
     def _make_passes(self) -> tuple[Prefill, Decoder]:
@@ -191,6 +195,7 @@ class TextModel:
             f"waits end after {limit:g} s without progress, and later for long kernels"
             if limit
             else "waits are without a limit",
+            self.steps.line(),
         ]
 
     def __enter__(self) -> TextModel:
@@ -227,9 +232,10 @@ class TextModel:
 
         `positions` int64 [n] or [3, n] (t, h, w) are rotary positions; None counts on from `position`.
         `embeddings` float32 [m, D] replace the rows of the m image tokens among `ids`, in order. Prompts
-        longer than the bundle's max_prompt run in passes. `borders` are counts of `ids`, ascending, at which
-        the DeltaNet recurrence is cut, as if calls ended there (the projections are not: that costs next to
-        nothing). `marks` are borders, too, and `border_snapshot` then gives the state at them.
+        longer than the bundle's max_prompt run in passes, up to `steps.count` tokens of text as `decode` runs
+        them. `borders` are counts of `ids`, ascending, at which the DeltaNet recurrence is cut, as if calls
+        ended there (the projections are not: that costs next to nothing). `marks` are borders, too, and
+        `border_snapshot` then gives the state at them.
 
         Raises PromptTooLong past `max_ctx`, ModelError for ids, positions or embeddings that do not fit, and
         the binding's errors.
@@ -250,6 +256,8 @@ class TextModel:
         cuts = sorted({*(int(b) for b in borders if 0 < b < tokens.size), *wanted})
         self._marks = {}
         made = {cut: self._cache.mark(past + cut, int(where[..., :cut].max()) + 1) for cut in wanted}
+        if tokens.size <= self.steps.count and self._plain(where, rows):
+            return self._by_steps(tokens, made)
         side = None if past == 0 else self._cache.side
         target = 1 - self._cache.side
         with self._transaction(tokens.size):
@@ -293,21 +301,62 @@ class TextModel:
         self._settle()
         if draft:
             return self._run_ahead([token, *draft])
-        cache, decoder, timing = self._cache, self._decoder, self.timing
+        cache, decoder = self._cache, self._decoder
         length, position = cache.length, cache.position
         if length >= self.max_ctx:
             raise PromptTooLong(length + 1, self.max_ctx)
         if not length:
             cache.clear_side()
         with self._transaction(1):
-            timing.start()
-            self.embedding.row(int(token), decoder.x[0])
-            timing.lap("host.embed")
-            self._rope.row(position, decoder.cosines, decoder.sines)
-            timing.lap("host.rope")
-            logits = decoder.run(length, cache.side)
+            self._row(token, position)
+            logits = decoder.run(length, (cache.side, 1 - cache.side))
         cache.commit(1, position + 1)
         return logits
+
+    def _row(self, token: int, position: int) -> None:
+        """A token's embedding and rotary tables, to where the decoder takes them."""
+        decoder, timing = self._decoder, self.timing
+        timing.start()
+        self.embedding.row(int(token), decoder.x[0])
+        timing.lap("host.embed")
+        self._rope.row(position, decoder.cosines, decoder.sines)
+        timing.lap("host.rope")
+
+    def _plain(self, where: I64, rows: I64 | None) -> bool:
+        """Whether tokens are text alone, whose positions count on from the state's."""
+        if rows is not None and (rows >= 0).any():
+            return False
+        return bool((where == text_positions(where.shape[-1], self.position)).all())
+
+    def _by_steps(self, tokens: I64, made: dict[int, Mark]) -> F32:
+        """A prompt of a few tokens as `decode` runs them, without the logits that nobody asks for."""
+        cache, decoder = self._cache, self._decoder
+        length, position, last = cache.length, cache.position, tokens.size - 1
+        if not length:
+            cache.clear_side()
+        with self._transaction(tokens.size):
+            for at, sides in enumerate(cache.walk(tokens.size)):
+                self._row(tokens[at], position + at)
+                if at == last:
+                    logits = decoder.run(length + at, sides)
+                else:
+                    decoder.step(length + at, sides)
+                if at + 1 in made:
+                    cache.take(made[at + 1], sides[1])
+        cache.commit(tokens.size, position + tokens.size)
+        self._marks = made
+        return logits
+
+    def _choose_steps(self) -> Steps:
+        """How many new tokens go by steps: as told, or as trials on an empty state show."""
+        steps = chosen(
+            self.npu.options.steps,
+            lambda count: self.prefill([0] * count),
+            lambda count: self._by_steps(np.zeros(count, np.int64), {}),
+            self.reset,
+        )
+        self.timing.reset()
+        return steps
 
     def _run_ahead(self, ids: Sequence[int]) -> F32:
         """A pass over a token and its draft; the logits after the token."""

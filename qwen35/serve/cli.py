@@ -165,6 +165,9 @@ def build() -> Parser:
         metavar="SECONDS",
         help="how long to wait for a command that makes no progress",
     )
+    run.add_argument(
+        "--steps", default=None, metavar="N", help="up to N new tokens of a prompt as single tokens, or auto"
+    )
     parser.add_argument("--quiet", "-q", action="store_true", help="no line a request")
     return parser
 
@@ -204,6 +207,7 @@ def _load(options: argparse.Namespace) -> Qwen35:
             chains=options.chains,
             weights=options.weights,
             wait=options.wait,
+            steps=options.steps,
         )
 
 
