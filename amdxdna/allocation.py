@@ -11,8 +11,9 @@ from amdxdna import ioctl
 from amdxdna._native import ffi, lib
 from amdxdna.arguments import FAR, whole
 from amdxdna.buffer import Buffer
+from amdxdna.causes import from_errno
 from amdxdna.client import Client
-from amdxdna.errors import BadArgument, OutOfHeap, OutOfMemory, Unsupported, XdnaError, from_errno
+from amdxdna.errors import BadArgument, OutOfHeap, OutOfMemory, Unsupported, XdnaError
 from amdxdna.reaper import collect, reap, unmapping
 from amdxdna.signals import section
 

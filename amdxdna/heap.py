@@ -16,7 +16,8 @@ from typing import Protocol
 from amdxdna import ioctl
 from amdxdna._native import ffi, lib
 from amdxdna.arguments import Uncopied
-from amdxdna.errors import OutOfHeap, XdnaError, from_errno
+from amdxdna.causes import from_errno
+from amdxdna.errors import OutOfHeap, XdnaError
 from amdxdna.node import Node
 from amdxdna.profile import DriverProfile
 from amdxdna.reaper import unmapping

@@ -20,9 +20,10 @@ from amdxdna.arguments import Uncopied, instance, wants, whole
 from amdxdna.arguments import buffers as _buffers
 from amdxdna.arguments import seconds as _seconds
 from amdxdna.buffer import Buffer
+from amdxdna.causes import from_errno
 from amdxdna.client import Client
 from amdxdna.create_hwctx import DEFAULT_OPS_PER_CYCLE, QoS, create
-from amdxdna.errors import BadArgument, DeviceLost, XdnaError, closed, from_errno
+from amdxdna.errors import BadArgument, DeviceLost, XdnaError, closed
 from amdxdna.forklock import reentrant
 from amdxdna.losses import pause
 from amdxdna.packet import State

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna import uapi
 from amdxdna._native import ffi
-from amdxdna.errors import XdnaError, from_errno
+from amdxdna.causes import from_errno
+from amdxdna.errors import XdnaError
 
 if TYPE_CHECKING:
     from amdxdna.node import Node

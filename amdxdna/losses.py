@@ -17,7 +17,7 @@ __all__ = ["MOST", "pause"]
 
 MOST = 32
 """Contexts that may go one right after the other before the caller is told."""
-_AT_ONCE, _FIRST, _LONGEST = 3, 1e-3, 0.1
+_AT_ONCE, _FIRST, LONGEST_PAUSE = 3, 1e-3, 0.1
 """So many are made again at once; then a burst of children is waited out, a little longer each time."""
 
 
@@ -32,4 +32,4 @@ def pause(losses: int, call: str) -> None:
             "newer keep the contexts",
         )
     if losses > _AT_ONCE:
-        interruptible(time.sleep, min(_FIRST * 2 ** (losses - _AT_ONCE - 1), _LONGEST))
+        interruptible(time.sleep, min(_FIRST * 2 ** (losses - _AT_ONCE - 1), LONGEST_PAUSE))

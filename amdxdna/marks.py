@@ -16,7 +16,7 @@ from amdxdna.errors import BadArgument
 
 __all__ = ["Marks"]
 
-_VALUES = (0x7FD3, 0xFFB5)
+VALUES = (0x7FD3, 0xFFB5)
 """NaN in bf16, in the high half of a float32 too, with payloads that arithmetic does not make."""
 
 
@@ -48,8 +48,8 @@ class Marks:
 
     def put(self, value: int = 0) -> None:
         """Writes mark 0 or 1 into every word, through to memory."""
-        lib.xdna_mark(self._places, self._count, _VALUES[value])
+        lib.xdna_mark(self._places, self._count, VALUES[value])
 
     def left(self, value: int = 0) -> int:
         """How many words hold that mark in memory."""
-        return lib.xdna_marked(self._places, self._count, _VALUES[value])
+        return lib.xdna_marked(self._places, self._count, VALUES[value])

@@ -16,7 +16,8 @@ from typing import Protocol
 from amdxdna import sysfs
 from amdxdna._native import lib
 from amdxdna.arguments import Uncopied
-from amdxdna.errors import Closed, from_errno, of_parent
+from amdxdna.causes import from_errno
+from amdxdna.errors import Closed, of_parent
 from amdxdna.files import read_text
 from amdxdna.forklock import mutex
 from amdxdna.kmsg import KERNEL_LOG, as_text, records

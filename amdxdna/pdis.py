@@ -9,7 +9,7 @@ from amdxdna.buffer import Buffer
 from amdxdna.client import Client
 from amdxdna.xclbin import Xclbin
 
-_TRIES = 64
+TRIES = 64
 """A try is three short requests, against milliseconds for the context."""
 
 
@@ -35,7 +35,7 @@ def load_pdi(client: Client, data: bytes) -> Buffer:
             found = tried[-1]
             if seen.get(found.address, digest) == digest:
                 break
-            if len(tried) == _TRIES or not _roomy(client, len(data)):
+            if len(tried) == TRIES or not _roomy(client, len(data)):
                 order = list(seen)
                 found = min(tried, key=lambda buffer: order.index(buffer.address))  # seen longest ago
                 break

@@ -35,7 +35,7 @@ RECOVERY_SECONDS = 0.5
 _MOST_OPS = 10**9 * ((1 << 32) - 1)
 """What a context's QoS can say."""
 _EVICT_PATIENCE = 0.05
-_EVICT_SECONDS = 60.0
+EVICT_SECONDS = 60.0
 """How long a busy context is waited for: several commands of the slowest (emulated) kind."""
 _CLOSING_SECONDS = 10.0
 """How long a context that another thread is closing is waited for."""
@@ -481,7 +481,7 @@ class ContextPool(Uncopied):
 
         `columns`: one of another width than that.
         """
-        end = time.monotonic() + _EVICT_SECONDS
+        end = time.monotonic() + EVICT_SECONDS
         patience = 0.0
         while True:
             others = [e for e in self._listed() if e.context is not None and e is not wanting]

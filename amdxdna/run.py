@@ -14,9 +14,9 @@ from amdxdna.allocation import allocate
 from amdxdna.arguments import Uncopied, seconds
 from amdxdna.arguments import buffers as _buffers
 from amdxdna.buffer import Buffer
+from amdxdna.causes import STILL_RUNNING
 from amdxdna.client import Client
 from amdxdna.errors import (
-    STILL_RUNNING,
     CommandAborted,
     CommandFailed,
     CommandInFlight,
@@ -349,7 +349,7 @@ def _deadline(seconds: float) -> int:
     return min(time.monotonic_ns() + int(max(seconds, 0.0) * 1e9), FOREVER)
 
 
-_JUST_NOW = 2.0
+JUST_NOW = 2.0
 """Seconds before a submit of which the kernel log's newest line is told where it has none from then on."""
 _LINES = 3
 
@@ -435,7 +435,7 @@ def failure(command: Command, client: Client) -> CommandFailed:
 
 def _said(client: Client, began: float) -> str:
     """What the driver's log has of the time since a submit; of which command or context, it does not tell."""
-    since, before = around(client.node.text(KERNEL_LOG), began, _JUST_NOW)
+    since, before = around(client.node.text(KERNEL_LOG), began, JUST_NOW)
     if since:
         lines = list(dict.fromkeys(since))
         if len(lines) > _LINES:

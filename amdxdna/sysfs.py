@@ -9,7 +9,7 @@ import errno
 from dataclasses import dataclass
 from pathlib import Path
 
-from amdxdna.errors import from_errno
+from amdxdna.causes import from_errno
 from amdxdna.files import read_text
 
 DRIVER = "amdxdna"

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CORE = [
     "weak",
     "_native text signals forklock files output aie errors arguments",
+    "causes",
     "uapi usermem sysfs kmsg packet eviction reaper xclbin elf",
     "node",
     "ioctl version profile heap device_info query",

@@ -15,6 +15,7 @@ import os
 import threading
 
 from amdxdna.arguments import Uncopied
+from amdxdna.causes import from_errno
 from amdxdna.emu import children
 from amdxdna.emu.driver import store
 from amdxdna.emu.driver.bo import Bo
@@ -24,7 +25,7 @@ from amdxdna.emu.driver.memory import PAGE, page_align
 from amdxdna.emu.driver.objects import Client
 from amdxdna.emu.options import EmuOptions
 from amdxdna.emu.pci.sysfs import FUNCTION, attributes
-from amdxdna.errors import Closed, from_errno, of_parent
+from amdxdna.errors import Closed, of_parent
 from amdxdna.kmsg import KERNEL_LOG
 from amdxdna.signals import uninterrupted
 

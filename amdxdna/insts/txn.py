@@ -141,7 +141,7 @@ def ops(data: bytes, head: Header) -> Iterator[dict[str, Any]]:
             raise Malformed(f"more than {MOST_OPS:,} ops: the rest is not read")
         reader = Reader(data, at, head)
         code = data[at]
-        decode = _DECODERS.get(code)
+        decode = DECODERS.get(code)
         if decode is None:
             raise Malformed(f"op code {code:#x} at byte {at} is unknown, and so is its length")
         try:
@@ -264,7 +264,7 @@ def _state_register(r: Reader, code: int) -> Decoded:
     return 12, {**fields, **r.place(r.field("I", 8))}
 
 
-_DECODERS: dict[int, Callable[[Reader, int], Decoded]] = {
+DECODERS: dict[int, Callable[[Reader, int], Decoded]] = {
     WRITE: _write,
     BLOCKWRITE: _block,
     BLOCKSET: _block,

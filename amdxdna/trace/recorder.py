@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from amdxdna import uapi
-from amdxdna.errors import explain
+from amdxdna.causes import explain
 from amdxdna.trace import SCHEMA, VERSION, calls, fields
 from amdxdna.trace.calls import CORE_NAMES, REQUESTS, Request
 from amdxdna.trace.fields import Memory, errno_name, guarded, hexadecimal

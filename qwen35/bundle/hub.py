@@ -21,7 +21,8 @@ __all__ = ["NoBundle", "fetch", "is_id", "listing"]
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w.-]+)?", re.ASCII)
 _MANIFEST = "manifest.txt"
 _FILES = (_MANIFEST, "tokenizer.json", "tensors.txt", "tensors.bin")
-_SECONDS = 20.0
+SECONDS = 20.0
+"""How long the hub may take to answer, each time it is asked."""
 _MOST = 16 << 20
 
 
@@ -94,7 +95,7 @@ def _files(name: str) -> dict[str, int]:
     api = hub.HfApi(endpoint=where["endpoint"])
     with _quiet(), _errors(name, "the Hub cannot be asked"):
         found = api.model_info(
-            where["repo_id"], revision=where["revision"], files_metadata=True, timeout=_SECONDS
+            where["repo_id"], revision=where["revision"], files_metadata=True, timeout=SECONDS
         )
         return {one.rfilename: one.size or 0 for one in found.siblings or ()}
 

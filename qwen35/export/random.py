@@ -23,7 +23,7 @@ from qwen35.formats import bfp6s, to_bf16
 
 __all__ = ["RandomText", "RandomVision", "random_stream"]
 
-_BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 8 << 20
 _BFP6S_SPREAD = math.sqrt((64**2 - 1) / 12)
 
 
@@ -37,7 +37,7 @@ def random_stream(
     bits = np.random.SFC64(np.random.SeedSequence(seed))
     group = _bfp6s_group if gemv_format == "bfp6s" else _bfp16_group
     size = stream_bytes(8, k, gemv_format)
-    step = max(1, _BLOCK_BYTES // size)
+    step = max(1, BLOCK_BYTES // size)
     count = -(-rows // 8)
     for first in range(0, count, step):
         groups = min(step, count - first)

@@ -18,7 +18,7 @@ from qwen35.formats import FormatError, by_name, to_bf16
 
 __all__ = ["CheckpointText", "encode_rows"]
 
-_BLOCK_BYTES = 16 << 20
+BLOCK_BYTES = 16 << 20
 """Weights encoded at a time, in bytes of bf16: bounds the memory an export needs."""
 
 
@@ -31,7 +31,7 @@ def encode_rows(source: Rows, gemv_format: str, seen: Seen | None = None) -> Ite
     `seen(weights, piece)` is told of each.
     """
     encode = by_name(gemv_format).encode
-    step = max(64, _BLOCK_BYTES // (2 * source.k) // 64 * 64)
+    step = max(64, BLOCK_BYTES // (2 * source.k) // 64 * 64)
     for first in range(0, source.rows, step):
         weights = source.read(first, min(first + step, source.rows))
         piece = encode(weights)

@@ -19,7 +19,7 @@ from qwen35.threads import Threads
 Weights = NDArray[Any]
 """[rows, k] as float32, or as bf16 bit patterns (uint16)."""
 
-_PIECE = 1 << 22
+PIECE = 1 << 22
 
 
 class FormatError(ValueError):
@@ -65,7 +65,7 @@ def encode(
     stride = weights.strides[0] // size
     source = ffi.cast("char *", weights.ctypes.data)
     target = ffi.cast("uint8_t *", out.ctypes.data)
-    step = max(8, _PIECE // k // 8 * 8)
+    step = max(8, PIECE // k // 8 * 8)
 
     def piece(start: int) -> None:
         count = min(step, rows - start)

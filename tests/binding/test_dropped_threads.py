@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from amdxdna import buffer as buffer_module
+from amdxdna import causes, errors, ioctl
 from amdxdna import device as device_module
-from amdxdna import errors, ioctl
 from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.opening import open_node
@@ -218,7 +218,7 @@ def single_open(monkeypatch):
 
     def fake_open(where: str) -> ProxyNode:
         if any(not node.closes for node in nodes):
-            raise errors.from_errno("open", 16, where)
+            raise causes.from_errno("open", 16, where)
         node = ProxyNode(open_node("emu:quiet,threads=1"))
         node.path = where
         nodes.append(node)

@@ -9,7 +9,8 @@ import pickle
 import pytest
 
 from amdxdna import errors
-from amdxdna.errors import XdnaError, explain, from_errno
+from amdxdna.causes import CAUSES, explain, from_errno
+from amdxdna.errors import XdnaError
 from amdxdna.ioctl import REQUESTS
 
 TREE = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, XdnaError)]
@@ -27,11 +28,11 @@ def test_the_tree_is_one():
         assert issubclass(kind, builtin)
 
 
-@pytest.mark.parametrize("row", sorted(errors._TABLE), ids=lambda r: f"{r[0]}-{errno.errorcode[r[1]]}")
+@pytest.mark.parametrize("row", sorted(CAUSES), ids=lambda r: f"{r[0]}-{errno.errorcode[r[1]]}")
 def test_every_row_says_what_and_what_to_do(row):
     error = from_errno(*row)
     assert error.call == row[0] and error.errno == row[1]
-    assert isinstance(error, errors._TABLE[row].error)
+    assert isinstance(error, CAUSES[row].error)
     for text in (error.meaning, error.remedy):
         assert len(text) > 8 and text == text.strip() and not text.endswith(".")
     shown = str(error)

@@ -108,7 +108,7 @@ def test_a_heap_without_another_place(watch, monkeypatch):
         kernel.close()
     assert watch.device.heap.size == 64 * MIB and watch.stale > 0
     keep.close()
-    monkeypatch.setattr(pdis, "_TRIES", 3)
+    monkeypatch.setattr(pdis, "TRIES", 3)
     before = watch.configured
     for number in range(100, 140):
         kernel = watch.kernel(number)

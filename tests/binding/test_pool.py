@@ -221,7 +221,7 @@ def test_max_contexts(open_emu):
 
 
 def test_max_contexts_is_not_exceeded_when_all_are_busy(open_emu, monkeypatch, gate):
-    monkeypatch.setattr("amdxdna.pool._EVICT_SECONDS", 0.1)
+    monkeypatch.setattr("amdxdna.pool.EVICT_SECONDS", 0.1)
     opened = open_emu()
     opened.pool.max_contexts = 1
     busy, other = gate.kernel(opened, 64), adder(opened, 64, 2, variant=1)

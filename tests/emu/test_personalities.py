@@ -243,7 +243,7 @@ class Dropping(ProxyNode):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    monkeypatch.setattr("amdxdna.losses._LONGEST", 1e-3)
+    monkeypatch.setattr("amdxdna.losses.LONGEST_PAUSE", 1e-3)
 
 
 CONFIG, EXEC = lib.DRM_IOCTL_AMDXDNA_CONFIG_HWCTX, lib.DRM_IOCTL_AMDXDNA_EXEC_CMD

@@ -470,7 +470,7 @@ def test_command_without_a_file(tmp_path: Any, capsys: pytest.CaptureFixture[str
 
 
 def test_ops_table_is_complete() -> None:
-    assert set(txn.NAMES) == set(txn._DECODERS)
+    assert set(txn.NAMES) == set(txn.DECODERS)
 
 
 def test_operations_are_numbered_and_one_can_be_marked(tmp_path, capsys):

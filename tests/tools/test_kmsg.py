@@ -74,7 +74,7 @@ def test_a_failed_command_says_what_is_known(open_emu: Any) -> None:
 def test_what_was_said_of_a_command_is_told_however_late_it_is_waited_for(
     open_emu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amdxdna.run._JUST_NOW", 0.0)
+    monkeypatch.setattr("amdxdna.run.JUST_NOW", 0.0)
     device = open_emu()
     kernel = device.pool.kernel(Xclbin.read(xclbins.xclbin_bytes("copy")), stream.copy(4096, addend=1))
     buffer = device.alloc(4096)
@@ -100,7 +100,7 @@ def test_what_was_said_before_a_submit_is_told_as_that(
     kernel = device.pool.kernel(Xclbin.read(xclbins.xclbin_bytes("copy")), stream.copy(4096, addend=1))
     buffer = device.alloc(4096)
     said = f"{time.monotonic() - 1:.6f} an older word\n{time.monotonic() - 0.5:.6f} the newest word"
-    monkeypatch.setattr("amdxdna.run._JUST_NOW", 600.0)  # whatever else has the machine
+    monkeypatch.setattr("amdxdna.run.JUST_NOW", 600.0)  # whatever else has the machine
     monkeypatch.setattr(device.node.driver, "kernel_log", lambda: said)
     with pytest.raises(CommandFailed, match=r"just before the submit\): the newest word"):
         kernel.run(buffer)

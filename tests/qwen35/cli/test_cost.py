@@ -35,7 +35,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cost, "_SAMPLE_SECONDS", 0.0)  # as where the processor is taken away for longer
-    monkeypatch.setattr("qwen35.bundle.hub._SECONDS", 120.0)
+    monkeypatch.setattr("qwen35.bundle.hub.SECONDS", 120.0)
     monkeypatch.chdir(tmp_path)
 
 

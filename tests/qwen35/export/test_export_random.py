@@ -101,7 +101,7 @@ def test_spread(weights: str, std: float) -> None:
 def test_blocks_and_seeds(weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = np.concatenate(list(random_stream(64, 128, 1.0, weights, (3, 4))))
     assert whole.size == by_name(weights).nbytes(64, 128)
-    monkeypatch.setattr(export_random_module, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(export_random_module, "BLOCK_BYTES", 1)
     pieces = list(random_stream(64, 128, 1.0, weights, (3, 4)))
     assert len(pieces) == 8
     np.testing.assert_array_equal(np.concatenate(pieces), whole)

@@ -117,7 +117,7 @@ def test_stored_dtypes_and_shards(tmp_path: Path, dtype: str, shards: int) -> No
 
 
 def test_blocks_of_rows_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qwen35.export.text._BLOCK_BYTES", 1)
+    monkeypatch.setattr("qwen35.export.text.BLOCK_BYTES", 1)
     tensors, bundle = export(tmp_path, SHAPES["grouped"])
     check(SHAPES["grouped"], tensors, bundle)
 

@@ -125,7 +125,7 @@ def test_error_is_half_a_unit() -> None:
 @pytest.mark.parametrize("kind", ["rows", "columns", "fortran"])
 def test_views_threads_and_out(threads: int, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Strided sources, many pieces, and a caller's buffer with bias."""
-    monkeypatch.setattr("qwen35.formats.stream._PIECE", 1 << 10)
+    monkeypatch.setattr("qwen35.formats.stream.PIECE", 1 << 10)
     rng = np.random.default_rng(6)
     whole = rng.standard_normal((160, 192)).astype(np.float32)
     weights = {"rows": whole[::2], "columns": whole[:80, 64:], "fortran": np.asfortranarray(whole[:80])}[kind]

@@ -136,7 +136,7 @@ def test_signal_to_noise_beside_bfp16() -> None:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_pieces_and_bias(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qwen35.formats.stream._PIECE", 1 << 10)
+    monkeypatch.setattr("qwen35.formats.stream.PIECE", 1 << 10)
     rng = np.random.default_rng(5)
     weights = rng.standard_normal((64, 384)).astype(np.float32)
     bias = rng.standard_normal(64).astype(np.float32)

@@ -387,13 +387,13 @@ def test_a_result_that_is_equal_to_a_mark_is_right(
     """Marks of 0 and of a value that results do hold, and an activation of zeros whose results are zeros."""
     notes: list[str] = []
     text = load("", notes, chains=chains)
-    monkeypatch.setattr("amdxdna.marks._VALUES", (0, 0x7FD3))
+    monkeypatch.setattr("amdxdna.marks.VALUES", (0, 0x7FD3))
     x, y = text.npu.alloc(text.npu.gemv_spec("down").k * 2), text.npu.alloc(text.npu.gemv_spec("down").m * 4)
     half = y.nbytes // 2
     weights = text.weights["l0.g.down0"]
     text.npu.dispatch("down", 0, [(x, weights, y.sub(0, half)), (x, weights, y.sub(half))]).run()
     assert not y.view(np.uint16).any()
-    monkeypatch.setattr("amdxdna.marks._VALUES", (0x7FD3, 0))
+    monkeypatch.setattr("amdxdna.marks.VALUES", (0x7FD3, 0))
     text.npu.dispatch("down", 0, [(x, weights, y.sub(0, half)), (x, weights, y.sub(half))]).run()
     assert not notes and text.npu.redone == 0 and text.npu.chains is (chains == "on")
     assert np.array_equal(answers(text), wanted)
