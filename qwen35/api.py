@@ -371,6 +371,7 @@ class Qwen35(Uncopied):
             stats=stats,
             loops=options.loop_detector(),
             cancel=options.cancel,
+            draft=options.draft,
             progress=None if progress is None else lambda done, total: progress("prompt", done, total),
         )
         return Reply(run, self.tokenizer, replace(options, done=end), sampler)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
 from amdxdna.arguments import Uncopied
+from qwen35.drafts import Drafts
 from qwen35.errors import Cancelled, PromptTooLong, UsageError
 from qwen35.sampling import LoopDetector, Sampler
 from qwen35.stats import Stats
@@ -42,6 +43,8 @@ class Model(Protocol):
 
     max_ctx: int
     """Tokens the state can hold."""
+    draft_limit: int
+    """Most tokens of a draft that `decode` takes; 0: it takes none."""
 
     @property
     def length(self) -> int:
@@ -65,8 +68,8 @@ class Model(Protocol):
         are those of the borders that `border_snapshot` will be asked for.
         """
 
-    def decode(self, token: int) -> Logits:
-        """Appends one token; the logits after it."""
+    def decode(self, token: int, draft: Sequence[int] = ()) -> Logits:
+        """Appends one token; the logits after it. `draft` are those that probably come next."""
 
     def snapshot(self) -> Snapshot:
         """A copy of the state."""
@@ -234,15 +237,15 @@ class Session:
         turn.primed = True
         return logits
 
-    def decode(self, turn: Turn, token: int) -> Logits:
-        """The logits after one more token of the turn's answer.
+    def decode(self, turn: Turn, token: int, draft: Sequence[int] = ()) -> Logits:
+        """The logits after one more token of the turn's answer; `draft` are those that probably follow.
 
         Raises PromptTooLong when the context is full, UsageError before any prompt, Closed, and what the
         model raises; the state is then as before.
         """
         if not turn.primed:
             raise UsageError("there is no prompt to go on from", "decode", "call prefill first")
-        return self._step(turn, self._decode, token)
+        return self._step(turn, self._decode, token, draft)
 
     def _step(self, turn: Turn, action: Callable[..., T], *arguments: Any) -> T:
         if self.mend is not None:
@@ -261,10 +264,10 @@ class Session:
     def _model(self) -> Model:
         return self.model
 
-    def _decode(self, token: int) -> Logits:
+    def _decode(self, token: int, draft: Sequence[int]) -> Logits:
         if self.model.length >= self.model.max_ctx:
             raise PromptTooLong(self.model.length + 1, self.model.max_ctx)
-        return self.model.decode(token)
+        return self.model.decode(token, draft) if draft else self.model.decode(token)
 
     def _begin(self, names: tuple[int, ...], borders: Sequence[int]) -> int:
         """The state of the longest kept prefix, or the empty one; its length."""
@@ -415,11 +418,13 @@ def generate(
     loops: LoopDetector | None = None,
     cancel: Callable[[], bool] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    draft: bool = False,
 ) -> Generation:
     """Up to `max_new` token ids after the prompt `ids`, as they are made; greedy without a sampler.
 
     A bare model is run from an empty state. Ends at a token of `stop`, at a repetition that `loops` notices,
-    when the state is full, or when `cancel()` is true between two tokens. The prompt runs at the first
+    when the state is full, or when `cancel()` is true between two tokens. With `draft` tokens
+    that stood in the context after the same ones run ahead (qwen35.drafts). The prompt runs at the first
     `next`; what it raises is told at `Session.prime`. Generations of one model may be drawn in any order and
     from any threads: they take turns, and each gives the tokens it gives alone.
     """
@@ -443,6 +448,7 @@ def generate(
 
         logits = session.prime(prompt, stats, turn=turn, cancel=cancelled, progress=progress)
         first, room = 0.0, session.model.max_ctx - len(prompt.ids)
+        drafts = Drafts(prompt.ids, session.model.draft_limit, stop) if draft else None
         for _ in range(max_new):
             token = choose(logits)
             now = time.perf_counter()
@@ -466,7 +472,12 @@ def generate(
                 run.finish = "context"
             if run.finish:
                 break
-            logits = session.decode(turn, token)
+            ahead: Sequence[int] = ()
+            if drafts is not None:
+                ahead = drafts.next(token, min(max_new - 1, room) - stats.new_tokens)
+                stats.draft_passes, stats.drafted_tokens = drafts.passes, drafts.drafted
+                stats.accepted_tokens = drafts.accepted
+            logits = session.decode(turn, token, ahead)
         stats.finish = run.finish = run.finish or "length"
 
     return Generation(tokens, stats)

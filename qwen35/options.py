@@ -34,6 +34,9 @@ class AnswerOptions:
                    True is LoopDetector's own number, False never
     keep           states of the prompt are kept, and kept ones used: a prompt that was asked before, a
                    conversation that goes on, the same system message and tools are not computed again
+    draft          where the last tokens stood earlier in the context, those that followed run ahead in one
+                   pass: an answer that quotes is faster, and the same but for rounding, which is that of a
+                   prompt there (qwen35.drafts)
     begin          text, markers included, that the answer is made to begin with; no part of the reply
     cancel         `cancel()` is asked between tokens and passes whether the answer is to end
     progress       `progress(what, done, total)` is told how far the prompt's tokens ("prompt") and a picture
@@ -50,6 +53,7 @@ class AnswerOptions:
     allow_special: bool = False
     loops: bool | int = True
     keep: bool = True
+    draft: bool = False
     begin: str = ""
     cancel: Callable[[], bool] | None = None
     progress: StepProgress | None = None

@@ -17,6 +17,9 @@ class Stats:
     image_tokens    of the prompt's tokens, how many stand for images
     new_tokens      tokens of the answer, reasoning included, the stop token not
     reasoning_tokens  of these, how many were reasoning
+    draft_passes    passes in which tokens ran ahead (AnswerOptions.draft)
+    drafted_tokens  tokens that ran ahead, and
+    accepted_tokens of these, how many the answer went on with
     vision_s        images decoded, resized and through the vision tower
     prefill_s       the prompt's tokens that were not cached
     first_token_s   from the question to the first token
@@ -32,6 +35,9 @@ class Stats:
     image_tokens: int = 0
     new_tokens: int = 0
     reasoning_tokens: int = 0
+    draft_passes: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
     vision_s: float = 0.0
     prefill_s: float = 0.0
     first_token_s: float = 0.0
@@ -68,6 +74,9 @@ class Stats:
         parts.append(f"first token {_seconds(self.first_token_s)}")
         rate = f" ({self.tokens_per_s:.1f}/s)" if self.tokens_per_s else ""
         parts.append(f"answer {self.new_tokens:,} token{'s' * (self.new_tokens != 1)}{rate}")
+        if self.draft_passes:
+            drafts = f"{self.draft_passes} draft{'s' * (self.draft_passes != 1)}"
+            parts.append(f"{self.accepted_tokens:,} of {self.drafted_tokens:,} tokens of {drafts}")
         if self.swaps:
             parts.append(f"{self.swaps} context swap{'s' * (self.swaps != 1)}")
         ends = {

@@ -82,7 +82,7 @@ ROWS: dict[str, tuple[Call, set[str]]] = {
 }
 VALUE_ERRORS = {"Qwen35.reply messages", "Qwen35.reply tools", "Qwen35.conversation tools"}
 """What is in them is the template's to judge, in its own words."""
-FLAGS = {"thinking", "images", "keep", "allow_special", "options", "stop"}
+FLAGS = {"thinking", "images", "keep", "draft", "allow_special", "options", "stop"}
 ELSEWHERE = {"device", "chains", "weights", "wait", "steps", "json_schema"}
 """Held by the tests of what takes them."""
 

@@ -41,6 +41,7 @@ def answer_options(
         json_schema=options.schema,
         allow_special=options.allow_special,
         loops=False if options.no_loop_check else options.loop_tokens or True,
+        draft=options.draft,
         cancel=cancel,
         progress=progress,
     )

@@ -188,6 +188,12 @@ def build() -> Parser:
         "stop an answer whose last N tokens are one pattern over and over (default 1024)",
     )
     how.add_argument("--no-loop-check", action="store_true", help="let an answer repeat itself for ever")
+    how.add_argument(
+        "--draft",
+        action="store_true",
+        help="let what stands in the prompt run ahead where the answer repeats it: faster then, and the same "
+        "but for rounding",
+    )
 
     run = parser.add_argument_group("where to run")
     run.add_argument(

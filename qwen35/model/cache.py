@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from qwen35.model.deltanet import LinearState
 
 if TYPE_CHECKING:
     from qwen35.bundle.config import ModelConfig
-    from qwen35.model.verify import Draft
 
 __all__ = ["KVRows", "Mark", "Snapshot", "StateCache"]
 
@@ -75,8 +74,8 @@ class Snapshot:
     ) -> None:
         self.owner, self.length, self.position = owner, length, position
         self.conv, self.matrices, self.blocks = conv, matrices, tuple(blocks)
-        self.draft: Draft | None = None
-        """What was run ahead from there (`TextModel.decode`) and in part counts."""
+        self.draft: Any = None
+        """What was run ahead from there, and counts in part (qwen35.model.verify)."""
         self.nbytes = conv.nbytes + matrices.nbytes + own
 
     def parts(self) -> list[tuple[int, int]]:

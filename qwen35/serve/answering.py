@@ -342,7 +342,7 @@ def _event(event: Event) -> bytes:
 
 def _timings(reply: Reply, waited: float) -> dict[str, Any]:
     """The engine's times by the names that llama.cpp's server gives them (`timings` in its README)."""
-    stats = reply.stats
+    stats, drafted = reply.stats, reply.stats.draft_passes > 0
     return {
         "prompt_n": stats.prompt_tokens - stats.cached_tokens,
         "cache_n": stats.cached_tokens,
@@ -355,6 +355,7 @@ def _timings(reply: Reply, waited: float) -> dict[str, Any]:
         "vision_ms": round(stats.vision_s * 1e3, 3),
         "queue_ms": round(waited * 1e3, 3),
         "finish": stats.finish,
+        **({"draft_n": stats.drafted_tokens, "draft_n_accepted": stats.accepted_tokens} if drafted else {}),
     }
 
 

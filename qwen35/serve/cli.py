@@ -85,6 +85,11 @@ def build() -> Parser:
     answer = parser.add_argument_group("how to answer, where a request does not say")
     answer.add_argument("--thinking", action="store_true", help="let the model reason first")
     answer.add_argument(
+        "--draft",
+        action="store_true",
+        help="let what stands in the prompt run ahead where the answer repeats it (a request's own: `draft`)",
+    )
+    answer.add_argument(
         "--max-new",
         type=_number(int, 1, 1 << 20, "1 or more"),
         default=0,
@@ -265,7 +270,7 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
     from qwen35.serve.options import Served
 
     names = tuple(dict.fromkeys([model.info.name, *_hub_id(options.bundle), *options.name]))
-    served = Served(model, names, options.thinking, options.max_new, options.max_images)
+    served = Served(model, names, options.thinking, options.max_new, options.max_images, options.draft)
     limits = Limits(options.timeout, options.max_body_mb << 20, grace=options.grace, queue=options.queue)
     service = Service(served, limits, None if options.quiet else notice)
     app = make_app(

@@ -76,6 +76,7 @@ class Served:
     max_new: int = 0
     """Most tokens of an answer, 0: what the context has room for."""
     max_images: int = 16
+    draft: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,8 @@ def read_options(
     stream = body.flag("stream")
     about = body.inner("stream_options")
     usage = about is not None and about.flag("include_usage")
-    return Options(AnswerOptions(max_new=limit, stop=_stops(body)), sampling, stream, usage)
+    answer = AnswerOptions(max_new=limit, stop=_stops(body), draft=body.flag("draft", served.draft))
+    return Options(answer, sampling, stream, usage)
 
 
 def _above_0(body: Fields, name: str) -> float | None:

@@ -53,13 +53,14 @@ def load(options: object) -> object:
         max_ctx=getattr(options, "max_ctx", 8192),
         cache_bytes=getattr(options, "cache_mb", 512) << 20,
     )
+    model.model.draft_limit = 40
     decode = model.model.decode
 
-    def failing(token: int) -> object:
+    def failing(token: int, *draft: list[int]) -> object:
         said = model.tokenizer.decode([t for part in model.model.history for t in part])  # type: ignore[attr-defined]
         if said.rpartition("user\n")[2].startswith("device fails"):
             raise OSError(62, "Timer expired", "/dev/accel/accel0")
-        return decode(token)
+        return decode(token, *draft)
 
     model.model.decode = failing  # type: ignore[method-assign, assignment]
     if "MOCK_TELLS" in os.environ:

@@ -37,6 +37,8 @@ class State:
 class HashModel:
     """Logits drawn from a digest of the tokens and of where calls were cut, as rounding depends on it."""
 
+    draft_limit = 0
+
     def __init__(self, vocab: int = 64, max_ctx: int = 4096, nbytes: int = 1000) -> None:
         self.vocab, self.max_ctx, self.nbytes = vocab, max_ctx, nbytes
         self.history: list[tuple[int, ...]] = []
@@ -70,9 +72,9 @@ class HashModel:
             self.history.append(tuple(ids[start:stop]))
         return self.logits()
 
-    def decode(self, token: int) -> np.ndarray:
-        assert self.length < self.max_ctx
-        self.calls.append(("decode", 1))
+    def decode(self, token: int, draft: Sequence[int] = ()) -> np.ndarray:
+        assert len(draft) <= self.draft_limit and self.length + len(draft) < self.max_ctx
+        self.calls.append(("decode", 1 + len(draft)))
         self.history.append((token,))
         return self.logits()
 
@@ -118,9 +120,9 @@ class ScriptModel(HashModel):
         self.said = 0
         return super().prefill(ids, **options)
 
-    def decode(self, token: int) -> np.ndarray:
+    def decode(self, token: int, draft: Sequence[int] = ()) -> np.ndarray:
         self.said += 1
-        return super().decode(token)
+        return super().decode(token, draft)
 
     def logits(self) -> np.ndarray:
         time.sleep(self.delay)

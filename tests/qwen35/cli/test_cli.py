@@ -95,6 +95,9 @@ def test_options_reach_the_answer() -> None:
     for words in [], ["--no-loop-check"]:
         assert len(run("--prompt", "loop", "--max-new", "400", "-q", *words)[1]) > 500
     assert run("--prompt", "x", "--no-loop-check", "--loop-tokens", "9")[0] == 2
+    for words in [], ["--draft"]:
+        err = run("--prompt", "loop", "--max-new", "100", "--stats", "json", *words)[2]
+        assert ('"draft_passes": 0' in err) is not bool(words)
 
 
 def test_prompt_files(tmp_path: Path) -> None:

@@ -95,6 +95,21 @@ def test_an_answer_is_what_the_engine_says(client: Any, model: Qwen35) -> None:
     assert got.timings["predicted_n"] == want.stats.new_tokens and got.timings["first_token_ms"] >= 0
 
 
+def test_a_draft_is_asked_for(client: Any, model: Qwen35) -> None:
+    text = "one two three four five six " * 6
+    before, model.model.draft_limit = model.model.draft_limit, 40
+    try:
+        plain, drafted = (ask(client, text, extra_body={"draft": draft}) for draft in (False, True))
+        wrong = pytest.raises(openai.BadRequestError, match="draft must be true or false")
+        with wrong:
+            ask(client, text, extra_body={"draft": 1})
+    finally:
+        model.model.draft_limit = before
+    assert plain.choices[0].message.content == drafted.choices[0].message.content
+    assert "draft_n" not in plain.timings
+    assert 0 < drafted.timings["draft_n_accepted"] <= drafted.timings["draft_n"]
+
+
 def test_streamed_pieces_are_the_whole(client: Any) -> None:
     text, calls, finish, usage = joined(ask(client, "Zürich 日本 🐧", stream=True))
     assert (text, calls, finish, usage) == ("You said: Zürich 日本 🐧", [], "stop", None)
