@@ -219,7 +219,7 @@ int host_attn_prefill(const host_attn *d, const uint16_t *y, int64_t y_stride, i
     if (!attn_fits(d))
         return -EINVAL;
     host_pool_run(append_one, &job, (rows + APPEND_ROWS - 1) / APPEND_ROWS);
-    host_pool_run(block_one, &job, (rows + QUERY_ROWS - 1) / QUERY_ROWS * d->kv_heads);
+    host_pool_run(block_one, &job, (rows + PROMPT_ROWS - 1) / PROMPT_ROWS * d->kv_heads);
     return job.failed ? -ENOMEM : 0;
 }
 

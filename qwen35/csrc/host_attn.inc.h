@@ -1,8 +1,7 @@
-/* Gated GQA attention over a KV cache. Prompt: blocks of query positions against tiles of keys with a running
-   softmax (Dao et al., "FlashAttention", 2022), so memory does not grow with the length. Token: pieces of the
-   cache in parallel, merged in order. */
+/* Gated GQA attention over a KV cache: what a prompt and a token share, and a token, whose pieces of the cache
+   are worked in parallel and merged in order. The prompt: host_attn_prompt.inc.h. */
 
-enum { TILE = 64, STEP_TILE = 32 };
+enum { STEP_TILE = 32 };
 
 /* Per-head rms norm, RoPE over the first rope_dim dims (half-split), then a factor. */
 INLINE void norm_rotate(const host_attn *d, const uint16_t *src, const float *weight, const float *cosines,
@@ -44,28 +43,6 @@ static void attn_append(const struct attn_job *j, int block)
         append_row(j, row, key);
 }
 
-/* One tile of the cache as f32: keys transposed [hd, TILE], values [TILE, hd]; absent rows are zero. */
-INLINE void load_tile(const struct attn_job *j, int64_t first, int count, int kv_head, float *keys,
-                      float *values)
-{
-    int hd = j->d->hd;
-    int64_t wide = (int64_t)j->d->kv_heads * hd;
-    for (int r = 0; r < count; r++) {
-        const uint16_t *k = j->keys + (first + r) * wide + kv_head * hd;
-        const uint16_t *v = j->values + (first + r) * wide + kv_head * hd;
-        for (int i = 0; i < hd; i += VL) {
-            float part[VL];
-            v_store(part, v_load_f16(k + i));
-            for (int l = 0; l < VL; l++)
-                keys[(i + l) * TILE + r] = part[l];
-            v_store(values + r * hd + i, v_load_bf16(v + i));
-        }
-    }
-    for (int i = 0; i < hd && count < TILE; i++)
-        memset(keys + i * TILE + count, 0, sizeof(float) * (size_t)(TILE - count));
-    memset(values + count * hd, 0, sizeof(float) * (size_t)(TILE - count) * (size_t)hd);
-}
-
 /* One row of scores becomes weights under the running maximum; the row of sums so far is rescaled. */
 INLINE void soften(float *scores, int count, float *maximum, float *total, float *sums, int hd)
 {
@@ -93,51 +70,6 @@ INLINE void gated_output(const float *sums, float total, const uint16_t *gate, u
     vf scale = v_set(1.0f / total);
     for (int i = 0; i < hd; i += VL)
         v_store_bf16(out + i, v_mul(v_mul(v_load(sums + i), scale), v_sigmoid(v_load_bf16(gate + i))));
-}
-
-/* Task: one block of query positions (the longest rows first) for one key head's query heads. */
-static int attn_block(const struct attn_job *j, int task)
-{
-    const host_attn *d = j->d;
-    int hd = d->hd, group = d->heads / d->kv_heads, half = d->rope_dim / 2;
-    int blocks = (j->rows + QUERY_ROWS - 1) / QUERY_ROWS;
-    int first = (blocks - 1 - task / d->kv_heads) * QUERY_ROWS, kv_head = task % d->kv_heads;
-    int count = j->rows - first < QUERY_ROWS ? j->rows - first : QUERY_ROWS, rows = group * count;
-    size_t matrix = (size_t)group * QUERY_ROWS * (size_t)hd, tile = (size_t)TILE * (size_t)hd;
-    size_t lines = (size_t)group * QUERY_ROWS;
-    float *query = host_scratch(sizeof(float) * (2 * matrix + 2 * tile + lines * (TILE + 2)));
-    if (!query)
-        return -1;
-    float *sums = query + matrix, *keys = sums + matrix, *values = keys + tile, *scores = values + tile;
-    float *maxima = scores + lines * TILE, *totals = maxima + lines;
-    for (int r = 0; r < rows; r++) {
-        int64_t row = first + r % count;
-        norm_rotate(d, j->y + row * j->y_stride + (kv_head * group + r / count) * 2 * (int64_t)hd, d->q_norm,
-                    j->cosines + row * half, j->sines + row * half, 1.0f / sqrtf((float)hd),
-                    query + r * (int64_t)hd);
-        maxima[r] = -INFINITY;
-        totals[r] = 0.0f;
-    }
-    memset(sums, 0, sizeof(float) * (size_t)rows * (size_t)hd);
-    int64_t visible = j->past + first + count; /* cache rows that some query of the block sees */
-    for (int64_t at = 0; at < visible; at += TILE) {
-        int present = visible - at < TILE ? (int)(visible - at) : TILE;
-        load_tile(j, at, present, kv_head, keys, values);
-        gemm(rows, TILE, hd, query, hd, keys, TILE, scores, TILE, 0.0f);
-        for (int r = 0; r < rows; r++) {
-            int64_t later = j->past + first + r % count + 1 - at; /* the first column after this query's own */
-            for (int64_t c = later > 0 ? later : 0; c < TILE; c++)
-                scores[r * TILE + c] = -INFINITY;
-            soften(scores + r * TILE, TILE, maxima + r, totals + r, sums + r * (int64_t)hd, hd);
-        }
-        gemm(rows, hd, TILE, scores, TILE, values, hd, sums, hd, 1.0f);
-    }
-    for (int r = 0; r < rows; r++) {
-        int64_t row = first + r % count, head = kv_head * group + r / count;
-        gated_output(sums + r * (int64_t)hd, totals[r], j->y + row * j->y_stride + (2 * head + 1) * hd,
-                     j->out + row * j->out_stride + head * hd, hd);
-    }
-    return 0;
 }
 
 static void attn_query(const struct attn_job *j)

@@ -8,6 +8,7 @@
 #include "host_elem.inc.h"
 
 #include "host_attn.inc.h"
+#include "host_attn_prompt.inc.h"
 #include "host_delta.inc.h"
 #include "host_vision.inc.h"
 

@@ -52,7 +52,8 @@ struct norm_job {
 enum {
     NORM_ROWS = 16,   /* rows of a norm task */
     APPEND_ROWS = 32, /* rows of a cache append task */
-    QUERY_ROWS = 64,  /* query positions of an attention task */
+    QUERY_ROWS = 64,  /* query positions of a task of the vision tower's attention */
+    PROMPT_ROWS = 48, /* query positions of a task of a prompt's attention */
     PIECE_ROWS = 256, /* cache rows of a step's task */
     CHUNK = 64,       /* tokens of a DeltaNet chunk */
     MAX_TAPS = 8,     /* of the causal convolution */

@@ -268,6 +268,21 @@ INLINE vf v_exp(vf a)
     return v_below(a, v_set(-87.33f), v_set(0.0f), v_mul(p, v_pow2(n)));
 }
 
+/* 2^a for a <= 0 to about 2 ulp; 0 below -126.5, NaN stays NaN. A Taylor polynomial over [-1/2, 1/2]; where the
+   power of two is below the normal numbers, its biased exponent is 0 and so is the power. */
+INLINE vf v_exp2_down(vf a)
+{
+    vf x = v_max(v_set(-127.0f), a), n = v_round(x), r = v_sub(x, n);
+    vf p = v_fma(v_set(1.5252734e-5f), r, v_set(1.5403530e-4f));
+    p = v_fma(p, r, v_set(1.3333558e-3f));
+    p = v_fma(p, r, v_set(9.6181291e-3f));
+    p = v_fma(p, r, v_set(5.5504109e-2f));
+    p = v_fma(p, r, v_set(2.4022651e-1f));
+    p = v_fma(p, r, v_set(6.9314718e-1f));
+    p = v_fma(p, r, v_set(1.0f));
+    return v_mul(p, v_pow2(n));
+}
+
 INLINE vf v_sigmoid(vf a)
 {
     return v_div(v_set(1.0f), v_add(v_set(1.0f), v_exp(v_sub(v_set(0.0f), a))));

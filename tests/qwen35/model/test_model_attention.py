@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -123,6 +124,19 @@ def test_prompt_then_prompt_then_tokens(isa, cut):
     case = Case("pairs", 310, seed=cut)
     parts = [case.prefill(0, cut), case.prefill(cut, 300), *(case.step(t)[None] for t in range(300, 310))]
     close(case, np.concatenate(parts))
+
+
+@pytest.mark.parametrize("name", ["pairs", "many", "real"])
+def test_cuts_of_a_prompt_do_not_change_a_bit(isa, name):
+    # the tiles of keys are the cache's, so a query's result is its own: however the rows come
+    total = 600
+    whole = Case(name, total, seed=3)
+    want = whole.prefill(0, total)
+    for borders in ([256, 512], [1, 47, 48, 130, 511]):
+        case = Case(name, total, seed=3)
+        parts = [case.prefill(a, b) for a, b in pairwise([0, *borders, total])]
+        assert np.array_equal(np.concatenate(parts), want)
+        assert np.array_equal(case.keys, whole.keys)
 
 
 def test_cache_rows(isa):
