@@ -21,6 +21,7 @@ import sys
 from typing import Any, NoReturn
 
 from amdxdna.entry import FAILED, USAGE, descriptor_fault, library_fault, memory_fault, thread_fault
+from amdxdna.parser import ArgumentParser
 from amdxdna.text import one_line
 
 __all__ = [
@@ -62,7 +63,7 @@ class CannotStart(CommandError):
         self.status = 127 if failed.errno in (errno.ENOENT, errno.ENOTDIR) else 126
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(ArgumentParser):
     """An argument parser that says a mistake in one line, with exit status 2; no abbreviated options."""
 
     def __init__(self, command: str, **settings: Any) -> None:
@@ -72,11 +73,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{self.prog}: {message}", f"See {self.prog} --help")
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        # argparse's own swallows the OSError of a stream that cannot be written.
-        if message:
-            (file or sys.stderr).write(message)
 
     def add_json(self) -> None:
         """Adds ``--json``."""

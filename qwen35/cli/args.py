@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from amdxdna.parser import ArgumentParser
 from qwen35 import __version__
 from qwen35.arguments import MAX_NEW, TRAINED_CTX, stop_fault
 from qwen35.cli.words import command_line, interpret, refuse_misspelt
@@ -27,16 +27,11 @@ COMMANDS = {
 }
 
 
-class Parser(argparse.ArgumentParser):
+class Parser(ArgumentParser):
     """Says a mistake in one line, with exit status 2."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, "", f"see {self.prog} --help")
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        # argparse's own swallows the OSError of a stream that cannot be written.
-        if message:
-            (file or sys.stderr).write(message)
 
 
 def available_commands() -> dict[str, str]:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 
-__all__ = ["ADDED_TOKENS", "tokenizer_json"]
+__all__ = ["ADDED_TOKENS", "SPLIT", "tokenizer_json"]
 
-_SPLIT = (
+SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
     r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+"""Qwen3.5's split of a text into pieces, from its tokenizer.json."""
+
 ADDED_TOKENS: dict[int, str] = dict(
     enumerate(
         (
@@ -97,7 +99,7 @@ def tokenizer_json(vocab: int) -> str:
             }
         )
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    split = {"type": "Split", "pattern": {"Regex": _SPLIT}, "behavior": "Isolated", "invert": False}
+    split = {"type": "Split", "pattern": {"Regex": SPLIT}, "behavior": "Isolated", "invert": False}
     return json.dumps(
         {
             "version": "1.0",

@@ -14,13 +14,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from qwen35.export.vocabulary import SPLIT
 from qwen35.train.corpus import Corpus, Generator, render
-
-PATTERN = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-"""Qwen3.5's split, from its tokenizer.json."""
 
 SPECIAL = (
     "<|endoftext|>",
@@ -43,7 +38,7 @@ FORMS = 6
 def _pieces() -> Any:
     return pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(PATTERN), "isolated"),
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False),
         ]
     )

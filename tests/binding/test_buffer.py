@@ -16,7 +16,7 @@ from amdxdna import errors
 from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.reaper import reap
-from tests.support.binding import adder
+from tests.support.binding import adder, flushes
 
 MIB = 1 << 20
 
@@ -169,18 +169,7 @@ def test_the_clean_flag(device):
 
 
 def test_a_new_buffer_is_flushed_once_whole(device, monkeypatch):
-    from amdxdna import buffer as module
-
-    seen = []
-
-    class Recorder:
-        def __getattr__(self, name):
-            return getattr(lib, name)
-
-        def xdna_flush(self, address, length):
-            seen.append((address, length))
-
-    monkeypatch.setattr(module, "lib", Recorder())
+    seen = flushes(monkeypatch)
     for kind in ("share", "dev", "cmd"):
         buffer = device.alloc(5000, kind)
         assert seen == [(buffer.host_address, 5000)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import threading
 import weakref
 
 import numpy as np
@@ -18,7 +17,7 @@ from amdxdna.opening import open_node
 from amdxdna.packet import State
 from amdxdna.pool import ContextPool, PoolStats
 from amdxdna.xclbin import Xclbin, writer
-from tests.support.binding import COPY, ProxyNode, adder, copy_xclbin, hanging
+from tests.support.binding import COPY, ProxyNode, adder, copy_xclbin, hanging, in_threads, promising
 
 
 def buffers(device, addend=0):
@@ -144,18 +143,7 @@ def test_a_refusal_with_no_context_open_is_no_full_device(open_emu):
 
 def test_a_firmware_with_fewer_contexts_than_the_driver_thinks():
     """Resource info promises 16; the firmware has two."""
-
-    def promise(request, address):
-        if request != lib.DRM_IOCTL_AMDXDNA_GET_INFO:
-            return None
-        info = ffi.cast("struct amdxdna_drm_get_info *", address)
-        if info.param != lib.DRM_AMDXDNA_QUERY_RESOURCE_INFO:
-            return None
-        node.inner.ioctl(request, address)
-        ffi.cast("struct amdxdna_drm_get_resource_info *", info.buffer).npu_task_max = 16
-        return 0
-
-    node = ProxyNode(open_node("emu:quiet,slots=2"), promise)
+    node = promising(16, slots=2)
     with Device.open(node) as opened:
         kernels = [adder(opened, 64, i, variant=i) for i in range(5)]
         pair = buffers(opened)
@@ -358,47 +346,28 @@ def test_a_broken_context_is_given_up_like_any_other(open_emu):
 def test_threads_fighting_for_slots(open_emu, slots):
     opened = open_emu(f"slots={slots}")
     kernels = [adder(opened, 64, i, variant=i) for i in range(3)]
-    problems = []
 
     def work(number):
-        try:
-            pair = buffers(opened, number)
-            for turn in range(12):
-                check(kernels[(number + turn) % 3], pair, (number + turn) % 3)
-        except Exception as error:
-            problems.append(error)
+        pair = buffers(opened, number)
+        for turn in range(12):
+            check(kernels[(number + turn) % 3], pair, (number + turn) % 3)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
-    assert problems == []
+    in_threads(4, work)
     assert opened.pool.resident <= slots
     assert opened.pool.loads == opened.pool.swaps + opened.pool.resident
 
 
 def test_kernels_made_and_closed_in_threads(open_emu):
     opened = open_emu("slots=2")
-    problems = []
 
     def work(number):
-        try:
-            pair = buffers(opened, number)
-            for turn in range(6):
-                kernel = adder(opened, 64, turn, variant=turn % 3)
-                check(kernel, pair, turn)
-                kernel.close()
-        except Exception as error:
-            problems.append(error)
+        pair = buffers(opened, number)
+        for turn in range(6):
+            kernel = adder(opened, 64, turn, variant=turn % 3)
+            check(kernel, pair, turn)
+            kernel.close()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert problems == []
+    in_threads(3, work)
     assert opened.contexts() == ()
 
 

@@ -19,7 +19,7 @@ from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.stream import Fail
 from amdxdna.opening import open_node
 from amdxdna.packet import State
-from tests.support.binding import ProxyNode, adder, copy_xclbin, hanging, numbers
+from tests.support.binding import ProxyNode, adder, copy_xclbin, flushes, hanging, numbers
 
 
 @pytest.mark.parametrize("nbytes", [4, 64, 4096, 100_000])
@@ -95,19 +95,7 @@ def test_the_wait_has_an_absolute_deadline_on_the_contexts_timeline():
 
 @pytest.fixture
 def flushed(monkeypatch):
-    from amdxdna import buffer as module
-
-    seen = []
-
-    class Recorder:
-        def __getattr__(self, name):
-            return getattr(lib, name)
-
-        def xdna_flush(self, address, length):
-            seen.append((address, length))
-
-    monkeypatch.setattr(module, "lib", Recorder())
-    return seen
+    return flushes(monkeypatch)
 
 
 def test_only_what_is_not_clean_is_flushed(device, flushed):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from typing import Any
 
+from amdxdna._native import ffi, lib
 from amdxdna.buffer import Buffer
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
 from amdxdna.emu.kernels.stream import Copy, Delay, Hang
 from amdxdna.kernel import Kernel
 from amdxdna.node import Node
+from amdxdna.opening import open_node
 from amdxdna.xclbin import Xclbin, writer
 
 COPY = pdi(Family.COPY)
@@ -74,3 +78,57 @@ class ProxyNode:
     def close(self) -> None:
         self.closes += 1
         self.inner.close()
+
+
+def flushes(monkeypatch: Any) -> list[tuple[int, int]]:
+    """(address, length) of each flush that a buffer makes from now on, instead of the flush."""
+    from amdxdna import buffer as module
+
+    seen: list[tuple[int, int]] = []
+
+    class Recorder:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(lib, name)
+
+        def xdna_flush(self, address: int, length: int) -> None:
+            seen.append((address, length))
+
+    monkeypatch.setattr(module, "lib", Recorder())
+    return seen
+
+
+def promising(limit: int, slots: int) -> ProxyNode:
+    """A driver that says `limit` contexts of a device that holds `slots`."""
+
+    def promise(request: int, address: int) -> int | None:
+        if request != lib.DRM_IOCTL_AMDXDNA_GET_INFO:
+            return None
+        info = ffi.cast("struct amdxdna_drm_get_info *", address)
+        if info.param != lib.DRM_AMDXDNA_QUERY_RESOURCE_INFO:
+            return None
+        node.inner.ioctl(request, address)
+        ffi.cast("struct amdxdna_drm_get_resource_info *", info.buffer).npu_task_max = limit
+        return 0
+
+    node = ProxyNode(open_node(f"emu:quiet,threads=1,slots={slots}"), promise)
+    return node
+
+
+def in_threads(count: int, work: Callable[[int], None]) -> None:
+    """Calls `work(number)` in so many threads at once. Raises the first failure of one."""
+    failures: list[BaseException] = []
+
+    def one(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    for failure in failures:
+        raise failure

@@ -8,12 +8,10 @@ from dataclasses import replace
 import pytest
 
 from amdxdna import query
-from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.device_info import ContextInfo
 from amdxdna.doctor import Status, examine
-from amdxdna.opening import open_node
-from tests.support.binding import ProxyNode, adder, copy_xclbin
+from tests.support.binding import adder, copy_xclbin, promising
 from tests.support.fake_machine import PCI, FakeMachine, node_path
 
 SECOND = "0000:c6:00.1"
@@ -22,23 +20,6 @@ SECOND = "0000:c6:00.1"
 @pytest.fixture
 def fake(tmp_path):
     return FakeMachine(tmp_path).good()
-
-
-def promising(limit: int, slots: int) -> ProxyNode:
-    """A driver that says `limit` contexts of a device that holds `slots`."""
-
-    def promise(request, address):
-        if request != lib.DRM_IOCTL_AMDXDNA_GET_INFO:
-            return None
-        info = ffi.cast("struct amdxdna_drm_get_info *", address)
-        if info.param != lib.DRM_AMDXDNA_QUERY_RESOURCE_INFO:
-            return None
-        node.inner.ioctl(request, address)
-        ffi.cast("struct amdxdna_drm_get_resource_info *", info.buffer).npu_task_max = limit
-        return 0
-
-    node = ProxyNode(open_node(f"emu:quiet,threads=1,slots={slots}"), promise)
-    return node
 
 
 @pytest.mark.parametrize(

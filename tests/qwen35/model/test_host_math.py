@@ -11,19 +11,6 @@ from qwen35 import host
 from qwen35.formats import from_bf16, to_bf16
 from tests.support.synthetic import bf16_round
 
-
-@pytest.fixture(params=("portable", "avx2", "avx512"))
-def isa(request):
-    before = host.isa()
-    try:
-        host.set_isa(request.param)
-    except ValueError:
-        pytest.skip(f"no {request.param} on this processor")
-    assert host.isa() == request.param
-    yield request.param
-    host.set_isa(before)
-
-
 SPECIAL = np.array(
     [
         0.0,

@@ -95,17 +95,6 @@ def close(case, got):
     assert (np.abs(got - want) <= np.abs(want) * 2**-8 + 1e-5).all()  # outputs are bf16
 
 
-@pytest.fixture(params=("portable", "avx2", "avx512"))
-def isa(request):
-    before = host.isa()
-    try:
-        host.set_isa(request.param)
-    except ValueError:
-        pytest.skip(f"no {request.param} on this processor")
-    yield
-    host.set_isa(before)
-
-
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("total", [1, 2, 31, 33, 64, 65, 150])
 def test_prompt(isa, name, total):

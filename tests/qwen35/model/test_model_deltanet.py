@@ -126,17 +126,6 @@ def close(case, got, start, after, tolerance=3e-6):
     assert np.abs(after.matrices - s).max() <= tolerance * max(1.0, np.abs(s).max())
 
 
-@pytest.fixture(params=("portable", "avx2", "avx512"))
-def isa(request):
-    before = host.isa()
-    try:
-        host.set_isa(request.param)
-    except ValueError:
-        pytest.skip(f"no {request.param} on this processor")
-    yield
-    host.set_isa(before)
-
-
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("rows", [1, 2, 15, 16, 63, 64, 65, 130, 200])
 def test_chunked_prompt_is_the_recurrence(isa, name, rows):
