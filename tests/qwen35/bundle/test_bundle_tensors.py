@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import struct
 from pathlib import Path
 
@@ -108,6 +109,19 @@ def test_missing_files(tmp_path: Path) -> None:
     (tmp_path / "tensors.bin").mkdir()
     with pytest.raises(BundleError, match="cannot be read"):
         Store(tmp_path)
+
+
+def test_a_blob_that_is_emptied_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its size has been asked, as Python's mmap then says it."""
+    store(tmp_path)
+
+    def empty(*arguments: object, **options: object) -> None:
+        raise ValueError("cannot mmap an empty file")
+
+    monkeypatch.setattr(mmap, "mmap", empty)
+    with pytest.raises(BundleError, match="cannot be mapped: cannot mmap an empty file") as caught:
+        Store(tmp_path)
+    assert (caught.value.path, caught.value.line) == (str(tmp_path / "tensors.bin"), 0)
 
 
 def test_an_empty_blob_holds_empty_tensors_only(tmp_path: Path) -> None:

@@ -47,6 +47,13 @@ def test_contents(tmp_path: Path) -> None:
     assert oct(out.stat().st_mode & 0o777) == oct(0o777 & ~current_umask())
 
 
+def test_a_number_is_an_array_of_one(tmp_path: Path) -> None:
+    with BundleWriter(tmp_path / "b") as writer:
+        writer.array("n", np.array(7, np.int32))
+        writer.finish()
+    assert Store(tmp_path / "b").get("n").tolist() == [7]
+
+
 def current_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 import subprocess
 import sys
@@ -36,6 +37,37 @@ def test_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     tokenizer = Tokenizer.from_file(str(bundle.tokenizer_path))
     for text, wanted in ids.items():
         assert tuple(tokenizer.encode(text).ids) == wanted
+
+
+@pytest.mark.parametrize(
+    ("words", "prefix", "told"),
+    [
+        ([], "model.visual.", False),
+        ([], "odd.visual.", True),
+        (["--quiet"], "odd.visual.", False),
+        (["--vision", "none"], "odd.visual.", False),
+    ],
+)
+def test_how_a_checkpoint_was_read_is_told_where_it_is_unusual(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], prefix: str, told: bool
+) -> None:
+    write_checkpoint(tmp_path / "hf", SHAPES["vision"])
+    index = tmp_path / "hf/model.safetensors.index.json"
+    index.write_text(index.read_text().replace("model.visual.", prefix))
+    for file in (tmp_path / "hf").glob("*.safetensors"):
+        data = file.read_bytes()
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + size])
+        renamed = {name.replace("model.visual.", prefix): value for name, value in header.items()}
+        text = json.dumps(renamed).encode()
+        file.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + size :])
+    assert export_main([str(tmp_path / "hf"), "--out", str(tmp_path / "b"), *QUICK, *words]) == 0
+    out, err = capsys.readouterr()
+    assert out == "" and (err == "") == ("--quiet" in words)
+    lines = [line for line in err.splitlines() if "tower" in line]
+    assert lines == (
+        ["export: the vision tower's tensors begin with odd.visual., not model.visual."] if told else []
+    )
 
 
 def test_quiet_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

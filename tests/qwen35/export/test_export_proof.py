@@ -99,6 +99,7 @@ def test_bfp6s_weights_are_found_again(as_bfp6s: Path) -> None:
         (16, 3072, 4096, (48, 64)),
         (16, 4096, 5000, (48, 96)),
         (8, 1, 64, (8, 8)),
+        (8, 1, 200, (8, 16)),  # there are wide ones, from one patch on
     ],
 )
 def test_the_standard_picture_needs_no_resizing(
