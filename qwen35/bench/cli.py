@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["bench_main", "parser"]
 
 PROMPTS, CONTEXTS, COMPARED, HOST_CONTEXT, CHAT = (23, 778), (512, 1024, 8192), 512, 1024, 4096
-PARTS = ("machine", "start", "load", "host", "text", "vision", "timed", "memory", "serve")
+PARTS = ("machine", "start", "load", "host", "text", "vision", "timed", "draft", "memory", "serve")
 
 
 def parser() -> Parser:
@@ -119,7 +119,7 @@ def _run(options: argparse.Namespace, path: Path) -> None:
 
         out.title("Cold page cache")
         cold_figures(bundle, out, PROMPTS[-1], 2 if options.quick else 5)
-    if {"load", "host", "text", "vision", "timed"} & set(parts) or options.profile:
+    if {"load", "host", "text", "vision", "timed", "draft"} & set(parts) or options.profile:
         _model(options, bundle, out, parts, threads, bandwidth)
 
 
@@ -212,6 +212,7 @@ def _model(
     bandwidth: float,
 ) -> None:
     from qwen35.bench import text
+    from qwen35.bench.draft import draft_figures
     from qwen35.bench.pairs import speed_figures
     from qwen35.bench.timed import timed_figures
     from qwen35.bench.vision import GRIDS, vision_figures
@@ -236,6 +237,9 @@ def _model(
             out.title("On an NPU that takes a Ryzen AI 9 HX 370's time")
             grids = GRIDS[:1] if quick else GRIDS[:2]
             timed_figures(subject, out, HOST_CONTEXT, PROMPTS, grids, tokens, repeats)
+        if "draft" in parts:
+            out.title("Drafts from the prompt")
+            draft_figures(subject, out, HOST_CONTEXT, tokens, repeats)
         if options.profile:
             out.title("Profile")
             out.text(text.profile_lines(subject, PROMPTS[-1], COMPARED, tokens))

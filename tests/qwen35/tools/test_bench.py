@@ -19,6 +19,7 @@ from amdxdna.emu.timing import MODELS
 from amdxdna.opening import open_node
 from amdxdna.run import State
 from qwen35.bench import bench_main, machine
+from qwen35.bench.draft import draft_figures
 from qwen35.bench.figures import SHAPE, Figure, Printer, median, ratios
 from qwen35.bench.null_node import NullNode, bare_seconds
 from qwen35.bench.pairs import speed_figures
@@ -228,6 +229,16 @@ def test_what_the_host_adds_is_measured_on_a_timed_npu(subject):
     for of in ("token", "prompt"):  # where lateness is made up for, wall time may be the shorter one
         assert found[f"timed_{of}_ratio"] > 0
         assert found[f"timed_{of}"] / found[f"timed_{of}_npu"] == pytest.approx(found[f"timed_{of}_ratio"])
+
+
+def test_drafts_gain_with_what_comes_true(subject):
+    out = Printer(False, io.StringIO())
+    draft_figures(subject, out, 64, 4, 1)
+    speeds = [figure for figure in out.figures if figure.name == "timed_draft_speed_npu"]
+    assert [figure.where["accepted"] for figure in speeds] == ["0%", "20%", "47%", "73%", "100%"]
+    values = [figure.value for figure in speeds]
+    assert values == sorted(values) and values[0] < 1 < values[-1]
+    assert len([figure for figure in out.figures if figure.name == "draft_overhead"]) == 2
 
 
 def test_a_device_may_be_timed_from_the_start(bundle):
