@@ -123,14 +123,29 @@ class _Lib:
         /,
     ) -> int: ...
     def host_full_attn_floats(self, d: Any, rows: int, /) -> int: ...
-    def host_full_attn_rows(
+    def host_full_attn_load(
         self,
         d: Any,
+        rows: int,
+        first: int,
+        end: int,
         qkv: Any,
         qkv_stride: int,
-        rows: int,
         cosines: Any,
         sines: Any,
+        scratch: Any,
+        /,
+    ) -> int: ...
+    def host_full_attn_part(
+        self,
+        d: Any,
+        rows: int,
+        first: int,
+        end: int,
+        key: int,
+        key_end: int,
+        head: int,
+        head_end: int,
         scratch: Any,
         out: Any,
         out_stride: int,

@@ -52,7 +52,8 @@ def set_threads(count: int) -> int:
 
 
 def isa() -> str:
-    """The instruction set in use: avx512, avx2 or portable. QWEN35_ISA in the environment chooses one."""
+    """The instruction set in use: avx512bf16, avx512, avx2 or portable. QWEN35_ISA in the environment
+    chooses one."""
     return str(ffi.string(lib.host_isa()), "ascii")
 
 

@@ -21,6 +21,8 @@ static const struct host_ops *find(const char *name)
                __builtin_cpu_supports("f16c");
     int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                  __builtin_cpu_supports("avx512vl");
+    if (avx512 && __builtin_cpu_supports("avx512bf16") && (!name || !strcmp(name, "avx512bf16")))
+        return &host_ops_avx512bf16;
     if (avx512 && (!name || !strcmp(name, "avx512")))
         return &host_ops_avx512;
     if (avx2 && (!name || !strcmp(name, "avx2")))
@@ -45,7 +47,7 @@ const char *host_isa(void)
     return host_ops()->name;
 }
 
-/* portable, avx2, avx512, or NULL for the best; -EINVAL where this processor lacks it. */
+/* portable, avx2, avx512, avx512bf16, or NULL for the best; -EINVAL where this processor lacks it. */
 int host_set_isa(const char *name)
 {
     const struct host_ops *own = find(name);

@@ -11,6 +11,7 @@
 #include "host_attn_prompt.inc.h"
 #include "host_delta.inc.h"
 #include "host_vision.inc.h"
+#include "host_full_attn.inc.h"
 
 #define JOIN2(a, b) a##b
 #define JOIN(a, b) JOIN2(a, b)

@@ -80,7 +80,7 @@ struct host_ops {
     void (*attn_merge)(const struct attn_job *);
     int (*layer_norm_task)(const struct layer_norm_job *, int block);
     int (*activate_task)(const struct activate_job *, int block);
-    void (*full_attn_load)(const struct full_attn_job *, int head);
+    int (*full_attn_load)(const struct full_attn_job *, int task);
     int (*full_attn_block)(const struct full_attn_job *, int task);
 };
 
@@ -89,7 +89,7 @@ const struct host_ops *host_ops(void);
 
 extern const struct host_ops host_ops_portable;
 #if defined(__x86_64__)
-extern const struct host_ops host_ops_avx2, host_ops_avx512;
+extern const struct host_ops host_ops_avx2, host_ops_avx512, host_ops_avx512bf16;
 #endif
 
 #endif

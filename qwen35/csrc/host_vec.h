@@ -12,7 +12,9 @@
 #include <immintrin.h>
 #endif
 
-#if HOST_ISA == 512
+#if HOST_BF16
+#define HOST_TARGET "avx512bf16,avx512f,avx512bw,avx512vl,avx2,fma,f16c"
+#elif HOST_ISA == 512
 #define HOST_TARGET "avx512f,avx512bw,avx512vl,avx2,fma,f16c"
 #elif HOST_ISA == 256
 #define HOST_TARGET "avx2,fma,f16c"
@@ -20,13 +22,17 @@
 
 #ifdef HOST_TARGET
 #ifdef __clang__
-#if HOST_ISA == 512
+#if HOST_BF16
+#pragma clang attribute push(__attribute__((target("avx512bf16,avx512f,avx512bw,avx512vl,avx2,fma,f16c"))), apply_to = function)
+#elif HOST_ISA == 512
 #pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx2,fma,f16c"))), apply_to = function)
 #else
 #pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
 #endif
 #else
-#if HOST_ISA == 512
+#if HOST_BF16
+#pragma GCC target("avx512bf16,avx512f,avx512bw,avx512vl,avx2,fma,f16c")
+#elif HOST_ISA == 512
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx2,fma,f16c")
 #else
 #pragma GCC target("avx2,fma,f16c")

@@ -1,4 +1,4 @@
-/* The vision tower: LayerNorm, GELU and full attention. */
+/* The vision tower: LayerNorm and GELU. */
 
 /* into[0..count) = factors * (sum of the adds' row `row`) */
 INLINE void sum_row(const uint16_t *const *adds, const int64_t *strides, int count, int64_t row, int dim,
@@ -99,74 +99,6 @@ static int activate_task(const struct activate_job *j, int block)
             for (int i = 0; i < dim; i++)
                 line[i] = 0.5f * line[i] * (1.0f + erff(line[i] * 0.70710678118654752f));
         f32_to_bf16(line, j->out + r * j->out_stride, dim);
-    }
-    return 0;
-}
-
-/* One head's q (scaled), k and v in float32, padded with zeros: q [rows_up, hd], k transposed tile by tile
-   [rows_up / FULL_TILE, hd, FULL_TILE], v [rows_up, hd_up]. */
-static void full_attn_load(const struct full_attn_job *j, int head)
-{
-    const host_full_attn *d = j->d;
-    int hd = d->hd, half = hd / 2, up = full_pad(hd);
-    int64_t rows_up = full_rows(j->rows), width = (int64_t)d->heads * hd;
-    float *q = j->scratch + head * full_floats(hd, rows_up), *k = q + rows_up * hd, *v = k + rows_up * hd;
-    float scale = 1.0f / sqrtf((float)hd), line[3][128];
-    memset(q, 0, sizeof(float) * (size_t)full_floats(hd, rows_up));
-    for (int64_t r = 0; r < j->rows; r++) {
-        float *key = k + r / FULL_TILE * FULL_TILE * hd + r % FULL_TILE;
-        const float *c = j->cosines + r * half, *s = j->sines + r * half;
-        for (int part = 0; part < 3; part++) {
-            int64_t column = part * width + (int64_t)head * hd;
-            const uint16_t *src = j->qkv + r * j->qkv_stride + column;
-            for (int i = 0; i < hd; i++)
-                line[part][i] = f32_of_bf16(src[i]);
-            if (d->factors)
-                for (int i = 0; i < hd; i++)
-                    line[part][i] *= d->factors[column + i];
-        }
-        for (int i = 0; i < half; i++) {
-            const float *a = line[0], *b = line[1];
-            q[r * hd + i] = (a[i] * c[i] - a[i + half] * s[i]) * scale;
-            q[r * hd + i + half] = (a[i + half] * c[i] + a[i] * s[i]) * scale;
-            key[i * FULL_TILE] = b[i] * c[i] - b[i + half] * s[i];
-            key[(i + half) * FULL_TILE] = b[i + half] * c[i] + b[i] * s[i];
-        }
-        memcpy(v + r * up, line[2], sizeof(float) * (size_t)hd);
-    }
-}
-
-static int full_attn_block(const struct full_attn_job *j, int task)
-{
-    const host_full_attn *d = j->d;
-    int hd = d->hd, up = full_pad(hd), head = task % d->heads;
-    int64_t rows_up = full_rows(j->rows), first = (int64_t)(task / d->heads) * QUERY_ROWS;
-    int count = j->rows - first < QUERY_ROWS ? (int)(j->rows - first) : QUERY_ROWS;
-    const float *q = j->scratch + head * full_floats(hd, rows_up), *k = q + rows_up * hd, *v = k + rows_up * hd;
-    float *scores = host_scratch(sizeof(float) * QUERY_ROWS * (size_t)(FULL_TILE + up + 2));
-    if (!scores)
-        return -1;
-    float *sums = scores + QUERY_ROWS * FULL_TILE, *maxima = sums + QUERY_ROWS * up, *totals = maxima + QUERY_ROWS;
-    memset(sums, 0, sizeof(float) * (size_t)(QUERY_ROWS * up));
-    for (int r = 0; r < count; r++) {
-        maxima[r] = -INFINITY;
-        totals[r] = 0.0f;
-    }
-    for (int64_t at = 0; at < j->rows; at += FULL_TILE) {
-        int present = j->rows - at < FULL_TILE ? (int)(j->rows - at) : FULL_TILE, tile = full_pad(present);
-        gemm(count, tile, hd, q + first * hd, hd, k + at * hd, FULL_TILE, scores, FULL_TILE, 0.0f);
-        for (int r = 0; r < count; r++) {
-            for (int c = present; c < tile; c++)
-                scores[r * FULL_TILE + c] = -INFINITY;
-            soften(scores + r * FULL_TILE, tile, maxima + r, totals + r, sums + (int64_t)r * up, up);
-        }
-        gemm(count, up, tile, scores, FULL_TILE, v + at * up, up, sums, up, 1.0f);
-    }
-    for (int r = 0; r < count; r++) {
-        float *line = sums + (int64_t)r * up, inverse = 1.0f / totals[r];
-        for (int i = 0; i < hd; i++)
-            line[i] *= inverse;
-        f32_to_bf16(line, j->out + (first + r) * j->out_stride + (int64_t)head * hd, hd);
     }
     return 0;
 }

@@ -25,6 +25,7 @@ struct activate_job {
     int failed;
 };
 
+/* Rotation and scratch are of the whole picture; qkv and out begin with row `first`. */
 struct full_attn_job {
     const host_full_attn *d;
     const uint16_t *qkv;
@@ -34,14 +35,18 @@ struct full_attn_job {
     float *scratch;
     uint16_t *out;
     int64_t out_stride;
+    int64_t first, end;   /* first a multiple of FULL_TILE; so is end, but for the picture's */
+    int64_t key, key_end; /* the keys that a block's queries see now, after those before */
+    int head;             /* the first */
     int failed;
 };
 
-enum { FULL_TILE = 256 }; /* keys a tile of the softmax */
+enum {
+    FULL_BLOCK = 32, /* queries of a task */
+    FULL_TILE = 64   /* keys of a tile */
+};
 
-/* The matrix product wants columns in sixteens; keys come in whole tiles. */
-static inline int full_pad(int hd) { return (hd + 15) / 16 * 16; }
 static inline int64_t full_rows(int rows) { return ((int64_t)rows + FULL_TILE - 1) / FULL_TILE * FULL_TILE; }
-static inline int64_t full_floats(int hd, int64_t rows_up) { return rows_up * (2 * hd + full_pad(hd)); }
+static inline int64_t full_floats(int hd, int64_t rows_up) { return rows_up * (4 * hd + 2); }
 
 #endif

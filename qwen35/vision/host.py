@@ -90,8 +90,14 @@ def activate(
 class FullAttention:
     """softmax(q k^T / sqrt(hd)) v of every head; q and k are rotated, half-split, over the whole head.
 
-    factors float32 [3 heads hd] multiply the q | k | v columns first. Immutable.
+    factors float32 [3 heads hd] multiply the q | k | v columns first. On processors that multiply pairs of
+    bf16, q, k, v and the softmax's weights are rounded to bf16; sums are float32. Immutable.
+
+    A picture's rows may come in ranges that begin at multiples of ALIGN and end so or with the picture, and
+    each query may see its keys in several parts, in order: no bit depends on that.
     """
+
+    ALIGN = 64
 
     def __init__(self, heads: int, hd: int, factors: F32 | None = None) -> None:
         self.heads, self.hd = heads, hd
@@ -104,23 +110,62 @@ class FullAttention:
         """Room for `rows` patches: reuse it for every block."""
         return np.empty(int(lib.host_full_attn_floats(self._struct, rows)), np.float32)
 
-    def rows(self, qkv: U16, cosines: F32, sines: F32, scratch: F32, out: U16) -> None:
-        """qkv bf16 [n, 3 heads hd]: q | k | v; cosines, sines float32 [n, hd / 2]; out bf16 [n, heads hd]."""
+    def load(self, qkv: U16, cosines: F32, sines: F32, scratch: F32, first: int, end: int) -> None:
+        """Takes rows [first, end) over: qkv bf16 [end - first, 3 heads hd], q | k | v. cosines, sines float32
+        [n, hd / 2] are the whole picture's."""
         n = len(cosines)
-        if cosines.shape != (n, self.hd // 2) or sines.shape != cosines.shape or min(len(qkv), len(out)) < n:
+        if cosines.shape != (n, self.hd // 2) or sines.shape != cosines.shape or len(qkv) < end - first:
             raise ValueError("rows of the rotation and of q, k, v differ")
-        if scratch.size < lib.host_full_attn_floats(self._struct, n):
-            raise ValueError("the scratch is too small for these rows")
+        if not (cosines.flags.c_contiguous and sines.flags.c_contiguous):
+            raise ValueError("the rotation has gaps")
+        self._check(scratch, n)
         check(
-            lib.host_full_attn_rows(
+            lib.host_full_attn_load(
                 self._struct,
+                n,
+                first,
+                end,
                 pointer(qkv),
                 row_stride(qkv, 3 * self.heads * self.hd),
+                pointer(cosines),
+                pointer(sines),
+                pointer(scratch),
+            )
+        )
+
+    def part(
+        self,
+        scratch: F32,
+        n: int,
+        queries: tuple[int, int],
+        keys: tuple[int, int],
+        heads: tuple[int, int],
+        out: U16,
+    ) -> None:
+        """Lets `queries` see `keys`, after those before, each a range that is loaded; the part that ends with
+        key n writes their rows of the result, bf16 [queries, heads hd]."""
+        if len(out) < queries[1] - queries[0]:
+            raise ValueError("too few rows for the result")
+        self._check(scratch, n)
+        check(
+            lib.host_full_attn_part(
+                self._struct,
                 n,
-                pointer(np.ascontiguousarray(cosines)),
-                pointer(np.ascontiguousarray(sines)),
+                *queries,
+                *keys,
+                *heads,
                 pointer(scratch),
                 pointer(out),
                 row_stride(out, self.heads * self.hd),
             )
         )
+
+    def rows(self, qkv: U16, cosines: F32, sines: F32, scratch: F32, out: U16) -> None:
+        """All at once: see `load` and `part`."""
+        n = len(cosines)
+        self.load(qkv, cosines, sines, scratch, 0, n)
+        self.part(scratch, n, (0, n), (0, n), (0, self.heads), out)
+
+    def _check(self, scratch: F32, n: int) -> None:
+        if scratch.size < lib.host_full_attn_floats(self._struct, n):
+            raise ValueError("the scratch is too small for these rows")

@@ -9,7 +9,7 @@ import pytest
 from qwen35 import host
 
 
-@pytest.fixture(params=("portable", "avx2", "avx512"))
+@pytest.fixture(params=("portable", "avx2", "avx512", "avx512bf16"))
 def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     """The host math's instruction set, each that this processor has."""
     before = host.isa()
