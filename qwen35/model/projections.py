@@ -119,6 +119,11 @@ class Dispatch:
         except XdnaError as error:
             self._flying, self._refused = [], error
 
+    @property
+    def over(self) -> bool:
+        """Whether `finish` would not wait for the NPU. After a `start`; does not block or raise."""
+        return all(run.done for run in self._flying)
+
     def finish(self) -> None:
         """Waits for what `start` submitted. Raises as `run`."""
         model, marks = self._projections, self._marks

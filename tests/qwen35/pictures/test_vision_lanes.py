@@ -1,0 +1,145 @@
+"""Pictures in lanes: the rows of each alone in one lane, whatever is beside it and whoever comes first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amdxdna import Device
+from amdxdna.errors import CommandFailed, CommandTimeout
+from qwen35 import vision
+from qwen35.bundle import Bundle
+from qwen35.export.checkpoint import Checkpoint
+from qwen35.export.exporter import export_checkpoint
+from qwen35.export.plan import Options
+from qwen35.model.projections import Dispatch, Projections
+from qwen35.vision.host import FullAttention
+from qwen35.vision.lanes import Lane, advance
+from qwen35.vision.tower import VisionTower
+from tests.support.pixels import pixels
+from tests.support.synthetic import SHAPES, write_checkpoint
+
+GRIDS = [(18, 10), (2, 4), (16, 14), (8, 8), (18, 10)]
+"""Chunks of 64 rows: 3, 1, 4, 1 and 3; those of several are two lanes."""
+
+
+@pytest.fixture(scope="module")
+def tower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VisionTower]:
+    folder = tmp_path_factory.mktemp("lanes")
+    write_checkpoint(folder / "hf", SHAPES["vision"], 4)
+    options = Options(chunk=64, max_prompt=128, vision="w8", vision_chunk=64, max_pixels=512 * 16)
+    bundle = Bundle.open(export_checkpoint(Checkpoint(folder / "hf"), folder / "bundle", options, quiet=True))
+    config = bundle.config.vision
+    assert config is not None
+    with Device.open("emu:threads=1,quiet,tdr=0.3") as device:
+        npu = Projections(bundle, device)
+        made = VisionTower(bundle, npu, config)
+        yield made
+        made.close()
+        npu.close()
+
+
+@pytest.fixture(scope="module")
+def pictures() -> list[tuple[np.ndarray, tuple[int, int]]]:
+    rng = np.random.default_rng(11)
+    return [(pixels(rng, grid, 4), grid) for grid in GRIDS]
+
+
+@pytest.fixture(scope="module")
+def alone(tower: VisionTower, pictures: list[tuple[np.ndarray, tuple[int, int]]]) -> list[np.ndarray]:
+    """Each picture by itself, in one lane."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FullAttention, "ALIGN", 1 << 30)
+        return [tower.encode(*picture) for picture in pictures]
+
+
+def same(got: list[np.ndarray], want: list[np.ndarray]) -> None:
+    for one, other in zip(got, want, strict=True):
+        assert np.isfinite(other).all() and other.std() > 0.1
+        np.testing.assert_array_equal(one, other)
+
+
+def test_lanes_and_neighbours_change_no_bit(
+    tower: VisionTower, pictures: list[Any], alone: list[np.ndarray]
+) -> None:
+    same([tower.encode(*picture) for picture in pictures], alone)
+    done: list[tuple[int, int]] = []
+    same(tower.encode_all(pictures, lambda *at: done.append(at)), alone)
+    total = len(pictures) * tower.config.depth
+    assert done == [(number, total) for number in range(1, total + 1)]
+    assert tower.encode_all([]) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nor_does_who_comes_first(
+    tower: VisionTower,
+    pictures: list[Any],
+    alone: list[np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    """Whether a group is over is found at once, much later or in between; attention is in small pieces."""
+    rng = np.random.default_rng(seed)
+    over = Dispatch.over.__get__
+    patience = (1.0, 0.0, 0.5, 0.1)[seed]
+
+    def found(self: Dispatch) -> bool:
+        end = time.monotonic() + 10
+        if rng.random() >= patience:
+            return False
+        while not over(self) and time.monotonic() < end:
+            time.sleep(1e-4)
+        return True
+
+    monkeypatch.setattr(Dispatch, "over", property(found))
+    monkeypatch.setattr(vision.tower, "_PIECE", 1)
+    same(tower.encode_all(pictures), alone)
+
+
+@pytest.mark.parametrize("command", [2, 7, 30])
+def test_an_interrupt_with_lanes_in_flight(
+    tower: VisionTower,
+    pictures: list[Any],
+    alone: list[np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
+    command: int,
+) -> None:
+    started, start = 0, Dispatch.start
+
+    def stopped(self: Dispatch) -> None:
+        nonlocal started
+        start(self)
+        started += 1
+        if started == command:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Dispatch, "start", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            tower.encode_all(pictures)
+    same(tower.encode_all(pictures), alone)
+
+
+@pytest.mark.parametrize("command", [3, 12])
+def test_a_hang_with_lanes_in_flight(
+    tower: VisionTower, pictures: list[Any], alone: list[np.ndarray], command: int
+) -> None:
+    node: Any = tower._npu.device.node
+    tower._npu.chains = False
+    node.driver.faults.next("hang", command)
+    with pytest.raises(CommandFailed) as caught:
+        tower.encode_all(pictures[:2])
+    assert isinstance(caught.value, CommandTimeout)
+    same(tower.encode_all(pictures), alone)
+
+
+def test_lanes_that_wait_for_each_other_are_told() -> None:
+    lane = Lane()
+    lane.begin(iter([lambda: False]))  # type: ignore[arg-type]
+    advance([lane])
+    with pytest.raises(RuntimeError, match="no lane"):
+        advance([lane])
