@@ -235,7 +235,7 @@ class Answering:
     def _watched(self, job: Job, request: Request, began: float, sent: _Sent) -> Iterator[None]:
         """Cancels the job when its client goes away or its time is over."""
         loop, limit = asyncio.get_running_loop(), self.service.limits.timeout
-        timer = loop.create_task(_late(job, max(began + limit - monotonic(), 0), limit, request.scope))
+        timer = loop.create_task(late(job, max(began + limit - monotonic(), 0), limit, request.scope))
         watching = loop.create_task(_gone(request, job, sent))
         self.service.jobs.add(job)
         try:
@@ -319,7 +319,7 @@ async def _body(request: Request, limits: Limits, take: Callable[[int], None]) -
         raise _GONE from None
 
 
-async def _late(job: Job, seconds: float, limit: float, scope: Scope) -> None:
+async def late(job: Job, seconds: float, limit: float, scope: Scope) -> None:
     """Ends the job in so many seconds, and soon after it the connection of a client that reads too slowly."""
     await asyncio.sleep(seconds)
     job.cancel(ApiError(504, f"the answer took longer than {limit:g} seconds", code="timeout"))

@@ -28,9 +28,9 @@ _ADDRESS_SPACE = 416 << 20
 """Address space beyond the main job's, for the HTTP libraries, threads' stacks and heaps, and grammars.
 Measured with the built-in model on two cores: under 800 MiB in all everything is answered, at 700 no schema
 is, and at 620 Python may hang in the middle of an answer, deaf to signals."""
-_TELLING = 1.0
+TELLING = 1.0
 """Seconds in which the clients of answers that a second signal ends are told; then connections are cut."""
-_SPARE = 5
+SPARE = 5
 """Seconds beyond the grace in which a cut answer tells its client; then its connection is closed."""
 
 
@@ -192,7 +192,7 @@ def main(argv: list[str], load: Callable[[argparse.Namespace], Qwen35] | None = 
         raise UsageError("the key must be ASCII", "--api-key") from None
     require_address_space(_ADDRESS_SPACE)
     with contextlib.ExitStack() as stack:
-        listening = stack.enter_context(_bind(options.host, options.port))  # a taken port is told at once
+        listening = stack.enter_context(bind(options.host, options.port))  # a taken port is told at once
         model = (load or _load)(options)
         stack.callback(model.close)
         return _serve(model, options, listening)
@@ -216,7 +216,7 @@ def _load(options: argparse.Namespace) -> Qwen35:
         )
 
 
-def _bind(host: str, port: int, stalled: float = 60.0) -> socket.socket:
+def bind(host: str, port: int, stalled: float = 60.0) -> socket.socket:
     """A bound socket that does not listen yet: nobody is let in before the model is there.
 
     A connection whose client reads nothing for `stalled` seconds ends, so that its place is not lost.
@@ -284,7 +284,7 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=int(options.grace) + _SPARE,
+        timeout_graceful_shutdown=int(options.grace) + SPARE,
     )
 
     class Server(uvicorn.Server):
@@ -314,7 +314,7 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
 
         def cut(self, loop: asyncio.AbstractEventLoop) -> None:
             service.cut()
-            loop.call_later(_TELLING, self.abort)
+            loop.call_later(TELLING, self.abort)
 
         def abort(self) -> None:
             # From Python 3.12.1 on the end of a server waits for that of every connection.
@@ -330,7 +330,7 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
             service.drain()
             await super().shutdown(sockets)
             if self.force_exit and (tasks := set(self.server_state.tasks)):
-                await asyncio.wait(tasks, timeout=_TELLING)
+                await asyncio.wait(tasks, timeout=TELLING)
 
     lines = _Lines()
     for name in ("uvicorn.error", "asyncio"):

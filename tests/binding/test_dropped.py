@@ -240,13 +240,14 @@ def test_devices(no_cycles, closed):
 
 
 def test_a_device_that_is_left_with_its_pool(no_cycles):
-    pool = Device.open("emu:quiet,threads=1").pool
+    node = ProxyNode(open_node("emu:quiet,threads=1"))
+    pool = Device.open(node).pool
     kernel = pool.kernel(copy_xclbin(), stream.copy(64, 1))
     reap()
-    client = kernel._client
-    assert not client.closed and client.pool() is pool
-    del client, kernel, pool
+    assert node.closes == 0 and pool.kernel(copy_xclbin(), stream.copy(64, 2)).shared is kernel.shared
+    del kernel, pool
     reap()
+    assert node.closes == 1
 
 
 def test_a_devices_pool_stays_the_same(open_emu):

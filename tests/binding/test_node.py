@@ -20,7 +20,7 @@ from amdxdna import errors, node, sysfs
 from amdxdna._native import ffi, lib
 from amdxdna.node import KernelNode
 from amdxdna.opening import open_node, resolve
-from tests.support.descriptors import descriptors
+from tests.support.descriptors import descriptors, opened
 
 
 def make_sysfs(root, *accels, driver_loaded=True):
@@ -144,10 +144,17 @@ def file_node(tmp_path):
     opened.close()
 
 
+def number_of(file_node):
+    """The node's descriptor: the only one of this process on its file."""
+    (found,) = (number for number, target in opened() if target == file_node.path)
+    return found
+
+
 def test_flags(file_node):
-    flags = fcntl.fcntl(file_node._fd, fcntl.F_GETFL)
+    fd = number_of(file_node)
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL)
     assert flags & os.O_ACCMODE == os.O_RDWR
-    assert fcntl.fcntl(file_node._fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    assert fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     assert not file_node.emulated
 
 
@@ -246,7 +253,7 @@ def test_closing_under_an_ioctl_gives_its_descriptor_to_nobody_else(file_node, t
     caller = threading.Thread(target=call)
     caller.start()
     assert fake.entered.wait(60)
-    fd = file_node._fd
+    fd = number_of(file_node)
     file_node.close()
     assert os.readlink(f"/proc/self/fd/{fd}") == os.devnull  # the node itself is closed at once
     others = [os.open(tmp_path, os.O_RDONLY) for _ in range(8)]
@@ -287,7 +294,7 @@ def test_a_forked_child_is_refused_and_closes_nothing(file_node):
                 status |= 0 if "parent" in str(error) else 1
             else:
                 status |= 2
-        fd = file_node._fd
+        fd = number_of(file_node)
         file_node.close()
         try:
             os.fstat(fd)

@@ -67,14 +67,14 @@ def late_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time of every request is over once its answer has begun, on a machine however slow."""
     from qwen35.serve import answering
 
-    late = answering._late
+    late = answering.late
 
     async def begun(job: Any, seconds: float, limit: float, scope: Any) -> None:
         while job.reply is None or len(job.reply.tokens) < 20:
             await asyncio.sleep(0.01)
         await late(job, 0, limit, scope)
 
-    monkeypatch.setattr(answering, "_late", begun)
+    monkeypatch.setattr(answering, "late", begun)
 
 
 @contextmanager
@@ -93,7 +93,7 @@ def serving(
 
     from qwen35.serve.answering import Limits, Service
     from qwen35.serve.app import make_app
-    from qwen35.serve.cli import _bind
+    from qwen35.serve.cli import bind
     from qwen35.serve.connection import patient
     from qwen35.serve.options import Served
 
@@ -123,7 +123,7 @@ def serving(
             await super().shutdown(sockets)
 
     server = Server(config)
-    with _bind("127.0.0.1", 0, stalled) as listening:
+    with bind("127.0.0.1", 0, stalled) as listening:
         port = listening.getsockname()[1]
         thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -460,17 +461,19 @@ def test_a_question_retried_in_vain_leaves_history_and_pictures(
     chat = Chat(model, options)
     chat.conversation.ask("one").result()
     before, asked = list(chat.conversation.messages), []
+    real = chat.conversation.ask
 
-    def ask(text: str) -> str:
-        asked.append((text, chat.images))
+    def ask(text: str, *, images: Any, options: Any) -> Any:
+        asked.append((text, images))
         if fails:
             raise UsageError("no")
-        return "cancel"
+        return real(text, images=images, options=replace(options, cancel=lambda: True))
 
-    monkeypatch.setattr(chat, "_ask", ask)
+    monkeypatch.setattr(chat.conversation, "ask", ask)
     chat.images = ["next.png"]
+    retry = chat.commands["/retry"][0]
     with pytest.raises(UsageError) if fails else contextlib.nullcontext():
-        chat._retry("")
+        retry("")
     assert asked == [("one", [])]
     assert chat.conversation.messages == before and chat.images == ["next.png"]
 

@@ -52,6 +52,11 @@ CASES: list[tuple[Any, Callable[[Any], bool]]] = [
 ]
 
 
+def grammars(model: Any) -> JsonGrammars:
+    """Constraints for the model's tokens."""
+    return JsonGrammars(model.tokenizer, model.tokenizer.vocab_size, model.stop)
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     pytest.importorskip("llguidance")
@@ -156,7 +161,7 @@ def test_large_schemas_do_not_reach_the_library(
 def test_schemas_that_cannot_be_used(model: Any, schema: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message) as caught:
         if schema is None:
-            model._json_grammars().constraint(None)
+            grammars(model).constraint(None)
         else:
             model.chat("q", json_schema=schema)
     assert len(str(caught.value)) < 500
@@ -246,7 +251,7 @@ def test_white_space_has_an_end(tmp_path: Path, character: str) -> None:
 
 def test_usual_ways_to_write_a_document_are_allowed(model: Any) -> None:
     document = {"a": [1, 2, {"b": []}], "c": {"d": {"e": [["x"]]}}, "f": None}
-    grammar = model._json_grammars()
+    grammar = grammars(model)
     for layout in ({}, {"indent": 2}, {"indent": 4}, {"indent": "\t"}, {"separators": (",", ":")}):
         text = json.dumps(document, **layout)
         constraint = grammar.constraint({"type": "object"})

@@ -36,7 +36,7 @@ PATIENT = f"""
 import sys
 from qwen35.cli import main
 from qwen35.serve import cli
-cli._TELLING, cli._SPARE = {WAIT}.0, {WAIT}
+cli.TELLING, cli.SPARE = {WAIT}.0, {WAIT}
 sys.exit(main())
 """
 """A server that gives the clients of answers it cuts longer to hear of it."""
@@ -315,7 +315,7 @@ def test_pieces_are_sent_at_once() -> None:
     """Without TCP_NODELAY each answer waits 40 ms for the client's acknowledgement."""
     import asyncio
 
-    from qwen35.serve.cli import _bind
+    from qwen35.serve.cli import bind
 
     async def run() -> int:
         seen: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -325,7 +325,7 @@ def test_pieces_are_sent_at_once() -> None:
             seen.set_result(name.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
             writer.close()
 
-        with _bind("127.0.0.1", 0) as bound:
+        with bind("127.0.0.1", 0) as bound:
             server = await asyncio.start_server(connected, sock=bound)
             _, writer = await asyncio.open_connection(*bound.getsockname())
             found = await asyncio.wait_for(seen, WAIT)
