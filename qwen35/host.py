@@ -142,6 +142,12 @@ class Norm:
             )
         )
 
+    def project(self, x: F32, gates: F32) -> None:
+        """The gates float32 [proj_cols] of a row that `rows` has made; x float32 [dim] with its additions."""
+        if x.shape != (self.dim,) or gates.shape != (self.proj_cols,) or not self.proj_cols:
+            raise ValueError(f"x {x.shape} and gates {gates.shape} do not fit this norm")
+        check(lib.host_norm_project(self.struct, pointer(x), pointer(gates)))
+
 
 def add_rows(x: F32, add: U16) -> None:
     """x float32 [n, dim] += bf16 [n, >= dim]."""

@@ -72,6 +72,12 @@ int host_norm_rows(const host_norm *d, float *x, int rows, const uint16_t *const
     return job.failed ? -ENOMEM : 0;
 }
 
+int host_norm_project(const host_norm *d, const float *x, float *proj_out)
+{
+    struct norm_job job = {.d = d, .x = (float *)x, .rows = 1, .proj_out = proj_out};
+    return host_ops()->norm_project(&job) ? -ENOMEM : 0;
+}
+
 struct add_job {
     float *x;
     const uint16_t *add;
@@ -133,6 +139,29 @@ int host_populate(void *start, int64_t bytes)
     return madvise(start, (size_t)bytes, POPULATE_WRITE) ? -errno : 0;
 }
 
+struct fetch_job {
+    const char *start;
+    int64_t bytes;
+};
+
+enum { FETCH = 1 << 17 /* bytes of a task */ };
+
+/* Hints to the second level: those to the first stall once its few dozen line buffers are taken. */
+static void fetch_one(void *context, int task)
+{
+    const struct fetch_job *job = context;
+    int64_t at = task * (int64_t)FETCH, end = at + FETCH < job->bytes ? at + FETCH : job->bytes;
+    for (; at < end; at += 64)
+        __builtin_prefetch(job->start + at, 0, 2);
+}
+
+/* Brings memory that is read soon into the caches, as far as they hold it. */
+void host_fetch(const void *start, int64_t bytes)
+{
+    struct fetch_job job = {start, bytes};
+    host_pool_run(fetch_one, &job, (int)((bytes + FETCH - 1) / FETCH));
+}
+
 /* madvise(WILLNEED) of the pages of `bytes` bytes at each address; what cannot be hinted is left alone. */
 void host_will_need(const int64_t *starts, int64_t count, int64_t bytes)
 {
@@ -159,6 +188,11 @@ static void delta_step_one(void *context, int key_head)
         __atomic_store_n(&job->failed, 1, __ATOMIC_RELAXED);
 }
 
+static void delta_write_one(void *context, int key_head)
+{
+    host_ops()->delta_write(context, key_head);
+}
+
 /* Head dims must be multiples of 16; the states must be 64-byte aligned (non-temporal stores). */
 static int delta_fits(const host_delta *d, const void *state)
 {
@@ -170,22 +204,40 @@ int host_delta_prefill(const host_delta *d, const uint16_t *y, int64_t y_stride,
                        int rows, const uint16_t *conv_in, uint16_t *conv_out, const float *state_in,
                        float *state_out, uint16_t *out, int64_t out_stride)
 {
-    struct delta_job job = {d, y, y_stride, gates, rows, conv_in, conv_out, state_in, state_out, out,
-                            out_stride, 0};
+    struct delta_job job = {.d = d, .y = y, .y_stride = y_stride, .gates = gates, .rows = rows,
+                            .conv_in = conv_in, .conv_out = conv_out, .state_in = state_in,
+                            .state_out = state_out, .out = out, .out_stride = out_stride};
     if (!delta_fits(d, state_out))
         return -EINVAL;
     host_pool_run(delta_one, &job, d->key_heads);
     return job.failed ? -ENOMEM : 0;
 }
 
-int host_delta_step(const host_delta *d, const uint16_t *y, const float *gates, const uint16_t *conv_in,
-                    uint16_t *conv_out, const float *state_in, float *state_out, uint16_t *out)
+int64_t host_delta_rest(const host_delta *d)
 {
-    struct delta_job job = {d, y, 0, gates, 1, conv_in, conv_out, state_in, state_out, out, 0, 0};
-    if (!delta_fits(d, state_out))
+    return d->key_heads * (int64_t)d->dk + d->value_heads * (int64_t)(d->dv + 16);
+}
+
+int host_delta_step(const host_delta *d, const uint16_t *y, const float *gates, const uint16_t *conv_in,
+                    const float *state_in, uint16_t *out, float *rest)
+{
+    struct delta_job job = {.d = d, .y = y, .gates = gates, .rows = 1, .conv_in = conv_in,
+                            .state_in = state_in, .out = out, .rest = rest};
+    if (!delta_fits(d, state_in))
         return -EINVAL;
     host_pool_run(delta_step_one, &job, d->key_heads);
     return job.failed ? -ENOMEM : 0;
+}
+
+int host_delta_write(const host_delta *d, const uint16_t *y, const uint16_t *conv_in, uint16_t *conv_out,
+                     const float *state_in, float *state_out, float *rest)
+{
+    struct delta_job job = {.d = d, .y = y, .rows = 1, .conv_in = conv_in, .conv_out = conv_out,
+                            .state_in = state_in, .state_out = state_out, .rest = rest};
+    if (!delta_fits(d, state_out))
+        return -EINVAL;
+    host_pool_run(delta_write_one, &job, d->key_heads);
+    return 0;
 }
 
 static int attn_fits(const host_attn *d)

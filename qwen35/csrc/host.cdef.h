@@ -34,12 +34,14 @@ int host_set_isa(const char *name);
 
 int host_norm_rows(const host_norm *d, float *x, int rows, const uint16_t *const *adds,
                    const int64_t *add_strides, uint16_t *out, int64_t out_stride, float *proj_out);
+int host_norm_project(const host_norm *d, const float *x, float *proj_out);
 int host_add_rows(float *x, int rows, int dim, const uint16_t *add, int64_t stride);
 void host_swiglu_pairs(const uint16_t *pairs, int64_t count, uint16_t *out);
 void host_bf16_to_f32(const uint16_t *src, float *dst, int64_t count);
 void host_f32_to_bf16(const float *src, uint16_t *dst, int64_t count);
 int64_t host_argmax(const float *values, int64_t count);
 void host_will_need(const int64_t *starts, int64_t count, int64_t bytes);
+void host_fetch(const void *start, int64_t bytes);
 int host_populate(void *start, int64_t bytes);
 void host_silu(float *values, int64_t count);
 void host_matmul(const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,
@@ -48,8 +50,13 @@ void host_matmul(const float *a, int64_t lda, const float *b, int64_t ldb, float
 int host_delta_prefill(const host_delta *d, const uint16_t *y, int64_t y_stride, const float *gates,
                        int rows, const uint16_t *conv_in, uint16_t *conv_out, const float *state_in,
                        float *state_out, uint16_t *out, int64_t out_stride);
+/* A token in two halves: the output, which leaves `rest` (host_delta_rest floats) to the second one, and the
+   new state. state_in and conv_in are the same in both, state_out and conv_out other memory. */
+int64_t host_delta_rest(const host_delta *d);
 int host_delta_step(const host_delta *d, const uint16_t *y, const float *gates, const uint16_t *conv_in,
-                    uint16_t *conv_out, const float *state_in, float *state_out, uint16_t *out);
+                    const float *state_in, uint16_t *out, float *rest);
+int host_delta_write(const host_delta *d, const uint16_t *y, const uint16_t *conv_in, uint16_t *conv_out,
+                     const float *state_in, float *state_out, float *rest);
 
 int host_attn_prefill(const host_attn *d, const uint16_t *y, int64_t y_stride, int rows, int64_t past,
                       const float *cosines, const float *sines, uint16_t *keys, uint16_t *values,

@@ -242,10 +242,22 @@ static int delta_prefill(const struct delta_job *j, int key_head)
     return 0;
 }
 
-/* state_in [dk, dv] -> state_out, and o = state_out^T q. Two passes over the matrix, the second from the
-   nearer caches: kv = (g S)^T k and (g S)^T q; then S' = g S + k delta^T. */
-INLINE void delta_update(int dk, int dv, const float *q, const float *k, const float *v, float decay,
-                         float beta, const float *state_in, float *state_out, float *o)
+/* What a step leaves to its second half, in floats: a key head's k; a value head's decay and delta. */
+INLINE float *step_key(const struct delta_job *j, int key_head)
+{
+    return j->rest + key_head * (int64_t)j->d->dk;
+}
+
+INLINE float *step_delta(const struct delta_job *j, int head)
+{
+    const host_delta *d = j->d;
+    return j->rest + d->key_heads * (int64_t)d->dk + head * (int64_t)(d->dv + 16);
+}
+
+/* One pass over the state [dk, dv]: kv = (g S)^T k and (g S)^T q give delta, and o = S'^T q of the state
+   S' = g S + k delta^T that delta_replace writes. */
+INLINE void delta_read(int dk, int dv, const float *q, const float *k, const float *v, float decay, float beta,
+                       const float *state, float *delta, float *o)
 {
     float dot = 0.0f;
     vf partial = v_set(0.0f);
@@ -264,39 +276,41 @@ INLINE void delta_update(int dk, int dv, const float *q, const float *k, const f
             vf ki = v_set(k[i]), qi = v_set(q[i]);
 #pragma GCC unroll 8
             for (int l = 0; l < WIDE; l++) {
-                vf s = v_load(state_in + i * (int64_t)dv + c + l * VL);
+                vf s = v_load(state + i * (int64_t)dv + c + l * VL);
                 by_k[l] = v_fma(ki, s, by_k[l]);
                 by_q[l] = v_fma(qi, s, by_q[l]);
             }
         }
-        vf delta[WIDE];
 #pragma GCC unroll 8
         for (int l = 0; l < WIDE; l++) {
-            vf kv = v_mul(g, by_k[l]);
-            delta[l] = v_mul(v_sub(v_load(v + c + l * VL), kv), strength);
-            v_store(o + c + l * VL, v_fma(delta[l], overlap, v_mul(g, by_q[l])));
-        }
-        for (int i = 0; i < dk; i++) {
-            vf ki = v_set(k[i]);
-#pragma GCC unroll 8
-            for (int l = 0; l < WIDE; l++) {
-                int64_t at = i * (int64_t)dv + c + l * VL;
-                v_stream(state_out + at, v_fma(ki, delta[l], v_mul(g, v_load(state_in + at))));
-            }
+            vf change = v_mul(v_sub(v_load(v + c + l * VL), v_mul(g, by_k[l])), strength);
+            v_store(delta + c + l * VL, change);
+            v_store(o + c + l * VL, v_fma(change, overlap, v_mul(g, by_q[l])));
         }
     }
     for (; c < dv; c += VL) {
         vf by_k = v_set(0.0f), by_q = by_k;
         for (int i = 0; i < dk; i++) {
-            vf s = v_load(state_in + i * (int64_t)dv + c);
+            vf s = v_load(state + i * (int64_t)dv + c);
             by_k = v_fma(v_set(k[i]), s, by_k);
             by_q = v_fma(v_set(q[i]), s, by_q);
         }
-        vf delta = v_mul(v_sub(v_load(v + c), v_mul(g, by_k)), strength);
-        v_store(o + c, v_fma(delta, overlap, v_mul(g, by_q)));
-        for (int i = 0; i < dk; i++) {
+        vf change = v_mul(v_sub(v_load(v + c), v_mul(g, by_k)), strength);
+        v_store(delta + c, change);
+        v_store(o + c, v_fma(change, overlap, v_mul(g, by_q)));
+    }
+}
+
+/* to = decay * from + k delta^T, past the caches: the next token is the first to read it. */
+INLINE void delta_replace(int dk, int dv, const float *k, const float *delta, float decay, const float *from,
+                          float *to)
+{
+    vf g = v_set(decay);
+    for (int i = 0; i < dk; i++) {
+        vf ki = v_set(k[i]);
+        for (int c = 0; c < dv; c += VL) {
             int64_t at = i * (int64_t)dv + c;
-            v_stream(state_out + at, v_fma(v_set(k[i]), delta, v_mul(g, v_load(state_in + at))));
+            v_stream(to + at, v_fma(ki, v_load(delta + c), v_mul(g, v_load(from + at))));
         }
     }
 }
@@ -306,21 +320,35 @@ static int delta_step(const struct delta_job *j, int key_head)
     const host_delta *d = j->d;
     int dk = d->dk, dv = d->dv, group = d->value_heads / d->key_heads, keys = d->key_heads * dk;
     int wide = dk > dv ? dk : dv, z_at = 2 * keys + d->value_heads * dv;
-    float *q = host_scratch(sizeof(float) * (size_t)(2 * dk + 2 * dv + d->conv_k * wide));
+    float *q = host_scratch(sizeof(float) * (size_t)(dk + 2 * dv + d->conv_k * wide));
     if (!q)
         return -1;
-    float *k = q + dk, *v = k + dk, *o = v + dv, *raw = o + dv;
+    float *k = step_key(j, key_head), *v = q + dk, *o = v + dv, *raw = o + dv;
     convolve(j, 0, 1, key_head * dk, dk, raw, q);
     convolve(j, 0, 1, keys + key_head * dk, dk, raw, k);
     l2_normalise(q, dk, 1.0f / sqrtf((float)dk));
     l2_normalise(k, dk, 1.0f);
     for (int g = 0; g < group; g++) {
         int head = key_head * group + g;
-        size_t at = (size_t)head * (size_t)dk * (size_t)dv;
+        float *delta = step_delta(j, head), decay = expf(log_decay(d, j->gates, head));
         convolve(j, 0, 1, 2 * keys + head * dv, dv, raw, v);
-        delta_update(dk, dv, q, k, v, expf(log_decay(d, j->gates, head)), write_strength(j->gates, head),
-                     j->state_in + at, j->state_out + at, o);
+        delta_read(dk, dv, q, k, v, decay, write_strength(j->gates, head),
+                   j->state_in + (size_t)head * (size_t)dk * (size_t)dv, delta, o);
+        delta[dv] = decay;
         gated_norm(d, o, j->y + z_at + head * dv, j->out + head * dv);
+    }
+    return 0;
+}
+
+static int delta_write(const struct delta_job *j, int key_head)
+{
+    const host_delta *d = j->d;
+    int dk = d->dk, dv = d->dv, group = d->value_heads / d->key_heads, keys = d->key_heads * dk;
+    for (int g = 0; g < group; g++) {
+        int head = key_head * group + g;
+        size_t at = (size_t)head * (size_t)dk * (size_t)dv;
+        const float *delta = step_delta(j, head);
+        delta_replace(dk, dv, step_key(j, key_head), delta, delta[dv], j->state_in + at, j->state_out + at);
     }
     keep_history(j, key_head * dk, dk);
     keep_history(j, keys + key_head * dk, dk);

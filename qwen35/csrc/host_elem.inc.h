@@ -70,9 +70,21 @@ static int norm_task(const struct norm_job *j, int block)
         scale_offset(x, d->weight, scale, normed + r * row_floats, d->dim);
         f32_to_bf16(normed + r * row_floats, j->out + (first + r) * j->out_stride, dim);
     }
-    if (d->proj_cols)
+    if (j->proj_out && d->proj_cols)
         gemm(rows, d->proj_cols, d->dim, normed, row_floats, d->proj, d->proj_cols,
              j->proj_out + (int64_t)first * d->proj_cols, d->proj_cols, 0.0f);
+    return 0;
+}
+
+/* What norm_task would have given as proj_out of its first row, afterwards: x has its adds. */
+static int norm_project(const struct norm_job *j)
+{
+    const host_norm *d = j->d;
+    float *normed = host_scratch(sizeof(float) * (size_t)d->dim);
+    if (!normed)
+        return -1;
+    scale_offset(j->x, d->weight, inverse_norm(j->x, d->dim, (float)d->dim, d->eps), normed, d->dim);
+    gemm(1, d->proj_cols, d->dim, normed, d->dim, d->proj, d->proj_cols, j->proj_out, d->proj_cols, 0.0f);
     return 0;
 }
 

@@ -21,6 +21,7 @@
 const struct host_ops JOIN(host_ops_, HOST_NAME) = {
     .name = TEXT(HOST_NAME),
     .norm_task = norm_task,
+    .norm_project = norm_project,
     .add_row = add_row,
     .swiglu_pairs = swiglu_pairs,
     .bf16_to_f32 = bf16_to_f32,
@@ -30,6 +31,7 @@ const struct host_ops JOIN(host_ops_, HOST_NAME) = {
     .matmul = matmul,
     .delta_prefill = delta_prefill,
     .delta_step = delta_step,
+    .delta_write = delta_write,
     .attn_append = attn_append,
     .attn_block = attn_block,
     .attn_query = attn_query,

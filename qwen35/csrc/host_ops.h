@@ -18,6 +18,7 @@ struct delta_job {
     float *state_out;
     uint16_t *out;
     int64_t out_stride;
+    float *rest; /* what a step leaves to its write: host_delta_rest floats */
     int failed;
 };
 
@@ -63,6 +64,7 @@ enum {
 struct host_ops {
     const char *name;
     int (*norm_task)(const struct norm_job *, int block);
+    int (*norm_project)(const struct norm_job *);
     void (*add_row)(float *x, const uint16_t *add, int count);
     void (*swiglu_pairs)(const uint16_t *pairs, int64_t count, uint16_t *out);
     void (*bf16_to_f32)(const uint16_t *, float *, int64_t);
@@ -73,6 +75,7 @@ struct host_ops {
                    float *c, int64_t ldc);
     int (*delta_prefill)(const struct delta_job *, int key_head);
     int (*delta_step)(const struct delta_job *, int key_head);
+    int (*delta_write)(const struct delta_job *, int key_head);
     void (*attn_append)(const struct attn_job *, int block);
     int (*attn_block)(const struct attn_job *, int task);
     void (*attn_query)(const struct attn_job *);

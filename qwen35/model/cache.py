@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qwen35._host import lib
 from qwen35.errors import ModelError
 from qwen35.host import pointer
 from qwen35.model.deltanet import LinearState
@@ -39,12 +40,22 @@ _SPARE = 1024
 that was given back is cleared anew, a huge one at a time."""
 
 
+_FETCH = 1 << 20
+"""Bytes of keys, and of values: what two threads read while an NPU computes a projection, about."""
+
+
 class KVRows:
     """One attention layer's cache rows [max_ctx, kv_heads * hd]: float16 keys and bf16 values, as bits."""
 
     def __init__(self, keys: U16, values: U16) -> None:
         self.keys, self.values = keys, values
         self.keys_pointer, self.values_pointer = pointer(keys), pointer(values)
+
+    def fetch(self, rows: int) -> None:
+        """Brings the first of `rows` rows into the caches: a step that reads them comes soon."""
+        size = min(rows * self.keys.strides[0], _FETCH)
+        lib.host_fetch(self.keys_pointer, size)
+        lib.host_fetch(self.values_pointer, size)
 
 
 class _Block:

@@ -2,10 +2,16 @@
 
 Everything a token needs is made once: buffers, runs, C pointers. K slices of down_proj and parts of the head
 go to the device as one chain each, so a layer costs four submits and four waits.
+
+While the NPU works on a projection the host does what that projection does not need and what would keep the
+next one waiting: the gates and the rotary tables, the DeltaNet state's new side, memory that is read next
+into the caches. `timing` books such work as `beside.*`, the waits for the NPU as `gemv.*`, and what the NPU
+waits for as `host.*`.
 """
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +30,7 @@ if TYPE_CHECKING:
     from qwen35.model.cache import StateCache
     from qwen35.model.layers import Layer
     from qwen35.model.projections import Projections
+    from qwen35.model.rope import Rope
     from qwen35.model.timing import Timing
 
 __all__ = ["Decoder"]
@@ -53,12 +60,18 @@ class _RowNorm:
         self._strides = ffi.new("int64_t[]", max(len(adds), 1))
 
     def run(self) -> None:
+        """The row, without its gates."""
         norm = self._norm
         check(
             lib.host_norm_rows(
-                norm.struct, self._x, 1, self._adds, self._strides, self._out, norm.dim, self._gates
+                norm.struct, self._x, 1, self._adds, self._strides, self._out, norm.dim, ffi.NULL
             )
         )
+
+    def project(self) -> None:
+        """The gates of the row that `run` has made, if there are any."""
+        if self._norm.proj_cols:
+            check(lib.host_norm_project(self._norm.struct, self._x, self._gates))
 
 
 class Decoder:
@@ -72,15 +85,15 @@ class Decoder:
         final: Norm,
         heads: list[Buffer],
         cache: StateCache,
+        rope: Rope,
         timing: Timing,
     ) -> None:
-        self._config, self._cache, self._timing = config, cache, timing
+        self._config, self._cache, self._rope, self._timing = config, cache, rope, timing
         self._buffers: list[Buffer] = []
         self._keep: list[Any] = []
         self.x: F32 = np.zeros((1, config.hidden_size), np.float32)
         """The row, float32 [1, D]: put an embedding here, then `run`."""
-        self.cosines, self.sines = (np.empty(config.rotary_dim // 2, np.float32) for _ in range(2))
-        """The row's rotary tables, float32 [rope_dim/2]."""
+        self._cosines, self._sines = (np.empty(config.rotary_dim // 2, np.float32) for _ in range(2))
         wide = max(npu.gemv_spec(kind).m for kind in set(config.layer_types))
         pairs = npu.gemv_spec("gu").m
         inner = max(pairs // 2, config.n_down * config.hidden_size)
@@ -99,7 +112,10 @@ class Decoder:
         self._gates: F32 = np.zeros(max(layer.norm_in.proj_cols for layer in layers) or 1, np.float32)
         x, gates = pointer(self.x), pointer(self._gates)
         self._gates_pointer = gates
-        self._tables = pointer(self.cosines), pointer(self.sines)
+        self._tables = pointer(self._cosines), pointer(self._sines)
+        mixers = [layer.mixer for layer in layers if isinstance(layer.mixer, DeltaNet)]
+        self._left: F32 = np.empty(max((mixer.rest for mixer in mixers), default=0), np.float32)
+        self._rest_pointer = pointer(self._left)
         down_views = [view for _, _, view in slices]
         self._plans: list[_Plan] = []
         self._norms: list[tuple[_RowNorm, _RowNorm]] = []
@@ -119,10 +135,9 @@ class Decoder:
                 )
             )
             adds = down_views if layer.norm_in.adds else []
-            into = gates if layer.norm_in.proj_cols else ffi.NULL
             self._norms.append(
                 (
-                    _RowNorm(layer.norm_in, x, adds, row_pointer, into),
+                    _RowNorm(layer.norm_in, x, adds, row_pointer, gates),
                     _RowNorm(layer.norm_mlp, x, [o_view], row_pointer, ffi.NULL),
                 )
             )
@@ -134,26 +149,39 @@ class Decoder:
         ]
         self._head = npu.dispatch("head", 0, self._head_operands)
 
-    def run(self, past: int, sides: tuple[int, int]) -> F32:
-        """The row `x` through every layer after `past` tokens: logits float32 [vocab].
+    def run(self, past: int, sides: tuple[int, int], position: int) -> F32:
+        """The row `x` at a rotary `position` through every layer after `past` tokens: logits float32 [vocab].
 
         `sides`: the DeltaNet state read and the one written, which is another.
         """
-        self.step(past, sides)
-        self._rest(self._plans[-1], self._norms[-1][1])
+        self._walk(past, sides, position)
+        self._rest(self._plans[-1], self._norms[-1][1], sides)
         return self._logits()
 
-    def step(self, past: int, sides: tuple[int, int]) -> None:
+    def step(self, past: int, sides: tuple[int, int], position: int) -> None:
         """The row `x` into the state, as far as that takes: no further than the last layer's mixer."""
+        self._walk(past, sides, position)
+        self._write(self._plans[-1].layer, sides)
+        self._timing.lap("host.deltanet")
+
+    def _walk(self, past: int, sides: tuple[int, int], position: int) -> None:
+        """Up to the last layer's mixer; what that leaves to be written is not yet."""
         lap = self._timing.lap
-        for plan, (norm, _) in zip(self._plans, self._norms, strict=True):
+        for plan, (norm, norm_mlp) in zip(self._plans, self._norms, strict=True):
             norm.run()
             lap("host.norm")
-            plan.project.run()
+            plan.project.start()
+            lap("host.submit")
+            if not plan.layer.index:
+                self._rope.row(position, self._cosines, self._sines)
+            norm.project()
+            self._fetch(plan.layer, past, sides[0])
+            lap("beside.gates")
+            plan.project.finish()
             lap(plan.name)
-            self._mix(plan.layer, past, sides)
+            self._mix(plan.layer, past, sides[0])
             if plan is not self._plans[-1]:
-                self._rest(plan, self._norms[plan.layer.index][1])
+                self._rest(plan, norm_mlp, sides)
 
     def finish(self, x: F32, mixed: U16) -> F32:
         """What is left for a prompt's last row after the last layer's mixer: logits float32 [vocab]."""
@@ -194,13 +222,22 @@ class Decoder:
         for buffer in buffers:
             buffer.abandon()
 
-    def _mix(self, layer: Layer, past: int, sides: tuple[int, int]) -> None:
+    def _fetch(self, layer: Layer, past: int, side: int) -> None:
+        """The state that the layer's mixer reads, into the caches."""
+        pair, kv = self._cache.linear[layer.index], self._cache.kv[layer.index]
+        if pair is not None:
+            pair[side].fetch()
+        elif kv is not None:
+            kv.fetch(past)
+
+    def _mix(self, layer: Layer, past: int, side: int) -> None:
         mixer = layer.mixer
         if isinstance(mixer, DeltaNet):
-            states = self._cache.linear[layer.index]
-            assert states is not None
-            before, after = (states[side] for side in sides)
-            mixer.step(self._y_pointer, self._gates_pointer, before, after, self._mixed_pointer)
+            pair = self._cache.linear[layer.index]
+            assert pair is not None
+            mixer.step(
+                self._y_pointer, self._gates_pointer, pair[side], self._mixed_pointer, self._rest_pointer
+            )
             self._timing.lap("host.deltanet")
         else:
             assert isinstance(mixer, Attention)
@@ -211,27 +248,51 @@ class Decoder:
             )
             self._timing.lap("host.attention")
 
-    def _rest(self, plan: _Plan, norm: _RowNorm) -> None:
+    def _write(self, layer: Layer, sides: tuple[int, int]) -> None:
+        """The new side of the DeltaNet state that the layer's mixer has read, if it is one."""
+        states = self._cache.linear[layer.index]
+        if states is not None:
+            assert isinstance(layer.mixer, DeltaNet)
+            before, after = (states[side] for side in sides)
+            layer.mixer.write(self._y_pointer, before, after, self._rest_pointer)
+
+    def _rest(self, plan: _Plan, norm: _RowNorm, sides: tuple[int, int] | None = None) -> None:
+        """What follows a layer's mixer. `sides`: of the state that the mixer has read and that is written."""
         lap = self._timing.lap
-        plan.output.run()
+        plan.output.start()
+        lap("host.submit")
+        if sides is not None:
+            self._write(plan.layer, sides)
+            lap("beside.deltanet")
+        plan.output.finish()
         lap("gemv.o")
         norm.run()
         lap("host.norm")
-        plan.gate_up.run()
+        plan.gate_up.start()
+        lap("host.submit")
+        plan.gate_up.finish()
         lap("gemv.gu")
         lib.host_swiglu_pairs(self._pairs_pointer, self._swiglu, self._hidden_pointer)
         lap("host.swiglu")
-        plan.down.run()
+        plan.down.start()
+        lap("host.submit")
+        plan.down.finish()
         lap("gemv.down")
 
     def _logits(self) -> F32:
+        lap = self._timing.lap
         self._final.run()
-        self._timing.lap("host.norm")
-        self._head.run()
-        self._timing.lap("gemv.head")
+        lap("host.norm")
+        self._head.start()
+        lap("host.submit")
+        # Written, so that no page has to be made when the NPU is done.
         out: F32 = np.empty(self._config.vocab_size, np.float32)
+        out[:: mmap.PAGESIZE // 4] = 0
+        lap("beside.logits")
+        self._head.finish()
+        lap("gemv.head")
         lib.host_bf16_to_f32(self._logits_pointer, pointer(out), out.size)
-        self._timing.lap("host.logits")
+        lap("host.logits")
         return out
 
     def _input(self, npu: Projections, count: int) -> tuple[Buffer, Any, U16]:

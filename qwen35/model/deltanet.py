@@ -3,7 +3,8 @@
 Input: the `lin` projection's rows, bf16 [n, >= n_lin], q | k | v | z, and the gates b | a in float32. State:
 the last conv_k - 1 convolution inputs (bf16, exact) and one float32 matrix [dk, dv] a value head. A prompt
 runs in the chunked form, chunks of 64 tokens (Yang et al. 2024, "Gated Delta Networks"); a token runs the
-recurrence. State in and state out are separate, so a step that is interrupted leaves the old state whole.
+recurrence, in two halves: its output, and the new state, which nothing needs before the next token. State in
+and state out are separate, so a step that is interrupted leaves the old state whole.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ class LinearState:
     def __init__(self, conv: U16, matrices: F32) -> None:
         self.conv, self.matrices = conv, matrices
         self.conv_pointer, self.matrices_pointer = pointer(conv), pointer(matrices)
+
+    def fetch(self) -> None:
+        """Brings the matrices into the caches: a step that reads them comes soon."""
+        lib.host_fetch(self.matrices_pointer, self.matrices.nbytes)
 
 
 class DeltaNet:
@@ -89,17 +94,32 @@ class DeltaNet:
             )
         )
 
-    def step(self, y: Any, gates: Any, before: LinearState, after: LinearState, out: Any) -> None:
-        """One token, as C pointers: y bf16 [n_lin], gates float32 [gate_cols], out bf16 [lin_value]."""
+    @property
+    def rest(self) -> int:
+        """Floats that `step` leaves to `write`."""
+        return int(lib.host_delta_rest(self._struct))
+
+    def step(self, y: Any, gates: Any, before: LinearState, out: Any, rest: Any) -> None:
+        """One token's output, as C pointers: y bf16 [n_lin], gates float32 [gate_cols], out bf16 [lin_value].
+
+        Fills `rest` for `write`; the state stays as it is.
+        """
         check(
             lib.host_delta_step(
+                self._struct, y, gates, before.conv_pointer, before.matrices_pointer, out, rest
+            )
+        )
+
+    def write(self, y: Any, before: LinearState, after: LinearState, rest: Any) -> None:
+        """The state after a token, given `y`, `before` and `rest` as `step` had and left them."""
+        check(
+            lib.host_delta_write(
                 self._struct,
                 y,
-                gates,
                 before.conv_pointer,
                 after.conv_pointer,
                 before.matrices_pointer,
                 after.matrices_pointer,
-                out,
+                rest,
             )
         )

@@ -134,6 +134,7 @@ class TextModel:
                 self._final,
                 [weights[name] for name in self._heads],
                 self._cache,
+                self._rope,
                 self.timing,
             ),
         )
@@ -308,19 +309,17 @@ class TextModel:
         if not length:
             cache.clear_side()
         with self._transaction(1):
-            self._row(token, position)
-            logits = decoder.run(length, (cache.side, 1 - cache.side))
+            self._row(token)
+            logits = decoder.run(length, (cache.side, 1 - cache.side), position)
         cache.commit(1, position + 1)
         return logits
 
-    def _row(self, token: int, position: int) -> None:
-        """A token's embedding and rotary tables, to where the decoder takes them."""
+    def _row(self, token: int) -> None:
+        """A token's embedding, to where the decoder takes it."""
         decoder, timing = self._decoder, self.timing
         timing.start()
         self.embedding.row(int(token), decoder.x[0])
         timing.lap("host.embed")
-        self._rope.row(position, decoder.cosines, decoder.sines)
-        timing.lap("host.rope")
 
     def _plain(self, where: I64, rows: I64 | None) -> bool:
         """Whether tokens are text alone, whose positions count on from the state's."""
@@ -336,11 +335,11 @@ class TextModel:
             cache.clear_side()
         with self._transaction(tokens.size):
             for at, sides in enumerate(cache.walk(tokens.size)):
-                self._row(tokens[at], position + at)
+                self._row(tokens[at])
                 if at == last:
-                    logits = decoder.run(length + at, sides)
+                    logits = decoder.run(length + at, sides, position + at)
                 else:
-                    decoder.step(length + at, sides)
+                    decoder.step(length + at, sides, position + at)
                 if at + 1 in made:
                     cache.take(made[at + 1], sides[1])
         cache.commit(tokens.size, position + tokens.size)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from qwen35 import host
+from qwen35._host import lib
 from qwen35.formats import from_bf16, to_bf16
 from tests.support.synthetic import bf16_round
 
@@ -115,6 +116,9 @@ def test_norm_adds_normalises_and_projects(isa, rows, dim):
     assert (out[:, dim:] == 9).all()
     assert np.abs(gates[:, :6] - want @ proj.T.astype(np.float64)).max() < 1e-5 * dim**0.5
     assert norm.proj_cols == 16 and not gates[:, 6:].any()
+    later = np.empty(16, np.float32)
+    norm.project(x[-1], later)
+    assert np.array_equal(later, gates[-1])
 
 
 def test_norm_without_adds_and_projection(isa):
@@ -176,6 +180,14 @@ def test_results_do_not_depend_on_threads():
     finally:
         host.set_threads(before)
     assert len(set(results)) == 1
+
+
+@pytest.mark.parametrize("size", [0, 1, 64, 3 << 20])
+def test_fetched_memory_stays_as_it_is(size):
+    memory = np.random.default_rng(size).integers(0, 1 << 16, size, np.uint16)
+    before = memory.copy()
+    lib.host_fetch(host.pointer(memory), memory.nbytes)
+    assert np.array_equal(memory, before)
 
 
 def test_thread_count_is_checked():

@@ -114,7 +114,10 @@ class Case:
         c = self.config
         y, gates = self.y[t, : c.n_lin].copy(), self.gates[t].copy()
         out = np.empty(c.lin_value, np.uint16)
-        self.layer.step(host.pointer(y), host.pointer(gates), before, after, host.pointer(out))
+        rest = np.empty(self.layer.rest, np.float32)
+        left = host.pointer(rest)
+        self.layer.step(host.pointer(y), host.pointer(gates), before, host.pointer(out), left)
+        self.layer.write(host.pointer(y), before, after, left)
         return from_bf16(out)
 
 
@@ -214,6 +217,18 @@ def test_old_state_stays_whole():
     case.prefill(start, after)
     case.step(0, start, after)
     assert np.array_equal(start.matrices, kept[0]) and np.array_equal(start.conv, kept[1])
+
+
+def test_a_step_leaves_both_states_to_its_write():
+    case = Case("real", 1)
+    start, after = case.state(seed=6), case.state(seed=8)
+    kept = after.matrices.copy(), after.conv.copy()
+    out, rest = np.empty(case.config.lin_value, np.uint16), np.empty(case.layer.rest, np.float32)
+    pointers = [host.pointer(array) for array in (case.y[0], case.gates[0], out, rest)]
+    case.layer.step(pointers[0], pointers[1], start, pointers[2], pointers[3])
+    assert np.array_equal(after.matrices, kept[0]) and np.array_equal(after.conv, kept[1])
+    case.layer.write(pointers[0], start, after, pointers[3])
+    close(case, from_bf16(out)[None], start, after)
 
 
 def test_dims_it_cannot_take():

@@ -9,13 +9,13 @@ from tests.support.model_bundle import model, run, tokens
 
 
 class Stop:
-    """Raises at the n-th run of anything on the device."""
+    """Raises at the end of the n-th run of anything on the device."""
 
     def __init__(self, monkeypatch, after, error=KeyboardInterrupt):
         from qwen35.model.projections import Dispatch
 
-        self.left, self.error, self.original = after, error, Dispatch.run
-        monkeypatch.setattr(Dispatch, "run", lambda dispatch: self.run(dispatch))
+        self.left, self.error, self.original = after, error, Dispatch.finish
+        monkeypatch.setattr(Dispatch, "finish", lambda dispatch: self.run(dispatch))
 
     def run(self, dispatch):
         self.original(dispatch)
