@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from amdxdna import losses, packet
-from amdxdna.arguments import wants
+from amdxdna.arguments import Uncopied, wants
 from amdxdna.buffer import Buffer
 from amdxdna.errors import BadArgument, closed
-from amdxdna.kernel import Kernel
-from amdxdna.run import Run
+from amdxdna.kernel import Kernel, Place
+from amdxdna.run import Command, Run
 
 _CALLS = "Give a list of (kernel, [buffers])"
 Call = tuple[Kernel, Sequence[Buffer]]
@@ -48,50 +48,99 @@ def start_chain(calls: Sequence[Call], flush: bool = True) -> Run:
     Raises BadArgument for an empty chain, kernels of several xclbins, or more runs than the driver's 4 KiB
     list holds (35 of up to five buffers), and what :meth:`Kernel.start` raises.
     """
-    calls = [_checked(index, call) for index, call in enumerate(_listed(calls))]
-    if not calls:
-        raise BadArgument("a chain without runs", call="chain", remedy="Give at least one")
-    shared = calls[0][0].shared
-    if any(kernel.shared is not shared for kernel, _ in calls):
-        raise BadArgument(
-            "the kernels of a chain belong to several xclbins",
-            call="chain",
-            remedy="Make one chain for each xclbin",
-        )
-    handles: set[int] = set()
-    addresses = []
-    words = 0
-    for kernel, buffers in calls:
-        more, of_call = kernel.prepare(buffers, flush)
-        handles |= more
-        addresses.append(of_call)
-        words = max(words, packet.START_CU_WORDS[len(of_call)])
-    limit = packet.chain_limit(words)
-    if len(calls) > limit:
-        raise BadArgument(
-            f"a chain of {len(calls)} runs; {limit} with this many buffers fit",
-            call="chain",
-            remedy="Split the chain",
-        )
-    attempts = 0
-    with shared.lock:
-        while True:
-            context = shared.ready()
-            members = []
-            for (kernel, _), of_call in zip(calls, addresses, strict=True):
-                member = context.take()
-                kernel.fill(member, of_call)
-                members.append(member)
+    return Staged([_checked(index, call) for index, call in enumerate(_listed(calls))]).start(flush)
+
+
+class Staged(Uncopied):
+    """Runs of one context, their packets written, to be submitted as one command. Internal to the package.
+
+    What a start takes is done but for the flush and the submit, so that it can be done while the command
+    before is running. `start` it at most once. Not thread-safe.
+    """
+
+    __slots__ = ("_addresses", "_calls", "_command", "_context", "_handles", "_keep", "_words", "shared")
+
+    def __init__(self, calls: Sequence[tuple[Kernel, tuple[Buffer, ...]]], single: bool = False) -> None:
+        """`single`: a call alone goes as a command of its own where the driver takes it. Raises as
+        :func:`start_chain`."""
+        if not calls:
+            raise BadArgument("a chain without runs", call="chain", remedy="Give at least one")
+        self.shared = shared = calls[0][0].shared
+        if any(kernel.shared is not shared for kernel, _ in calls):
+            raise BadArgument(
+                "the kernels of a chain belong to several xclbins",
+                call="chain",
+                remedy="Make one chain for each xclbin",
+            )
+        handles: set[int] = set()
+        self._addresses = []
+        words = 0
+        for kernel, buffers in calls:
+            more, of_call = kernel.prepare(buffers, False)
+            handles |= more
+            self._addresses.append(of_call)
+            words = max(words, packet.START_CU_WORDS[len(of_call)])
+        limit = packet.chain_limit(words)
+        if len(calls) > limit:
+            raise BadArgument(
+                f"a chain of {len(calls)} runs; {limit} with this many buffers fit",
+                call="chain",
+                remedy="Split the chain",
+            )
+        alone = single and len(calls) == 1 and len(calls[0][1]) <= shared.most_buffers
+        self._words = 0 if alone else words
+        self._calls = calls
+        self._handles = tuple(handles)
+        self._keep = calls[0][1] if alone else tuple(buffers for _, buffers in calls)
+        self._context: Place | None = None
+        self._command: Command | None = None
+        with shared.lock:
+            self._write(shared.ready())
+
+    def _write(self, context: Place) -> None:
+        """Writes the packets into commands of a context. The lock is held."""
+        self.drop()
+        members = []
+        for (kernel, _), of_call in zip(self._calls, self._addresses, strict=True):
+            member = context.take()
+            kernel.fill(member, of_call)
+            members.append(member)
+        command = members[0]
+        if self._words:
             command = context.take()
             command.members = tuple(members)
-            packed = packet.chain([member.buffer.handle for member in members], words)
+            packed = packet.chain([member.buffer.handle for member in members], self._words)
             command.packet[: len(packed)] = packed
-            if not all(buffer.handle for _, buffers in calls for buffer in buffers):
-                raise closed("buffer")  # meanwhile: its number may be another's by now
-            try:
-                return context.submit(command, handles, tuple(buffers for _, buffers in calls))
-            except BadArgument:
-                if not shared.lost():
-                    raise
-            attempts += 1
-            losses.pause(attempts, "EXEC_CMD")
+        self._context, self._command = context, command
+
+    def start(self, flush: bool = True) -> Run:
+        """Submits it; `flush` and what it raises as :meth:`Kernel.start`."""
+        for kernel, buffers in self._calls:
+            kernel.check_open()
+            for buffer in buffers:
+                if flush and not buffer.clean:
+                    buffer.flush_for_start()
+        attempts = 0
+        with self.shared.lock:
+            while True:
+                context = self.shared.ready()
+                if context is not self._context or self._command is None:
+                    self._write(context)
+                if not all(buffer.handle for _, buffers in self._calls for buffer in buffers):
+                    raise closed("buffer")  # meanwhile: its number may be another's by now
+                command, self._command = self._command, None
+                assert command is not None
+                try:
+                    return context.submit(command, self._handles, self._keep)
+                except BadArgument:
+                    if not self.shared.lost():
+                        raise
+                attempts += 1
+                losses.pause(attempts, "EXEC_CMD")
+
+    def drop(self) -> None:
+        """Gives the commands back that were not submitted. Idempotent."""
+        command, self._command = self._command, None
+        if command is not None:
+            for each in dict.fromkeys((*command.members, command)):
+                each.close()

@@ -162,8 +162,7 @@ class Kernel(Uncopied):
                 call="start",
                 remedy="Put several into one buffer",
             )
-        if self._insts is None:
-            raise closed("kernel")
+        self.check_open()
         client = self._client
         handles = {self._handle}
         addresses = []
@@ -189,6 +188,11 @@ class Kernel(Uncopied):
         _STRUCTS[count].pack_into(
             command.packet, 0, _HEADERS[count], self._mask, _RUN, 0, self._address, self._bytes, *addresses
         )
+
+    def check_open(self) -> None:
+        """Raises Closed after close(). Internal."""
+        if self._insts is None:
+            raise closed("kernel")
 
     def _refuse(self, buffer: Buffer) -> None:
         if not buffer.handle:

@@ -148,6 +148,8 @@ class Decoder:
             (row, weights, self._part(logits, j * size, size)) for j, weights in enumerate(heads)
         ]
         self._head = npu.dispatch("head", 0, self._head_operands)
+        self._next = [*(plan.project for plan in self._plans[1:]), self._head]
+        """What follows each layer."""
 
     def run(self, past: int, sides: tuple[int, int], position: int) -> F32:
         """The row `x` at a rotary `position` through every layer after `past` tokens: logits float32 [vocab].
@@ -177,6 +179,8 @@ class Decoder:
             norm.project()
             self._fetch(plan.layer, past, sides[0])
             lap("beside.gates")
+            plan.output.ready()
+            lap("beside.ready")
             plan.project.finish()
             lap(plan.name)
             self._mix(plan.layer, past, sides[0])
@@ -212,15 +216,23 @@ class Decoder:
 
     def close(self) -> None:
         """Gives the device buffers back. Idempotent."""
+        self._unready()
         buffers, self._buffers = self._buffers, []
         for buffer in buffers:
             buffer.close()
 
     def abandon(self) -> None:
         """Leaves the device buffers to the NPU, which may still write them, until the device closes."""
+        self._unready()
         buffers, self._buffers = self._buffers, []
         for buffer in buffers:
             buffer.abandon()
+
+    def _unready(self) -> None:
+        for plan in self._plans:
+            for dispatch in (plan.project, plan.output, plan.gate_up, plan.down):
+                dispatch.unready()
+        self._head.unready()
 
     def _fetch(self, layer: Layer, past: int, side: int) -> None:
         """The state that the layer's mixer reads, into the caches."""
@@ -264,18 +276,24 @@ class Decoder:
         if sides is not None:
             self._write(plan.layer, sides)
             lap("beside.deltanet")
+        plan.gate_up.ready()
+        lap("beside.ready")
         plan.output.finish()
         lap("gemv.o")
         norm.run()
         lap("host.norm")
         plan.gate_up.start()
         lap("host.submit")
+        plan.down.ready()
+        lap("beside.ready")
         plan.gate_up.finish()
         lap("gemv.gu")
         lib.host_swiglu_pairs(self._pairs_pointer, self._swiglu, self._hidden_pointer)
         lap("host.swiglu")
         plan.down.start()
         lap("host.submit")
+        self._next[plan.layer.index].ready()
+        lap("beside.ready")
         plan.down.finish()
         lap("gemv.down")
 
@@ -288,6 +306,7 @@ class Decoder:
         # Written, so that no page has to be made when the NPU is done.
         out: F32 = np.empty(self._config.vocab_size, np.float32)
         out[:: mmap.PAGESIZE // 4] = 0
+        self._plans[0].project.ready()
         lap("beside.logits")
         self._head.finish()
         lap("gemv.head")

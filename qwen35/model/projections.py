@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amdxdna.buffer import Buffer
+from amdxdna.chain import Staged
 from amdxdna.errors import Closed, CommandFailed, CommandTimeout, DeviceLost, XdnaError
 from amdxdna.losses import pause
 from amdxdna.marks import Marks
@@ -49,7 +50,8 @@ class Dispatch:
     pass, but is run again too. With `read` the results are made readable for the host.
 
     Between `start` and `finish` the buffers are the NPU's, and other groups may be started that do not write
-    what this one reads or writes. Runs through one Dispatch must not overlap.
+    what this one reads or writes. Runs through one Dispatch must not overlap. `ready` takes most of a start's
+    work out of it, to be done while a group before is running.
     """
 
     __slots__ = (
@@ -60,8 +62,10 @@ class Dispatch:
         "_marks",
         "_pool",
         "_projections",
+        "_ready",
         "_refused",
         "_results",
+        "_staged",
         "_unread",
     )
 
@@ -76,7 +80,9 @@ class Dispatch:
         self._projections, self._pool = model, pool
         runs = [(kernel, operands) for kernel, operands, _ in calls]
         self._chains = [runs[at : at + _CHAIN] for at in range(0, len(runs), _CHAIN)]
-        self._results = [operands[2] for _, operands in runs] if read else []
+        self._results = tuple(operands[2] for _, operands in runs) if read else ()
+        self._ready = self._chained = False
+        self._staged: list[Staged] = []
         self._unread: list[tuple[Kernel, Operands]] = []
         """Runs whose result no host reads: its rows may have a stride of the kernels' own, so only the first
         element is marked, until it is seen that the kernel does not write it."""
@@ -104,18 +110,53 @@ class Dispatch:
         self.start()
         self.finish()
 
+    def ready(self) -> None:
+        """Does what of a start needs no operand's contents. Nobody else writes the results until then."""
+        self._marks.put()
+        self._ready = True
+        chained = self.runs > 1 and self._projections.chains
+        if self._staged and self._chained == chained:
+            return
+        self.unready()
+        self._chained, self._ready = chained, True
+        try:
+            for calls in self._chains:
+                for each in [calls] if chained else [[call] for call in calls]:
+                    self._staged.append(Staged(each, not chained))
+        except XdnaError:
+            self._drop()  # `start` will say it
+
+    def unready(self) -> None:
+        """Takes `ready` back. Idempotent."""
+        self._ready = False
+        self._drop()
+
+    def _drop(self) -> None:
+        staged, self._staged = self._staged, []
+        for each in staged:
+            each.drop()
+
     def start(self) -> None:
         """Submits the runs. What refuses them shows at `finish`."""
-        model, chains = self._projections, self._chains
-        self._marks.put()
+        model = self._projections
+        if not self._ready:
+            self._marks.put()
+        self._ready = False
         self._losses = model.device.client.losses
-        self._chained = self.runs > 1 and model.chains
+        chained = self.runs > 1 and model.chains
+        if self._staged and self._chained != chained:
+            self._drop()
+        staged, self._staged, self._chained = self._staged, [], chained
         self._refused: XdnaError | None = None
         try:
-            if self._chained:
-                self._flying = [self._pool.chain(calls) for calls in chains]
+            if staged:
+                self._flying = [each.start() for each in staged]
+            elif chained:
+                self._flying = [self._pool.chain(calls) for calls in self._chains]
             else:
-                self._flying = [kernel.start(*operands) for calls in chains for kernel, operands in calls]
+                self._flying = [
+                    kernel.start(*operands) for calls in self._chains for kernel, operands in calls
+                ]
         except XdnaError as error:
             self._flying, self._refused = [], error
 
