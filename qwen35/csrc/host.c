@@ -139,27 +139,13 @@ int host_populate(void *start, int64_t bytes)
     return madvise(start, (size_t)bytes, POPULATE_WRITE) ? -errno : 0;
 }
 
-struct fetch_job {
-    const char *start;
-    int64_t bytes;
-};
-
-enum { FETCH = 1 << 17 /* bytes of a task */ };
-
-/* Hints to the second level: those to the first stall once its few dozen line buffers are taken. */
-static void fetch_one(void *context, int task)
-{
-    const struct fetch_job *job = context;
-    int64_t at = task * (int64_t)FETCH, end = at + FETCH < job->bytes ? at + FETCH : job->bytes;
-    for (; at < end; at += 64)
-        __builtin_prefetch(job->start + at, 0, 2);
-}
-
-/* Brings memory that is read soon into the caches, as far as they hold it. */
+/* Reads memory that is wanted soon into the calling thread's caches, as far as they hold it. Loads, as a
+   processor may drop hints. */
 void host_fetch(const void *start, int64_t bytes)
 {
-    struct fetch_job job = {start, bytes};
-    host_pool_run(fetch_one, &job, (int)((bytes + FETCH - 1) / FETCH));
+    const volatile char *from = start;
+    for (int64_t at = 0; at < bytes; at += 64)
+        (void)from[at];
 }
 
 /* madvise(WILLNEED) of the pages of `bytes` bytes at each address; what cannot be hinted is left alone. */
@@ -225,7 +211,12 @@ int host_delta_step(const host_delta *d, const uint16_t *y, const float *gates, 
                             .state_in = state_in, .out = out, .rest = rest};
     if (!delta_fits(d, state_in))
         return -EINVAL;
-    host_pool_run(delta_step_one, &job, d->key_heads);
+    /* out of its own cache one thread has read so much before another is awake */
+    if (sizeof(float) * (size_t)d->dk * (size_t)d->dv * (size_t)d->value_heads <= 1 << 20)
+        for (int head = 0; head < d->key_heads; head++)
+            delta_step_one(&job, head);
+    else
+        host_pool_run(delta_step_one, &job, d->key_heads);
     return job.failed ? -ENOMEM : 0;
 }
 

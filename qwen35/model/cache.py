@@ -41,7 +41,7 @@ that was given back is cleared anew, a huge one at a time."""
 
 
 _FETCH = 1 << 20
-"""Bytes of keys, and of values: what two threads read while an NPU computes a projection, about."""
+"""Bytes of keys, and of values: what one thread reads while an NPU computes a projection, about."""
 
 
 class KVRows:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from amdxdna import errors, packet
+from amdxdna.chain import Staged
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.stream import Copy, Fail
 from amdxdna.marks import Marks
@@ -76,6 +77,49 @@ def test_chains_that_cannot_be(device):
         device.pool.chain([(one, (a, a)), (other, (a, a))])
     with pytest.raises(errors.BadArgument, match="without runs"):
         device.pool.chain([])
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_staged_start_takes_what_its_buffers_hold_then(device, single):
+    kernel = adder(device, 64, 1)
+    a, b = numbers(device, 16), device.alloc(64)
+    usage = 0
+    for round_ in range(4):
+        staged = Staged([(kernel, (a, b))], single)
+        a.view("u4")[:] = np.arange(16) + 100 * round_
+        staged.start().wait(outputs=[b])
+        np.testing.assert_array_equal(b.view("u4"), np.arange(16) + 100 * round_ + 1)
+        usage = usage or device.bo_usage().total
+        assert device.bo_usage().total == usage
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_staged_start_whose_context_is_given_up_meanwhile(device, single):
+    kernel = adder(device, 64, 1)
+    a, b = numbers(device, 16), device.alloc(64)
+    kernel.run(a, b)
+    staged = Staged([(kernel, (a, b))], single)
+    assert device.pool.unload() == 1
+    staged.start().wait(outputs=[b])
+    np.testing.assert_array_equal(b.view("u4"), np.arange(16) + 1)
+
+
+def test_what_is_staged_and_not_started_is_given_back(device):
+    kernel = adder(device, 64, 1)
+    a, b = numbers(device, 16), device.alloc(64)
+    kernel.run(a, b)
+    before = device.bo_usage().total
+    staged = Staged([(kernel, (a, b))] * 3)
+    staged.drop()
+    staged.drop()
+    assert device.bo_usage().total <= before
+    staged = Staged([(kernel, (a, b))], True)
+    b.close()
+    with pytest.raises(errors.Closed, match="buffer"):
+        staged.start()
+    kernel.close()
+    with pytest.raises(errors.Closed, match="kernel"):
+        staged.start()
 
 
 def test_marks_show_what_was_not_run_though_it_is_called_completed(open_emu):

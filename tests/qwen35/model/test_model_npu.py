@@ -179,10 +179,16 @@ def test_a_driver_without_chains_gets_single_commands(npu, monkeypatch):
     assert not npu.chains
 
 
-@pytest.mark.parametrize("happens", ["nothing", "a lost context", "a chain that fails"])
-def test_two_groups_in_flight(happens):
+@pytest.mark.parametrize("ready", [False, True])
+@pytest.mark.parametrize("happens", ["nothing", "a lost context", "a chain that fails", "a chain not run"])
+def test_two_groups_in_flight(happens, ready):
     """Each gives what it gives alone, whatever of them has to be run again."""
-    fault = {"nothing": "", "a lost context": ",driver=6.18,hang=2", "a chain that fails": ",fail=2"}[happens]
+    fault = {
+        "nothing": "",
+        "a lost context": ",driver=6.18,hang=2",
+        "a chain that fails": ",fail=2",
+        "a chain not run": ",chain_skip=2",
+    }[happens]
     node = open_node(f"emu:quiet,threads=1{fault}")
     node.driver.idle_wait = 0.0
     npu = Projections(
@@ -202,6 +208,8 @@ def test_two_groups_in_flight(happens):
             for y, (_, values) in zip(results, inputs, strict=True)
         ]
     for group in groups:
+        if ready:
+            group.ready()
         group.start()
     if happens == "a lost context":
         teardown.flush(node.client)
@@ -211,3 +219,4 @@ def test_two_groups_in_flight(happens):
         assert np.array_equal(from_bf16(y.view(np.uint16)), want)
     assert npu.chains == (happens == "nothing")
     npu.close()
+    npu.device.close()
