@@ -105,6 +105,8 @@ def _run(options: argparse.Namespace, path: Path) -> None:
     bundle = Bundle.open(path)
     options.device = _device(options.device, bundle, out)
     bandwidth = _machine(out, threads) if "machine" in parts or "load" in parts else 0.0
+    if "load" in parts:
+        _load(options, bundle, out, threads)
     if "start" in parts:
         from qwen35.bench.start import start_figures
 
@@ -159,6 +161,24 @@ def _machine(out: Printer, threads: int) -> float:
         threads=os.environ.get("OPENBLAS_NUM_THREADS", machine.cores()),
     )
     return found
+
+
+def _load(options: argparse.Namespace, bundle: Bundle, out: Printer, threads: int) -> None:
+    """Before anything of this process maps the bundle's tensors: mapped pages cannot be dropped."""
+    from qwen35.bench.load import command_figures
+    from qwen35.bench.peers import missing
+
+    out.title("From the command to the first token")
+    with tempfile.TemporaryDirectory(prefix="qwen35-bench-") as folder:
+        file = None
+        if options.peers and missing("llama"):
+            notice(f"without llama: {install_command(missing('llama'))}")
+        elif options.peers:
+            from qwen35.bench.gguf_file import write_gguf
+
+            file = Path(folder) / "model.gguf"
+            write_gguf(bundle.config, file)
+        command_figures(Path(bundle.path), options.device, out, 1 if options.quick else 5, threads, file)
 
 
 def _memory(options: argparse.Namespace, path: Path, out: Printer) -> None:

@@ -13,6 +13,8 @@ the meaning of a key does not change.
                      `prompt` until the answer of one token is out
 `load`               weights to the device's buffers, page cache warm; `way` as Weights says
 `load_model`         the whole model, kernels included
+`load_command`       from the command to its first token, a process of its own; `cache` warm, or cold: the
+                     model's files dropped from the page cache
 `fresh_pages`        pages of fresh device buffers, untouched otherwise: the floor of a load
 `host_token`         seconds of a token when commands complete at once; `device` null: no driver
                      either, instant: with the emulated driver

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 import numpy as np
 import pytest
 
@@ -111,3 +114,34 @@ def test_a_file_that_ends_early(bundle, device):
     finally:
         path.write_bytes(data)
     assert Weights.load(bundle, device, ["head2"], way="copy").nbytes
+
+
+def test_the_disk_reads_ahead_of_what_is_copied(monkeypatch, bundle, device):
+    """Every byte behind the first piece is asked for before it is read, and none far ahead."""
+    monkeypatch.setattr(module, "_PIECE", 4096)
+    asked, reads, advise, read = [], [], os.posix_fadvise, os.preadv
+
+    def advised(descriptor, start, size, advice):
+        if advice == os.POSIX_FADV_WILLNEED:
+            asked.append((start, size))
+        advise(descriptor, start, size, advice)
+
+    def filled(descriptor, views, offset):
+        reads.append((offset, len(views[0])))
+        assert 0 <= len(asked) - len(reads) + 1 <= 4, "asked for behind, or too far ahead"
+        return read(descriptor, views, offset)
+
+    monkeypatch.setattr(os, "posix_fadvise", advised)
+    monkeypatch.setattr(os, "preadv", filled)
+    Weights.load(bundle, device, NAMES, way="copy", threads=1).close()
+    assert len(reads) > 20 and asked == reads[1:]
+
+
+def test_a_file_system_that_takes_no_advice_is_read_all_the_same(monkeypatch, bundle, device):
+    def refused(*arguments):
+        raise OSError(errno.EINVAL, "no advice")
+
+    monkeypatch.setattr(os, "posix_fadvise", refused)
+    found = Weights.load(bundle, device, NAMES, way="copy", release=False)
+    assert all(np.array_equal(found.bytes(name), bundle.tensors.bytes(name)) for name in NAMES)
+    found.close()

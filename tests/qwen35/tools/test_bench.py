@@ -21,6 +21,7 @@ from amdxdna.run import State
 from qwen35.bench import bench_main, machine
 from qwen35.bench.draft import draft_figures
 from qwen35.bench.figures import SHAPE, Figure, Printer, median, ratios
+from qwen35.bench.load import command_figures, dropped
 from qwen35.bench.null_node import NullNode, bare_seconds
 from qwen35.bench.pairs import speed_figures
 from qwen35.bench.peers import Peer, missing
@@ -344,6 +345,33 @@ def test_peers_run_the_bundles_shape(bundle, tmp_path, kind):
     assert found["prompt"] > 0
     assert found["token"] > 0
     assert peer.resident > 1 << 20
+
+
+def test_a_file_is_dropped_from_the_page_cache_unless_somebody_maps_it(tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(bytes(64 * mmap.PAGESIZE + 1))
+    if dropped(file) > 0:
+        pytest.skip("this file system keeps its pages")
+    with open(file, "rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as pages:
+        assert sum(pages[:: mmap.PAGESIZE]) == 0
+        assert dropped(file) > 0.9
+    file.write_bytes(b"")
+    assert dropped(file) == 0
+
+
+def test_whole_commands_warm_and_cold():
+    out = Printer(lines=True, stream=io.StringIO())
+    command_figures(DEFAULT_BUNDLE, DEVICE, out, 1, 1)
+    found = {figure.where["cache"]: figure.value for figure in out.figures}
+    assert "warm" in found and all(value > 0 for value in found.values())
+    assert {figure.name for figure in out.figures} == {"load_command"}
+
+
+def test_a_command_that_fails_is_no_figure(tmp_path):
+    out = Printer(lines=True, stream=io.StringIO())
+    with pytest.raises(ModelError, match=r"ended with status 1.*manifest"):
+        command_figures(tmp_path, DEVICE, out, 1, 1)
+    assert out.figures == []
 
 
 def test_the_command_prints_one_json_line_a_figure():
