@@ -25,16 +25,19 @@ if TYPE_CHECKING:
 __all__ = ["Images", "PromptImage", "Tower"]
 
 
+_TOGETHER = 4
+"""Pictures that the tower is given at a time: what they are is kept when the next are stopped."""
+
+
 class Tower(Protocol):
     """What is needed of a vision tower (qwen35.vision.tower.VisionTower)."""
 
-    def encode(
+    def encode_all(
         self,
-        patches: NDArray[np.float32],
-        grid: tuple[int, int],
+        pictures: Sequence[tuple[NDArray[np.float32], tuple[int, int]]],
         progress: Callable[[int, int], None] | None = None,
-    ) -> NDArray[np.float32]:
-        """Patches of one picture to embedding rows, float32 [tokens, D]."""
+    ) -> list[NDArray[np.float32]]:
+        """Patches and grids of pictures to embedding rows, float32 [tokens, D] each."""
 
     def close(self) -> None:
         """Gives its weights back."""
@@ -140,18 +143,34 @@ class Images:
 
     def embeddings(self, seen: PromptImage, progress: StepProgress | None = None) -> NDArray[np.float32]:
         """The picture's rows, float32 [tokens, D]. Raises the binding's errors."""
-        rows = self._by_content.get(seen.digest)
-        if rows is None:
-            if self._tower is None:
-                self._tower = self._make_tower()
-            blocks = None if progress is None else lambda done, total: progress("picture", done, total)
-            rows = self._tower.encode(seen.patches, seen.grid, blocks)
-            self._by_content[seen.digest] = rows
+        return self.all_embeddings([seen], progress)[0]
+
+    def all_embeddings(
+        self, pictures: Sequence[PromptImage], progress: StepProgress | None = None
+    ) -> list[NDArray[np.float32]]:
+        """The rows of each picture; those that the tower has not seen go through it a few at a time."""
+        found = {one.digest: self._by_content.get(one.digest) for one in pictures}
+        missing = list({one.digest: one for one in pictures if found[one.digest] is None}.values())
+        blocks = None if progress is None else lambda done, total: progress("picture", done, total)
+        if missing and self._tower is None:
+            self._tower = self._make_tower()
+        for at in range(0, len(missing), _TOGETHER):
+            some = missing[at : at + _TOGETHER]
+            assert self._tower is not None
+            made = self._tower.encode_all([(one.patches, one.grid) for one in some], blocks)
+            for one, rows in zip(some, made, strict=True):
+                found[one.digest] = self._by_content[one.digest] = rows
             kept = self._by_content.values()
             while len(kept) > 1 and sum(one.nbytes for one in kept) > self.budget:
                 self._by_content.popitem(last=False)
-        self._by_content.move_to_end(seen.digest)
-        return rows
+        result = []
+        for one in pictures:
+            if one.digest in self._by_content:
+                self._by_content.move_to_end(one.digest)
+            own = found[one.digest]
+            assert own is not None
+            result.append(own)
+        return result
 
     def forget(self) -> None:
         """Lets every picture go through the tower again."""
@@ -177,14 +196,19 @@ class Images:
         positions = prompt_positions(ids, self.config.image_token_id, grids, self.config.spatial_merge_size)
 
         def arguments(start: int, stop: int) -> dict[str, Any]:
-            rows = []
+            needed = []
             for span in spans:
                 first, last = max(span.start, start), min(span.start + span.count, stop)
                 if first < last:
-                    began = time.perf_counter()
-                    whole = self.embeddings(images[span.index], progress)
-                    rows.append(whole[first - span.start : last - span.start])
-                    stats.vision_s += time.perf_counter() - began
+                    needed.append((span, first, last))
+            began = time.perf_counter()
+            whole = self.all_embeddings([images[span.index] for span, _, _ in needed], progress)
+            if needed:
+                stats.vision_s += time.perf_counter() - began
+            rows = [
+                own[first - span.start : last - span.start]
+                for own, (span, first, last) in zip(whole, needed, strict=True)
+            ]
             return {
                 "positions": positions[:, start:stop],
                 "embeddings": np.concatenate(rows) if rows else None,

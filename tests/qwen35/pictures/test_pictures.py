@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,11 @@ class CountingTower:
             progress(1, 1)
         return np.full((grid[0] * grid[1] // 4, self.width), patches.mean(), np.float32)
 
+    def encode_all(
+        self, pictures: Sequence[tuple[np.ndarray, tuple[int, int]]], progress: Any = None
+    ) -> list[np.ndarray]:
+        return [self.encode(*picture, progress) for picture in pictures]
+
     def close(self) -> None:
         self.closed = True
 
@@ -59,6 +64,23 @@ def tower(model: Qwen35) -> CountingTower:
     counting = CountingTower(model.info.hidden)
     model.vision = Images(model.model, lambda: counting)  # type: ignore[arg-type]
     return counting
+
+
+def test_the_pictures_of_a_prompt_go_through_the_tower_together(
+    model: Qwen35, tower: CountingTower, tmp_path: Path
+) -> None:
+    """Each picture once, a repeated one too, and everybody gets its own rows."""
+    paths = [picture(tmp_path / f"{seed}.png", seed) for seed in (1, 2, 1, 3, 4, 5, 6)]
+    images = model.vision
+    assert images is not None
+    seen = [images.read(path) for path in paths]
+    rows = images.all_embeddings(seen)
+    assert tower.seen == 6
+    for one, own in zip(seen, rows, strict=True):
+        np.testing.assert_array_equal(own, np.full_like(own, one.patches.mean()))
+    assert images.all_embeddings([]) == []
+    images.all_embeddings(seen[::-1])
+    assert tower.seen == 6
 
 
 def test_a_picture_goes_through_the_tower_once_for_all_its_turns(
