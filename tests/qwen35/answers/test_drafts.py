@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -152,6 +153,21 @@ def test_the_option_reaches_the_model(tmp_path: Path) -> None:
         assert f"{stats.accepted_tokens} of {stats.drafted_tokens} tokens of" in stats.line()
         cut = model.chat("x", stop="hijab", draft=True).result()
         assert cut.text == "abcdefg" and cut.finish == "stop-string"
+
+
+def test_a_document_fits_its_schema_with_drafts(tmp_path: Path) -> None:
+    pytest.importorskip("llguidance")
+    schema = {"type": "array", "items": {"const": "abcdefghijklmn"}, "minItems": 6, "maxItems": 6}
+    with fake(tmp_path) as model:
+        model.model.draft_limit = 30
+        sampling = Sampling(seed=2, logprobs=1)
+        plain, drafted = (
+            model.chat("q", json_schema=schema, sampling=sampling, max_new=300, draft=draft).result()
+            for draft in (False, True)
+        )
+    assert json.loads(drafted.text) == ["abcdefghijklmn"] * 6 and drafted.complete
+    assert plain.tokens == drafted.tokens and plain.logprobs == drafted.logprobs
+    assert drafted.stats.accepted_tokens > 20
 
 
 @pytest.fixture(scope="module")
