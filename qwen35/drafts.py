@@ -17,9 +17,10 @@ LONGEST = 64
 """Most tokens of a draft: over so many the cost of a pass is small."""
 LEAST = 8
 """Fewer are not worth a pass."""
-PASS, ROW = 4.5, 0.25
+PASS, ROW = 6.0, 0.25
 """What a pass and each of its tokens cost, in tokens: on a Ryzen AI 9 HX 370 at 2B, by the model of
-amdxdna.emu.timing, a pass of one chunk takes 210 ms, a row's last projection and head 12 and a token 48."""
+amdxdna.emu.timing, a pass of one chunk takes 210 ms, a row's last projection and head 12 and a token 48; the
+host's part of 64 rows, and of the state at the last that counts, is at most 80 ms on two cores."""
 ALLOWED = 0.05
 """Of an answer's time, what drafts that fail may cost beside the first."""
 
