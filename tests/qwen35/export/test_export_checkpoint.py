@@ -128,6 +128,10 @@ def test_untied_head(tmp_path: Path) -> None:
         ({"hidden_size": -(10**400)}, "a number of more than 40 digits, not a positive whole number"),
         ({"vocab_size": 1 << 30}, "vocab_size is 1073741824, more than"),
         ({"vocab_size": (1 << 24) + 1}, "vocab_size is 16777217, more than 16,777,216"),
+        (
+            {"linear_num_key_heads": (1 << 24) + 1},
+            "linear_num_key_heads is 16777217, more than 16,777,216",
+        ),
         ({"eos_token_id": 10**300}, "which is no token id"),
         ({"linear_num_value_heads": 2}, "linear layers are 64 wide, attention layers 128"),
         ({"linear_num_key_heads": 3}, "value heads are no multiple of key heads"),
