@@ -256,7 +256,7 @@ def _model(
         if "timed" in parts and subject.emulated:
             out.title("On an NPU that takes a Ryzen AI 9 HX 370's time")
             grids = GRIDS[:1] if quick else GRIDS[:2]
-            timed_figures(subject, out, HOST_CONTEXT, PROMPTS, grids, tokens, repeats)
+            timed_figures(subject, out, contexts[1:], PROMPTS, grids, tokens, repeats)
         if "draft" in parts:
             out.title("Drafts from the prompt")
             draft_figures(subject, out, HOST_CONTEXT, tokens, repeats)

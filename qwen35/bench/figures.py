@@ -34,7 +34,8 @@ the meaning of a key does not change.
 `vision`             seconds of a picture; `vision_npu`, `vision_host`: their shares
 `timed_*`            a token, a prompt, a picture where commands take the time of a Ryzen AI 9 HX 370, by a
                      model, and compute nothing; `_npu` the NPU's own time of it, `_ratio` the one over the
-                     other: what the host adds
+                     other: what the host adds; `timed_token_host` the difference, the host's work that
+                     the NPU waits for and the software of its dispatches
 `serve_*`            of an answer over HTTP, by a client in another process: `first_token` and `token`,
                      `_ratio` over the same answer in process, `_overhead` beyond the engine's own times;
                      `serve_cached`: share of the prompts of several conversations that is not computed

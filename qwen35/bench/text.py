@@ -96,12 +96,15 @@ class Subject:
 
     def timed(self, run: Callable[[], object]) -> tuple[float, float]:
         """Seconds of a run, and those of them that the NPU works by its model. In `timed` mode."""
-        npu = self._emulated_npu
-        assert npu is not None and npu.schedule is not None
-        before, began = npu.schedule.totals().seconds, time.perf_counter()
+        before, began = self.npu_seconds(), time.perf_counter()
         run()
         seconds = time.perf_counter() - began
-        return seconds, npu.schedule.totals().seconds - before
+        return seconds, self.npu_seconds() - before
+
+    def npu_seconds(self) -> float:
+        """What the NPU has worked so far by its model; 0 outside of `timed` mode."""
+        npu = self._emulated_npu
+        return 0.0 if npu is None or npu.schedule is None else npu.schedule.totals().seconds
 
     @property
     def emulated(self) -> bool:
@@ -333,11 +336,15 @@ def profile_lines(subject: Subject, prompt: int, context: int, count: int) -> li
             subject.fill(context)
             go()
         subject.model.timing.reset()
-        began = time.perf_counter()
+        before, began = subject.npu_seconds(), time.perf_counter()
         for _ in range(runs):
             go()
         whole = (time.perf_counter() - began) / runs
-        lines.append(f"{what}: {whole * 1e3:,.1f} ms")
+        npu = (subject.npu_seconds() - before) / runs
+        share = (
+            f", {npu * 1e3:,.1f} the NPU's, {(whole - npu) * 1e3:,.1f} it waits for the host" if npu else ""
+        )
+        lines.append(f"{what}: {whole * 1e3:,.1f} ms{share}")
         for name, calls, seconds in subject.model.timing.items():
             each = seconds / runs
             lines.append(

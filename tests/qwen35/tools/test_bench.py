@@ -219,11 +219,15 @@ def test_host_figures_have_both_devices(subject):
 
 def test_what_the_host_adds_is_measured_on_a_timed_npu(subject):
     out = Printer(True, io.StringIO())
-    timed_figures(subject, out, 64, (20,), (), 2, 1)
+    timed_figures(subject, out, (32, 64), (20,), (), 2, 1)
+    token = [f"timed_token{what}" for what in ("", "_npu", "_ratio", "_host")]
+    prompt = [f"timed_prompt{what}" for what in ("", "_npu", "_ratio")]
+    assert [f.name for f in out.figures] == [*token, *token, *prompt]
+    assert [f.where.get("context") for f in out.figures] == [32] * 4 + [64] * 4 + [None] * 3
     found = {f.name: f.value for f in out.figures}
-    assert list(found) == [
-        f"timed_{of}{what}" for of in ("token", "prompt") for what in ("", "_npu", "_ratio")
-    ]
+    assert found["timed_token_host"] == pytest.approx(found["timed_token"] - found["timed_token_npu"])
+    shares = [f for f in out.figures if f.name == "timed_token_host"]
+    assert shares[1].limit == f"at most {1.3 * shares[0].value:.2f} ms"
     model, dispatches = MODELS["hx370"], subject.ioctls()[1]
     # Tiny weights: little but each dispatch's fixed time.
     assert dispatches * model.dispatch <= found["timed_token_npu"] / 1e3 < 2 * dispatches * model.dispatch
@@ -263,6 +267,9 @@ def test_a_profile_names_every_stage_of_a_token_and_a_prompt(subject):
     text = "\n".join(profile_lines(subject, 20, 64, 2))
     for stage in ("gemv.lin", "gemv.att", "gemv.head", "gemm.gu", "host.deltanet", "host.attention"):
         assert stage in text
+    assert "waits for the host" not in text
+    with subject.mode("timed"):
+        assert "it waits for the host" in profile_lines(subject, 20, 64, 2)[0]
 
 
 def test_cold_rows_are_measured_both_ways(bundle):
