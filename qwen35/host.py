@@ -93,7 +93,7 @@ def row_stride(array: NDArray[Any], columns: int) -> int:
 
 
 class Norm:
-    """x += every row of `adds` in order; out = bf16(rms(x) (1 + weight)); optionally gates = rms(x)(..) proj.
+    """x += every row of `adds` in order; out = bf16(rms(x) (1 + weight)); gates = (rms(x) (1 + weight)) proj.
 
     weight float32 [dim]; `proj` float32 [outputs, dim] is multiplied in float32 from the unrounded rows and
     its results come padded to `proj_cols` columns (a multiple of 16). Immutable.
@@ -107,17 +107,16 @@ class Norm:
         if proj is not None:
             self._proj = np.zeros((self.dim, self.proj_cols), np.float32)
             self._proj[:, : proj.shape[0]] = proj.T
-        self.struct = ffi.new(
-            "host_norm *",
-            {
-                "dim": self.dim,
-                "adds": adds,
-                "proj_cols": self.proj_cols,
-                "eps": eps,
-                "weight": pointer(self.weight),
-                "proj": pointer(self._proj),
-            },
-        )
+        fields = {
+            "dim": self.dim,
+            "adds": adds,
+            "proj_cols": self.proj_cols,
+            "eps": eps,
+            "weight": pointer(self.weight),
+            "proj": pointer(self._proj),
+        }
+        self.struct = ffi.new("host_norm *", fields)
+        self._projection = ffi.new("host_norm *", {**fields, "adds": 0})
 
     def rows(self, x: F32, adds: Sequence[U16], out: U16, gates: F32 | None = None) -> None:
         """Rows of x float32 [n, dim] in place; adds and out bf16 [n, >= dim]; gates [n, proj_cols]."""
@@ -147,6 +146,17 @@ class Norm:
         if x.shape != (self.dim,) or gates.shape != (self.proj_cols,) or not self.proj_cols:
             raise ValueError(f"x {x.shape} and gates {gates.shape} do not fit this norm")
         check(lib.host_norm_project(self.struct, pointer(x), pointer(gates)))
+
+    def gates(self, x: F32, gates: F32) -> None:
+        """The gates that `rows` gives, of x after it."""
+        n = x.shape[0]
+        if not x.flags.c_contiguous or x.shape[1] != self.dim or gates.shape != (n, self.proj_cols):
+            raise ValueError(f"x {x.shape} or gates {gates.shape} do not fit this norm")
+        check(
+            lib.host_norm_rows(
+                self._projection, pointer(x), n, ffi.NULL, ffi.NULL, ffi.NULL, 0, pointer(gates)
+            )
+        )
 
 
 def add_rows(x: F32, add: U16) -> None:

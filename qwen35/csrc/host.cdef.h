@@ -32,6 +32,7 @@ int host_threads(void);
 const char *host_isa(void);
 int host_set_isa(const char *name);
 
+/* Without `out` or `proj_out` (NULL) that result is not computed. */
 int host_norm_rows(const host_norm *d, float *x, int rows, const uint16_t *const *adds,
                    const int64_t *add_strides, uint16_t *out, int64_t out_stride, float *proj_out);
 int host_norm_project(const host_norm *d, const float *x, float *proj_out);
@@ -46,6 +47,8 @@ int host_populate(void *start, int64_t bytes);
 void host_silu(float *values, int64_t count);
 void host_matmul(const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,
                  int m, int n, int k);
+
+enum { HOST_DELTA_CHUNK = 64 }; /* tokens of a chunk of the recurrence, counted from a call's first */
 
 int host_delta_prefill(const host_delta *d, const uint16_t *y, int64_t y_stride, const float *gates,
                        int rows, const uint16_t *conv_in, uint16_t *conv_out, const float *state_in,

@@ -68,7 +68,8 @@ static int norm_task(const struct norm_job *j, int block)
             add_row(x, j->adds[s] + (first + r) * j->add_strides[s], d->dim);
         float scale = inverse_norm(x, d->dim, (float)dim, d->eps);
         scale_offset(x, d->weight, scale, normed + r * row_floats, d->dim);
-        f32_to_bf16(normed + r * row_floats, j->out + (first + r) * j->out_stride, dim);
+        if (j->out)
+            f32_to_bf16(normed + r * row_floats, j->out + (first + r) * j->out_stride, dim);
     }
     if (j->proj_out && d->proj_cols)
         gemm(rows, d->proj_cols, d->dim, normed, row_floats, d->proj, d->proj_cols,

@@ -56,7 +56,7 @@ enum {
     QUERY_ROWS = 64,  /* query positions of a task of the vision tower's attention */
     PROMPT_ROWS = 48, /* query positions of a task of a prompt's attention */
     PIECE_ROWS = 256, /* cache rows of a step's task */
-    CHUNK = 64,       /* tokens of a DeltaNet chunk */
+    CHUNK = HOST_DELTA_CHUNK,
     MAX_TAPS = 8,     /* of the causal convolution */
     MAX_HEAD = 512    /* head dim of attention */
 };

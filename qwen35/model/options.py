@@ -45,16 +45,21 @@ class Options:
     ends, `WAIT` or more; long kernels get more (Device.wait_seconds); None leaves the device's own limit.
     `steps`: up to how many new tokens of a prompt go by decode steps instead of a pass (0: none), or auto: as
     many as cost less, measured at load. Results then differ in rounding (qwen35.model.steps).
+    `lanes`: parts of a prompt that are under way at once, 1 or 2: with 2 the host has one while the NPU has
+    the other. The answer is the same.
     """
 
     chains: str = "auto"
     weights: str = "auto"
     wait: float | None = None
     steps: int | str = 0
+    lanes: int = 2
 
     def __post_init__(self) -> None:
         _choose("chains", self.chains, CHAINS)
         _choose("weights", self.weights, WEIGHTS)
+        if self.lanes not in (1, 2):
+            raise UsageError(f"{self.lanes} lanes", remedy="give 1 or 2")
         if self.wait is not None and not (math.isfinite(self.wait) and self.wait >= WAIT):
             raise _wrong("wait", f"{self.wait:g}", f"it is a number of seconds from {WAIT:g} on")
         if self.steps != "auto":

@@ -50,14 +50,17 @@ class Dispatch:
     pass, but is run again too. With `read` the results are made readable for the host.
 
     Between `start` and `finish` the buffers are the NPU's, and other groups may be started that do not write
-    what this one reads or writes. Runs through one Dispatch must not overlap. `ready` takes most of a start's
-    work out of it, to be done while a group before is running.
+    what this one reads or writes. One of the same xclbin that reads what this one writes is started `behind`
+    it. Runs through one Dispatch must not overlap. `ready` takes most of a start's work out of it, to be done
+    while a group before is running.
     """
 
     __slots__ = (
+        "_behind",
         "_chained",
         "_chains",
         "_flying",
+        "_late",
         "_losses",
         "_marks",
         "_pool",
@@ -136,9 +139,14 @@ class Dispatch:
         for each in staged:
             each.drop()
 
-    def start(self) -> None:
-        """Submits the runs. What refuses them shows at `finish`."""
+    def start(self, behind: Dispatch | None = None) -> None:
+        """Submits the runs. What refuses them shows at `finish`.
+
+        `behind`: a group in flight, to be finished first, whose results this one reads. Where those came too
+        late, since it had to be run again or the two met different contexts, this one runs again, too.
+        """
         model = self._projections
+        self._behind, self._late = behind, False
         if not self._ready:
             self._marks.put()
         self._ready = False
@@ -159,6 +167,8 @@ class Dispatch:
                 ]
         except XdnaError as error:
             self._flying, self._refused = [], error
+        if behind is not None and model.device.client.losses != behind._losses:
+            behind._late = True
 
     @property
     def over(self) -> bool:
@@ -169,6 +179,7 @@ class Dispatch:
         """Waits for what `start` submitted. Raises as `run`."""
         model, marks = self._projections, self._marks
         runs, self._flying = self._flying, []
+        behind, self._behind = self._behind, None
         chained = self._chained
         try:
             if self._refused is not None:
@@ -183,9 +194,15 @@ class Dispatch:
                 self._again_after(error, 0)
             else:
                 raise
+            self._late = True
+        if behind is not None and behind._late:
+            self.run()
+            self._late = True
+            return
         left = marks.left()
         if left and not model.blind:
             self._again(left, chained)
+            self._late = True
         elif self._unread:
             model.writing.update(kernel for kernel, _ in self._unread)
         if model.watcher is not None:

@@ -261,26 +261,17 @@ class TextModel:
             return self._by_steps(tokens, made)
         side = None if past == 0 else self._cache.side
         target = 1 - self._cache.side
+
+        def part(start: int, stop: int) -> tuple[F32, tuple[F32, F32]]:
+            x = self._rows(tokens[start:stop], None if rows is None else rows[start:stop], embeddings)
+            timing.lap("host.embed")
+            tables = self._rope.tables(where[..., start:stop])
+            timing.lap("host.rope")
+            return x, tables
+
         with self._transaction(tokens.size):
-            for start in range(0, tokens.size, self.config.max_prompt):
-                stop = min(start + self.config.max_prompt, tokens.size)
-                timing.start()
-                x = self._rows(tokens[start:stop], None if rows is None else rows[start:stop], embeddings)
-                timing.lap("host.embed")
-                tables = self._rope.tables(where[..., start:stop])
-                timing.lap("host.rope")
-                last = stop == tokens.size
-                inside = [cut - start for cut in cuts if start < cut <= stop]
-                row, mixed = self._prefill.run(
-                    x,
-                    tables,
-                    past + start,
-                    (side, target),
-                    last,
-                    inside,
-                    {cut - start: mark for cut, mark in made.items() if start < cut <= stop},
-                )
-                side = target
+            timing.start()
+            row, mixed = self._prefill.run(tokens.size, part, past, (side, target), cuts, made)
             logits = self._decoder.finish(row, mixed)
         self._cache.commit(tokens.size, int(where.max()) + 1)
         self._marks = made
@@ -373,7 +364,7 @@ class TextModel:
             tables = self._rope.tables(text_positions(count, cache.position))
             timing.lap("host.rope")
             sides = side if past else None, 1 - side
-            self._prefill.run(x, tables, past, sides, True, watch=draft.watch)
+            self._prefill.run(count, lambda start, stop: (x, tables), past, sides, watch=draft.watch)
             draft.end(x)
             logits = self._decoder.finish(*draft.row())
         draft.accepted = 1

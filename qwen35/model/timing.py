@@ -37,13 +37,13 @@ class Timing:
         """Begins a lap."""
         self._last = perf_counter()
 
-    def lap(self, name: str) -> None:
-        """Ends a lap as a call of `name`, and begins the next."""
+    def lap(self, name: str, calls: int = 1) -> None:
+        """Ends a lap as a call of `name` (or as part of one: 0 `calls`), and begins the next."""
         now = perf_counter()
         entry = self.sums.get(name)
         if entry is None:
             entry = self.sums[name] = [0, 0.0]
-        entry[0] += 1
+        entry[0] += calls
         entry[1] += now - self._last
         if self.observer is not None:
             self.observer(name, self._last, now)

@@ -220,3 +220,39 @@ def test_two_groups_in_flight(happens, ready):
     assert npu.chains == (happens == "nothing")
     npu.close()
     npu.device.close()
+
+
+def test_a_group_behind_another_whose_context_goes_meanwhile():
+    """The driver knows the context no more while its command still runs: the next one's is a new one."""
+    node = open_node("emu:quiet,threads=1,driver=6.18")
+    npu = Projections(
+        Bundle.open(bundle_path("grouped", "strides", (("chunks", 2), ("max_prompt", 96)))),
+        Device.open(node),
+        Options(chains="off"),
+    )
+    first, second = npu.gemv_spec("o"), npu.gemv_spec("att")
+    (x, _), y, z = filled(npu, (first.k,), 1), npu.alloc(first.m * 2), npu.alloc(second.m * 2)
+    groups = [
+        npu.dispatch("o", 0, [(x, weight(npu, "l0.g.o", first.m, first.k)[0], y)]),
+        npu.dispatch("att", 0, [(y, weight(npu, "l3.g.in", second.m, second.k)[0], z)]),
+    ]
+    for group in groups:
+        group.run()
+    want = z.read()
+    for buffer in (y, z):
+        buffer.view()[:] = 0
+        buffer.to_device()
+    npu.blind = True  # a mark that the second one reads would give the mark again, and so give it away
+    node.driver.npu.faults.next("slow", 300_000)
+    groups[0].start()
+    gone = list(node.client.contexts.values())
+    node.client.contexts.clear()
+    groups[1].start(behind=groups[0])
+    for group in groups:
+        group.finish()
+    assert z.read() == want
+    # the second one again, since nothing says which of two contexts' commands is over first
+    assert node.driver.npu.faults.commands == 3
+    for hwctx in gone:
+        teardown.finish(hwctx)
+    npu.close()
