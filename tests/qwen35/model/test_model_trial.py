@@ -545,7 +545,7 @@ def test_options_and_their_environment() -> None:
     environ = {"QWEN35_CHAINS": "off", "QWEN35_WEIGHTS": "copy", "QWEN35_WAIT": "20"}
     assert Options.of(environ={}) == Options("auto", "auto", None)
     assert Options.of(environ=environ) == Options("off", "copy", 20.0)
-    assert Options.of("on", None, 30, environ) == Options("on", "copy", 30)
+    assert Options.of("on", None, 30, environ=environ) == Options("on", "copy", 30)
 
 
 @pytest.mark.parametrize(
