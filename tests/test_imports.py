@@ -159,7 +159,10 @@ def test_the_core_imports_downwards(number: int) -> None:
 
 
 def test_every_module_of_the_core_has_a_floor() -> None:
-    beside = {"__main__", "entry", "cli", "doctor", "emu", "insts", "pdi", "pyxrt", "selftest", "trace"}
+    beside = {"__main__", "entry", "cli", "doctor", "emu", "insts", "parser", "pdi", "pyxrt"} | {
+        "selftest",
+        "trace",
+    }
     tops = {name.split(".")[1] for name in modules() if name.startswith("amdxdna.")}
     assert {floor for line in CORE for floor in line.split()} - {"_native"} | beside == tops
 
