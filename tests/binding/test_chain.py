@@ -101,6 +101,7 @@ def test_a_staged_start_whose_context_is_given_up_meanwhile(device, single):
     staged = Staged([(kernel, (a, b))], single)
     assert device.pool.unload() == 1
     staged.start().wait(outputs=[b])
+    assert device.pool.loads == 2
     np.testing.assert_array_equal(b.view("u4"), np.arange(16) + 1)
 
 
