@@ -51,9 +51,14 @@ def whole_file(path: str | os.PathLike[str], *, private: bool = False) -> Iterat
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes, *, private: bool = False) -> None:
-    """Writes `data` as :func:`whole_file` does."""
-    with whole_file(path, private=private) as file:
-        file.write(data)
+    """Writes `data` as :func:`whole_file` does. Each OSError names the file."""
+    try:
+        with whole_file(path, private=private) as file:
+            file.write(data)
+    except OSError as error:
+        if error.filename is None:  # of a write: no room, a limit on a file's size
+            error.filename = os.fspath(path)
+        raise
 
 
 def open_growing(path: str | os.PathLike[str]) -> int:

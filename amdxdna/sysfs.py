@@ -91,12 +91,12 @@ def why_none(sys: str | Path = "/sys") -> tuple[str, str]:
         return (
             "no NPU on the PCI bus: this machine has none, its firmware setup disables it, or a virtual "
             "machine or container hides it",
-            'Enable the NPU (IPU) in the firmware setup, or use the emulated device: "emu"',
+            "Enable the NPU (IPU) in the firmware setup, or use the emulated device (`--device emu`)",
         )
     if not (root / "bus" / "pci" / "drivers" / DRIVER).exists():
         return (
             "the NPU is there but its driver is not: the amdxdna module is not loaded",
-            'Load it (`modprobe amdxdna`, Linux 6.14 or newer), or use the emulated device: "emu"',
+            "Load it (`modprobe amdxdna`, Linux 6.14 or newer), or use the emulated device (`--device emu`)",
         )
     if not any((p / "driver").exists() for p in functions):
         return (

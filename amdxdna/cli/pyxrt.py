@@ -14,7 +14,7 @@ import sys
 import zipfile
 from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
 from amdxdna.cli.common import FAILED, Parser, UsageError
@@ -194,9 +194,24 @@ def _run(command: list[str]) -> int:
             atexit.register(_interrupted)
         # Without this function's frame; of source that is wrong, without any.
         frames = error.__traceback__.tb_next if main and error.__traceback__ is not None else None
+        if isinstance(error, RuntimeError) and _ends_inside(frames):
+            error.__cause__, error.__suppress_context__ = None, True
         sys.excepthook(type(error), error.with_traceback(frames), frames)
         return FAILED
     return 0
+
+
+def _ends_inside(frames: TracebackType | None) -> bool:
+    """Whether `frames` end in this package, as XRT's refusals do; cuts them to the program's own then."""
+    from amdxdna.pyxrt import FOLDER
+
+    last, cut = None, frames
+    while cut is not None and not cut.tb_frame.f_code.co_filename.startswith(f"{FOLDER.parent}{os.sep}"):
+        last, cut = cut, cut.tb_next
+    if last is None or cut is None:
+        return False
+    last.tb_next = None
+    return True
 
 
 def _interrupted() -> None:

@@ -250,6 +250,18 @@ def test_a_device_that_is_not_there(monkeypatch, tmp_path):
         ended = command("--device", device, "--", path)
         assert ended.returncode == 2 and not ended.stdout and ended.stderr.count("\n") == 1
         assert f"--device {device}" in ended.stderr
+    path.write_text("import pyxrt\ndef use():\n    pyxrt.device(7)\nuse()")
+    ended = command("--device", "emu", "--", path)
+    lines = [line for line in ended.stderr.splitlines() if "^" not in line]
+    assert ended.returncode == 1 and lines == [  # the program's own frames, then what is wrong
+        "Traceback (most recent call last):",
+        f'  File "{path}", line 4, in <module>',
+        "    use()",
+        f'  File "{path}", line 3, in use',
+        "    pyxrt.device(7)",
+        "RuntimeError:  No such device with index '7'",
+        "AMDXDNA_PYXRT_DEVICE names device 0 alone. Give index 0",
+    ]
     monkeypatch.setenv(devices.DEVICE, "nope")
     with pytest.raises(RuntimeError, match=r"^ No such device with index '0'\n"):
         pyxrt.device(0)

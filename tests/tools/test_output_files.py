@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import stat
 import subprocess
@@ -48,6 +49,21 @@ def test_modes(tmp_path: Path) -> None:
     assert [mode(tmp_path / n) for n in ("new", "private", "kept", "opened")] == [0o640, 0o600, 0o604, 0o600]
     assert kept.read_bytes() == opened.read_bytes() == b"2"
     assert sorted(os.listdir(tmp_path)) == ["kept", "new", "opened", "private"]
+
+
+def test_a_write_that_is_refused_names_the_file(tmp_path: Path) -> None:
+    target = tmp_path / "snapshot.json"
+    words = [sys.executable, "-m", "amdxdna", "snapshot", str(target)]
+    done = subprocess.run(
+        words,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+    )
+    assert (done.returncode, done.stdout) == (1, "") and done.stderr.count("\n") == 1
+    assert "ile too large" in done.stderr and str(target) in done.stderr
+    assert not os.listdir(tmp_path)
 
 
 @pytest.mark.parametrize("grows", [False, True])
