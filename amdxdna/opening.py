@@ -18,7 +18,7 @@ def resolve(spec: str | int | None, sys: str | Path = "/sys", dev: str | Path = 
 
     None or ``"auto"``: the first kernel node if there is one, else ``"emu"``; ``"npu"``: the
     first. An int (or its digits): the n-th node of the amdxdna driver, from 0. Else a path. Raises NoDevice
-    for an index past the last node.
+    for an index past the last node, and for a word that is none of these.
     """
     sys, dev = path("open", "sys", sys), path("open", "dev", dev)
     if isinstance(spec, str):
@@ -43,6 +43,13 @@ def resolve(spec: str | int | None, sys: str | Path = "/sys", dev: str | Path = 
             )
         cause, remedy = sysfs.why_none(sys)
         raise NoDevice(cause, call="open", errno=errno.ENOENT, remedy=remedy)
+    if not is_emulated(spec) and os.sep not in spec and not os.path.lexists(spec):
+        raise NoDevice(
+            f"{spec} is no device",
+            call="open",
+            errno=errno.ENOENT,
+            remedy="Give auto, npu, emu (or emu:key=value,...), a node's path, or a number",
+        )
     return spec
 
 

@@ -6,13 +6,14 @@ Light, as the command line looks folders up before anything is loaded.
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from amdxdna.entry import nearest
 from qwen35.arguments import path as is_path
 from qwen35.errors import ModelError
 
-__all__ = ["DEFAULT_BUNDLE", "find_bundle", "nearest_folders"]
+__all__ = ["DEFAULT_BUNDLE", "find_bundle", "is_model", "nearest_folders", "where_from"]
 
 DEFAULT_BUNDLE = Path(__file__).parent / "data" / "default"
 
@@ -38,9 +39,9 @@ def find_bundle(path: str | os.PathLike[str] | None = None) -> Path:
 
             if is_id(str(path or named)):
                 return fetch(str(path or named))
-            near = nearest_folders(str(chosen))
-            remedy += f" (did you mean {' or '.join(near)}?)" if near else ""
-            raise ModelError("there is no such bundle", where, remedy)
+            if near := nearest_folders(str(chosen)):
+                remedy += f" (did you mean {' or '.join(near)}?)"
+            raise ModelError("there is no such bundle", where, where_from(chosen.name) or remedy)
         if (chosen / "config.json").is_file():
             remedy = f"it is a checkpoint; make a bundle of it: python -m qwen35 export {chosen} --out DIR"
         raise ModelError("this is no bundle", where, remedy)
@@ -53,12 +54,45 @@ def find_bundle(path: str | os.PathLike[str] | None = None) -> Path:
     )
 
 
+_MODEL = re.compile(r"(iron-)?(qwen3?\.?5?-)?(0\.8|2|4|9)b(-npu2)?", re.IGNORECASE)
+
+
+def is_model(name: str) -> bool:
+    """Whether a word is a published model's, by its size or as a download of it is called: 2b, qwen3.5-2b."""
+    return _MODEL.fullmatch(name) is not None
+
+
+def where_from(name: str) -> str:
+    """How to come by what the README calls so, where it is not here; empty for other names."""
+    from qwen35.extras import own_program
+
+    if found := _MODEL.fullmatch(name):
+        return (
+            f"not downloaded yet: {own_program('python')} -m qwen35 info {found[3]}b says what it costs and "
+            "which command downloads it"
+        )
+    if name == "bundle":
+        return f"make it of a checkpoint: {own_program('python')} -m qwen35 export checkpoint --out bundle"
+    if name == "checkpoint":
+        from qwen35.bundle.sizes import REAL_CHECKPOINT
+
+        return (
+            f"not downloaded yet: {own_program('hf')} download {REAL_CHECKPOINT} --local-dir checkpoint, "
+            "then make a bundle of it with qwen35 export"
+        )
+    return ""
+
+
 def nearest_folders(path: str) -> list[str]:
-    """Folders beside a path that is not there whose names are near its own."""
+    """Bundles and checkpoints beside a path that is not there whose names are near its own."""
     parent, name = os.path.split(path.rstrip(os.sep))
     try:
         with os.scandir(parent or ".") as entries:
-            folders = [entry.name for entry in entries if entry.is_dir()]
+            folders = [entry.name for entry in entries if _holds_model(entry.path)]
     except OSError:
         return []
     return [os.path.join(parent, found) for found in nearest(name, folders)]
+
+
+def _holds_model(folder: str) -> bool:
+    return any(os.path.isfile(os.path.join(folder, name)) for name in ("manifest.txt", "config.json"))

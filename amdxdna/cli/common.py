@@ -72,7 +72,7 @@ class Parser(ArgumentParser):
         super().__init__(prog=f"amdxdna {command}", allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {message}", f"See {self.prog} --help")
+        raise UsageError(f"{self.prog}: {self.with_values(message)}", f"See {self.prog} --help")
 
     def add_json(self) -> None:
         """Adds ``--json``."""

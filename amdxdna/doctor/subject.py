@@ -27,7 +27,7 @@ class Subject:
 
     def __init__(self, machine: Machine, spec: str = "auto") -> None:
         self.machine = machine
-        self.spec = spec or "auto"
+        self.spec = "auto" if spec in ("", "npu") else spec
         self.emulated = is_emulated(self.spec)
         self._tried = False
         self._device: Device | None = None

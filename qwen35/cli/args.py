@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from amdxdna.parser import ArgumentParser
 from qwen35 import __version__
 from qwen35.arguments import MAX_NEW, TRAINED_CTX, stop_fault
+from qwen35.cli.entries import STDIN
 from qwen35.cli.words import command_line, interpret, refuse_misspelt
 from qwen35.errors import UsageError
 
@@ -31,7 +32,7 @@ class Parser(ArgumentParser):
     """Says a mistake in one line, with exit status 2."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(message, "", f"see {self.prog} --help")
+        raise UsageError(self.with_values(message), "", f"see {self.prog} --help")
 
 
 def available_commands() -> dict[str, str]:
@@ -117,7 +118,7 @@ def build() -> Parser:
         action="append",
         default=[],
         metavar="FILE",
-        help="a picture of up to 16,777,216 pixels (WebP: 12,582,912); repeatable",
+        help="a picture of up to 16,777,216 pixels (WebP: 12,582,912), - for stdin; repeatable",
     )
     ask.add_argument("--thinking", action="store_true", help="let the model reason first")
     ask.add_argument("--show-thinking", action="store_true", help="reasoning on stdout, not dimmed on stderr")
@@ -272,7 +273,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if asked.startswith("--prompt") and (options.chat or options.interactive):
         other = "--chat" if options.chat else "--interactive"
         parser.error(f"argument {other}: not allowed with argument {asked}")
-    options.bundle, question = interpret(options.words, asked, commands)
+    options.bundle, question = interpret(options.words, asked, commands, bool(options.image))
     if question is not None:
         options.prompt = question
     if options.greedy:
@@ -283,6 +284,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
         parser.error("--no-loop-check and --loop-tokens exclude each other")
     if fault := stop_fault(options.stop):
         parser.error(f"argument --stop: {fault}")
+    if len(stdin := [image for image in options.image if image in STDIN]) and (
+        options.chat or options.prompt_file in STDIN or len(stdin) > 1
+    ):
+        parser.error(f"--image {stdin[0]} takes the whole of stdin for one picture")
     if options.image and options.interactive:
         parser.error("--image goes with --prompt, --prompt-file or --chat, not with --interactive")
     return options

@@ -1,4 +1,4 @@
-"""Prompts from files, pipes and stdin, read no further than a prompt can be long."""
+"""Prompts and pictures from files, pipes and stdin, read no further than one can be long."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 import errno
 import io
 import os
+import re
 import select
+import shlex
 import stat
 import sys
 from collections.abc import Callable
@@ -15,7 +17,19 @@ from typing import Any, BinaryIO
 from amdxdna.files import read_up_to
 from qwen35.errors import UsageError
 
-__all__ = ["TOKEN_BYTES", "Endless", "most_bytes", "read_line", "read_piped", "read_prompt"]
+__all__ = [
+    "STDIN",
+    "TOKEN_BYTES",
+    "Endless",
+    "most_bytes",
+    "read_line",
+    "read_picture",
+    "read_piped",
+    "read_prompt",
+]
+
+STDIN = frozenset({"-", "/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"})
+"""Names of stdin."""
 
 TOKEN_BYTES = 512
 """Tokenizer.most_bytes of Qwen3.5's vocabulary; prompts are read before a bundle's is."""
@@ -56,7 +70,32 @@ def read_prompt(path: str, max_ctx: int, waiting: Callable[[], None] | None = No
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
+        if _PICTURE.match(data):
+            name = "-" if path == "-" else shlex.quote(path)
+            raise UsageError(
+                "this is a picture, not a prompt", where, f"give it with --image {name}"
+            ) from None
         raise UsageError(f"not UTF-8 at byte {error.start}", where, "convert the prompt first") from None
+
+
+def read_picture(most: int, waiting: Callable[[], None] | None = None) -> bytes:
+    """The picture on stdin, or the first `most` + 1 bytes of what is longer. `waiting` as for read_prompt.
+
+    Raises UsageError for a terminal, for nothing, and for what cannot be read.
+    """
+    try:
+        if sys.stdin.isatty():
+            raise UsageError("a terminal gives no picture", "--image -", "pipe one in, or name its file")
+        data = read_up_to(_Watched(sys.stdin.buffer, waiting), most)
+    except OSError as error:
+        raise UsageError(f"cannot read the picture: {error.strerror}", "stdin") from None
+    if not data:
+        raise UsageError("no picture came", "stdin", "pipe one in, or name its file")
+    return data
+
+
+_PICTURE = re.compile(rb"\x89PNG|\xff\xd8\xff|GIF8|RIFF....WEBP|BM", re.DOTALL)
+"""The beginnings of the formats that are read."""
 
 
 class _Watched:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna.entry import require_address_space
 from qwen35.cli.answers import answer_options, show
-from qwen35.cli.entries import Endless, read_line, read_piped, read_prompt
+from qwen35.cli.entries import STDIN, Endless, read_line, read_picture, read_piped, read_prompt
 from qwen35.cli.output import Progress, notice, report
 from qwen35.cli.signals import Interrupt
 from qwen35.errors import UsageError
@@ -100,7 +100,7 @@ def _prompt(options: argparse.Namespace) -> str | None:
         parts.append(read_prompt(options.prompt_file, options.max_ctx, silent))
     if not all(part.strip() for part in parts):
         raise UsageError("the prompt is empty", options.prompt_file or "--prompt")
-    if options.prompt_file != "-":
+    if options.prompt_file != "-" and not STDIN & set(options.image):
 
         def waiting() -> None:
             if not options.quiet:
@@ -124,9 +124,15 @@ def _check_before_loading(options: argparse.Namespace) -> None:
         require("json", "--json-schema")
     require_address_space()
     if options.image:
-        from qwen35.images import check_file
+        from qwen35.images import MAX_BYTES, check_file
 
-        for image in options.image:
+        def waiting() -> None:
+            if not options.quiet:
+                notice("waiting for the picture: nothing comes from stdin; Ctrl-C ends")
+
+        for index, image in enumerate(options.image):
+            if image in STDIN:
+                options.image[index] = image = read_picture(MAX_BYTES, waiting)
             check_file(image)
 
 

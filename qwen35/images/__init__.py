@@ -7,8 +7,17 @@ tower make their embeddings.
 
 from __future__ import annotations
 
-from qwen35.images.load import MAX_PIXELS, check_file, load
+from qwen35.images.load import MAX_BYTES, MAX_PIXELS, check_file, load
 from qwen35.images.patches import Prepared, Preprocessor, smart_resize
 from qwen35.images.resize import resize
 
-__all__ = ["MAX_PIXELS", "Prepared", "Preprocessor", "check_file", "load", "resize", "smart_resize"]
+__all__ = [
+    "MAX_BYTES",
+    "MAX_PIXELS",
+    "Prepared",
+    "Preprocessor",
+    "check_file",
+    "load",
+    "resize",
+    "smart_resize",
+]

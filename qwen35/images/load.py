@@ -59,7 +59,7 @@ def load(source: ImageLike) -> Rgb:
     if isinstance(source, (str, os.PathLike)):
         return _from_file(os.fspath(source), _decode)
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _from_bytes(source)
+        return _from_bytes(source, "picture", _decode)
     if isinstance(source, Image.Image):
         _check_size(source.width, source.height, "picture", source.format)
         with _reading("picture"):  # an image that was opened is decoded only now
@@ -70,9 +70,15 @@ def load(source: ImageLike) -> Rgb:
     )
 
 
-def check_file(path: str | os.PathLike[str]) -> None:
-    """Raises ImageError for a file that is missing or, by its header, no picture. Decodes nothing."""
-    _from_file(os.fspath(path), lambda image, where: None)
+def check_file(source: str | os.PathLike[str] | bytes) -> None:
+    """Raises ImageError for a file that is missing or, by its header, no picture; bytes are stdin's.
+
+    Decodes nothing.
+    """
+    if isinstance(source, bytes):
+        _from_bytes(source, "stdin", lambda image, where: None)
+    else:
+        _from_file(os.fspath(source), lambda image, where: None)
 
 
 def _from_array(array: NDArray[Any]) -> Rgb:
@@ -93,9 +99,9 @@ def _from_file(path: str, read: Callable[[Any, str], T]) -> T:
         return _from_stream(file, os.fstat(raw.fileno()).st_size, path, read)
 
 
-def _from_bytes(data: bytes | bytearray | memoryview) -> Rgb:
-    with _reading("picture"):
-        return _from_stream(io.BytesIO(data), memoryview(data).nbytes, "picture", _decode)
+def _from_bytes(data: bytes | bytearray | memoryview, where: str, read: Callable[[Any, str], T]) -> T:
+    with _reading(where):
+        return _from_stream(io.BytesIO(data), memoryview(data).nbytes, where, read)
 
 
 def _from_stream(file: BinaryIO, size: int, where: str, read: Callable[[Any, str], T]) -> T:

@@ -56,10 +56,23 @@ TABLE = [
     ),
     (
         DRIVER,
-        ["quen35"],
+        ["quen35"],  # the folder qwen35 is no bundle
         2,
-        E + "quen35 is no command, and no bundle of that name is here: did you mean qwen35?",
+        E + "quen35 is no command, and no bundle of that name is here: to ask it, qwen35 --prompt quen35",
     ),
+    (DRIVER, [""], 2, E + "nothing was asked: the question is empty"),
+    (DRIVER, ["2b"], 2, E + "2b is no command, and no bundle of that name is here: not downloaded yet: "),
+    (DRIVER, ["bundle"], 2, E + "bundle is no command, and no bundle of that name is here: make it of a "),
+    (
+        DRIVER,
+        ["-p", "x", "--stats"],
+        2,
+        E + "argument --stats: expected one argument, one of text, json, none",
+    ),
+    (DRIVER, ["x.png"], 2, E + "a picture is no bundle (x.png): did you mean --image x.png?"),
+    (DRIVER, ["--image", "qwen35/data/sample.png", "What", "-q"], 1, E + "this bundle has no vision tower ("),
+    (DRIVER, ["--image", "-", "What"], 2, E + "no picture came (stdin): pipe one in"),
+    (DRIVER, ["--image", "-", "--chat"], 2, E + "--image - takes the whole of stdin for one picture"),
     (DRIVER, ["Who?", "--prompt", "x"], 2, E + "'Who?' is taken for a question, and --prompt asks already"),
     (
         DRIVER,
@@ -72,6 +85,17 @@ TABLE = [
     (DRIVER, ["run", "2b"], 2, E + "there is no command run: "),
     (DRIVER, ["exprot"], 2, E + "there is no command exprot: did you mean export?"),
     (DRIVER, ["exprot", "folder", "--out", "x"], 2, E + "there is no command exprot: did you mean export?"),
+    (
+        DRIVER,
+        ["exprot", "checkpoint"],
+        2,
+        E + "there is no command exprot: did you mean export? To ask it, qwen35 --prompt 'exprot checkpoint'",
+    ),
+    (DRIVER, ["inf", "2b"], 2, E + "there is no command inf: did you mean info?"),
+    (DRIVER, ["char"], 2, E + "there is no command char: did you mean chat? To ask it, qwen35 --prompt char"),
+    (DRIVER, ["what", "is", "2b", "-q"], 0, ""),
+    (DRIVER, ["imagine", "whales", "-q"], 0, ""),
+    (DRIVER, ["expert", "advice", "-q"], 0, ""),
     (DRIVER, ["benhc", "tests"], 2, E + "there is no command benhc: did you mean bench?"),
     (QWEN, ["help"], 0, ""),
     (QWEN, ["version"], 0, ""),
@@ -83,9 +107,24 @@ TABLE = [
     (QWEN, ["./nope", "Who?"], 1, E + "there is no such bundle (nope): give a directory with a manifest.txt"),
     (
         QWEN,
+        ["qwen35/data/defualt", "-p", "x"],
+        1,
+        E
+        + "there is no such bundle (qwen35/data/defualt): give a directory with a manifest.txt (did you mean "
+        "qwen35/data/default?)",
+    ),
+    (
+        QWEN,
         ["quen35", "-p", "x"],
         1,
-        E + "there is no such bundle (quen35): give a directory with a manifest.txt (did you mean qwen35?)",
+        E + "there is no such bundle (quen35): give a directory with a manifest.txt",
+    ),
+    (QWEN, ["2b", "-p", "x"], 1, E + "there is no such bundle (2b): not downloaded yet: "),
+    (
+        QWEN,
+        ["qwen3.5-2b", "What is it?"],
+        1,
+        E + "there is no such bundle (qwen3.5-2b): not downloaded yet: ",
     ),
     (
         DRIVER,
@@ -97,6 +136,12 @@ TABLE = [
     (DRIVER, ["-p", "x", "--json-schema", "none.json"], 2, E + "cannot read the schema: No such file"),
     # Which device.
     (QWEN, ["-p", "x", "--device", "npu"], 1, E + "open failed (ENOENT, No such file or directory): "),
+    (
+        AMD,
+        ["info", "--device", "foo"],
+        1,
+        A + "open failed (ENOENT, No such file or directory): foo is no device",
+    ),
     (AMD, ["info", "--device", "npu"], 1, A + "open failed (ENOENT, No such file or directory): "),
 ]
 
@@ -157,6 +202,18 @@ def test_a_file_on_stdin_is_asked_and_a_terminal_is_not_waited_for(tmp_path: Pat
         os.close(master)
         os.close(slave)
     assert done.stdout == "You said: Sum\n"
+
+
+def test_a_picture_on_stdin() -> None:
+    """Taken where it is asked about, and told from a prompt; the mock, which is loaded then, has no tower."""
+    data = (ROOT / "qwen35/data/sample.png").read_bytes()
+    for name in ("-", "/dev/stdin"):
+        status, _, err = run(DRIVER, "--image", name, "What is it?", stdin=data)
+        assert status == 1 and "this bundle has no vision tower" in err
+    status, _, err = run(DRIVER, "--image", "-", "What is it?", stdin=b"text")
+    assert status == 1 and err.startswith(f"{E}not a picture of a known format (stdin): ")
+    status, _, err = run(DRIVER, "What is it?", stdin=data)
+    assert status == 2 and err == f"{E}this is a picture, not a prompt (stdin): give it with --image -\n"
 
 
 def test_a_pipe_that_says_nothing_is_told() -> None:
