@@ -99,7 +99,8 @@ def cost_lines(facts: dict[str, Any]) -> list[str]:
     about = "" if emulated["download_is"] == "listed" else "about "
     out += [
         f"emulated {about}{_way(emulated)}; the export takes about "
-        f"{_duration(emulated['export_seconds'])} and the reading of the download",
+        f"{_duration(emulated['export_seconds'])} (measured just now, on this machine) and the reading of "
+        "the download",
         f"         {hf} download {emulated['model']} --local-dir CHECKPOINT && "
         f"{python} -m qwen35 export CHECKPOINT --out DIR",
         f"here     {size_text(free['disk'])} of disk free in this folder, "

@@ -141,7 +141,8 @@ def test_every_line(
         f"NPU      {way}: does not fit here",
         "         /bin/hf download a/b --local-dir DIR",
         f"emulated {export}{way}: fits here; "
-        f"the export takes about {duration} and the reading of the download",
+        f"the export takes about {duration} (measured just now, on this machine) and the reading of the "
+        "download",
         "         /bin/hf download c/d --local-dir CHECKPOINT && "
         "/bin/python -m qwen35 export CHECKPOINT --out DIR",
         "here     4.00 GB of disk free in this folder, 5.0 MB of memory free",
