@@ -12,7 +12,10 @@ from amdxdna.text import printable
 from qwen35.bundle.bundle import Bundle
 from qwen35.bundle.errors import BundleError
 from qwen35.bundle.hub import NoBundle
+from qwen35.bundle.sizes import PUBLISHED, Size
 from qwen35.cli.args import Parser
+from qwen35.cli.output import notice
+from qwen35.errors import ModelError
 from qwen35.export.progress import Progress
 from qwen35.find import find_bundle
 from qwen35.info.describe import describe, lines
@@ -46,6 +49,12 @@ def info_main(argv: Sequence[str]) -> int:
         except NoBundle:  # a checkpoint of the Hub
             if options.bundle is None:
                 raise
+        except ModelError as error:
+            sizes = [size for size, known in PUBLISHED.items() if _compiled(known) == options.bundle]
+            if not sizes:
+                raise
+            notice(f"{error}; what is known of it without:")
+            options.bundle = sizes[0]
     if found is None:
         costs = cost(options.bundle, max(1, options.max_ctx))
         print(json.dumps(costs) if options.json else "\n".join(map(printable, cost_lines(costs))))
@@ -67,6 +76,10 @@ def info_main(argv: Sequence[str]) -> int:
         if options.verify:
             print(f"verified {facts['verified']} files, every byte as exported" + printable(_unsummed(facts)))
     return 0
+
+
+def _compiled(size: Size) -> str:
+    return size.compiled.repository if size.compiled is not None else ""
 
 
 def _unsummed(facts: dict[str, Any]) -> str:

@@ -85,6 +85,12 @@ def test_a_hub_that_is_not_there_is_one_line(tmp_path: Path, words: tuple[str, .
     assert "refused" in done.stderr and "go online" in done.stderr and "fault" not in done.stderr
 
 
+def test_info_of_the_published_bundle_is_known_offline(tmp_path: Path) -> None:
+    done = run(tmp_path, "info", "brishen/iron-qwen3.5-2b-npu2")
+    assert done.returncode == 0 and done.stdout.startswith("model    Qwen/Qwen3.5-2B, which is not here")
+    assert done.stderr.count("\n") == 1 and "what is known of it without" in done.stderr
+
+
 def test_info_of_an_id_is_the_bundle_or_what_a_checkpoint_costs(tmp_path: Path) -> None:
     shape = {"hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 24, "vocab_size": 248320}
     files = {"config.json": json.dumps({"text_config": shape}).encode(), "model.safetensors": bytes(999)}
