@@ -25,8 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["bench_main", "parser"]
 
+LENGTHS = (4096, 8192)
 PROMPTS, CONTEXTS, COMPARED, HOST_CONTEXT, CHAT = (23, 778), (512, 1024, 8192), 512, 1024, 4096
 PARTS = ("machine", "start", "load", "host", "text", "vision", "timed", "draft", "memory", "serve")
+ASKED = ("long",)
+"""Parts that take minutes: only by --only."""
 
 
 def parser() -> Parser:
@@ -35,8 +38,8 @@ def parser() -> Parser:
         prog="qwen35 bench",
         description="Measures load, prompts, tokens, the host's share, memory and pictures. One figure a "
         "line; with --peers the same shape in other programs, in turns, with medians of ratios.",
-        epilog=f"Parts for --only: {', '.join(PARTS)}. The lines of --json are described in "
-        "qwen35.bench.figures.",
+        epilog=f"Parts for --only: {', '.join(PARTS)}; and, which no run without it has, {', '.join(ASKED)}. "
+        "The lines of --json are described in qwen35.bench.figures.",
     )
     p.add_argument("bundle", nargs="?", metavar="BUNDLE", help="directory (default: as for a prompt)")
     p.add_argument(
@@ -54,7 +57,14 @@ def parser() -> Parser:
     p.add_argument("--cold", action="store_true", help="also embedding rows with the page cache dropped")
     p.add_argument("--profile", action="store_true", help="also a token and a prompt by stage")
     p.add_argument(
-        "--only", action="append", choices=PARTS, metavar="PART", help="only this part; repeatable"
+        "--only", action="append", choices=PARTS + ASKED, metavar="PART", help="only this part; repeatable"
+    )
+    p.add_argument(
+        "--tokens",
+        type=int,
+        action="append",
+        metavar="N",
+        help="a length of `long`; repeatable (default 4096 and 8192; 32768 takes minutes)",
     )
     p.add_argument("--device", default="auto", metavar="D", help="as for a prompt (default auto)")
     p.add_argument(
@@ -70,6 +80,8 @@ def bench_main(argv: Sequence[str]) -> int:
         raise UsageError("give a bundle or --random, not both")
     if options.threads < 0:
         raise UsageError(f"{options.threads} threads: give 0 (all cores) or more")
+    if any(length < 1 for length in options.tokens or ()):
+        raise UsageError(f"prompts of {options.tokens} tokens: give 1 or more")
     with _bundle(options) as path:
         _run(options, path)
     return 0
@@ -121,7 +133,7 @@ def _run(options: argparse.Namespace, path: Path) -> None:
 
         out.title("Cold page cache")
         cold_figures(bundle, out, PROMPTS[-1], 2 if options.quick else 5)
-    if {"load", "host", "text", "vision", "timed", "draft"} & set(parts) or options.profile:
+    if {"load", "host", "text", "vision", "timed", "draft", "long"} & set(parts) or options.profile:
         _model(options, bundle, out, parts, threads, bandwidth)
 
 
@@ -233,6 +245,7 @@ def _model(
 ) -> None:
     from qwen35.bench import text
     from qwen35.bench.draft import draft_figures
+    from qwen35.bench.long import long_figures
     from qwen35.bench.pairs import speed_figures
     from qwen35.bench.timed import timed_figures
     from qwen35.bench.vision import GRIDS, vision_figures
@@ -241,7 +254,9 @@ def _model(
     contexts = CONTEXTS[:2] if quick else CONTEXTS
     repeats = 1 if quick else 3
     tokens = 8 if quick else 24
-    with contextlib.closing(text.Subject(bundle, options.device, max(contexts) + 64)) as subject:
+    lengths = options.tokens or LENGTHS
+    longest = max(*contexts, *(lengths if "long" in parts else ()))
+    with contextlib.closing(text.Subject(bundle, options.device, longest + 64)) as subject:
         if "load" in parts:
             out.title("Load")
             text.load_figures(subject, out, bandwidth)
@@ -260,6 +275,10 @@ def _model(
         if "draft" in parts:
             out.title("Drafts from the prompt")
             draft_figures(subject, out, HOST_CONTEXT, tokens, repeats)
+        if "long" in parts:
+            out.title("Long prompts")
+            with _peers(options, bundle, threads, ("llama", "transformers"), longest) as peers:
+                long_figures(subject, out, peers, lengths, repeats)
         if options.profile:
             out.title("Profile")
             out.text(text.profile_lines(subject, PROMPTS[-1], COMPARED, tokens))
@@ -277,7 +296,11 @@ def _model(
 
 @contextlib.contextmanager
 def _peers(
-    options: argparse.Namespace, bundle: Bundle, threads: int, kinds: Sequence[str]
+    options: argparse.Namespace,
+    bundle: Bundle,
+    threads: int,
+    kinds: Sequence[str],
+    max_ctx: int = COMPARED + PROMPTS[-1],
 ) -> Iterator[list[Peer]]:
     """The peers that can run; a notice for each that cannot."""
     from qwen35.bench.peers import Peer, missing
@@ -296,9 +319,7 @@ def _peers(
                     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="qwen35-bench-"))
                     file = Path(folder) / "model.gguf"
                     write_gguf(bundle.config, file)
-                peers.append(
-                    stack.enter_context(Peer(kind, Path(bundle.path), threads, COMPARED + PROMPTS[-1], file))
-                )
+                peers.append(stack.enter_context(Peer(kind, Path(bundle.path), threads, max_ctx, file)))
             except ModelError as error:
                 notice(f"without {kind}: {error}")
         yield peers

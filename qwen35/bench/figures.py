@@ -36,6 +36,11 @@ the meaning of a key does not change.
                      model, and compute nothing; `_npu` the NPU's own time of it, `_ratio` the one over the
                      other: what the host adds; `timed_token_host` the difference, the host's work that
                      the NPU waits for and the software of its dispatches
+`long_prompt`        `prompt` at lengths where attention and DeltaNet are most of the host's work, and as
+                     `timed_long_prompt` on the timed NPU
+`host_attention`     seconds of these layers' arithmetic in such a prompt, on the host alone, and as
+                     `host_deltanet`; `_peak`: operations by their count over the seconds, as a share of
+                     `peak_float32`, FMAs in registers measured beside
 `serve_*`            of an answer over HTTP, by a client in another process: `first_token` and `token`,
                      `_ratio` over the same answer in process, `_overhead` beyond the engine's own times;
                      `serve_cached`: share of the prompts of several conversations that is not computed

@@ -21,6 +21,7 @@ __all__ = [
     "Memory",
     "cores",
     "cpu_name",
+    "fma_rate",
     "free_bytes",
     "fresh_pages",
     "gemm_rate",
@@ -107,6 +108,19 @@ def gemm_rate(repeats: int = 4) -> float:
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal((_GEMM, _GEMM), np.float32) for _ in range(2))
     return max(2 * _GEMM**3 / _seconds(lambda: a @ b) for _ in range(repeats + 1))
+
+
+def fma_rate(repeats: int = 3) -> float:
+    """Float32 operations a second of FMAs in registers, on the host's threads and vectors; the best run."""
+    from qwen35._host import lib
+
+    rounds = 1_000_000
+    best = 0.0
+    for _ in range(repeats):
+        began = time.perf_counter()
+        operations = lib.host_fma(rounds)
+        best = max(best, operations / (time.perf_counter() - began))
+    return best
 
 
 def _seconds(work: Callable[[], object]) -> float:

@@ -12,7 +12,7 @@ from qwen35.bench.figures import Printer, median, ratios
 from qwen35.bench.peers import Peer
 from qwen35.bench.text import Subject
 
-__all__ = ["speed_figures"]
+__all__ = ["compare", "speed_figures", "turns"]
 
 PROBE = 0.03
 """Seconds of a look at memory bandwidth: a few readings, close to the run beside it."""
@@ -43,17 +43,17 @@ def speed_figures(
     beside: list[float] = []
     for length in prompts:
         subject.prompt(length)  # buffers and kernels of this length
-        ours, theirs = _turns(
+        ours, theirs = turns(
             peers, repeats, partial(subject.prompt, length), {"prompt": length, "new": 0}, "prompt"
         )
         out.add("prompt", median(chain.from_iterable(ours)), "s", tokens=length)
-        _compare(out, "prompt", "s", length, "tokens", peers, ours, theirs)
+        compare(out, "prompt", "s", length, "tokens", peers, ours, theirs)
         if length % subject.model.config.chunk:
-            ours, theirs = _turns(
+            ours, theirs = turns(
                 peers, repeats, partial(subject.prompt, length, True), {"prompt": length, "new": 0}, "prompt"
             )
             out.add("prompt_filled", median(chain.from_iterable(ours)), "s", tokens=length)
-            _compare(out, "prompt_filled", "s", length, "tokens", peers, ours, theirs)
+            compare(out, "prompt_filled", "s", length, "tokens", peers, ours, theirs)
     seconds = {}
     for context in contexts:
         others = peers if context == compared else ()
@@ -66,10 +66,10 @@ def speed_figures(
                 )
             return seconds
 
-        ours, theirs = _turns(others, repeats, token, {"prompt": context, "new": tokens}, "token")
+        ours, theirs = turns(others, repeats, token, {"prompt": context, "new": tokens}, "token")
         seconds[context] = median(chain.from_iterable(ours))
         out.add("decode", 1 / seconds[context], "tokens/s", context=context)
-        _compare(
+        compare(
             out,
             "decode",
             "tokens/s",
@@ -107,7 +107,7 @@ def speed_figures(
         )
 
 
-def _turns(
+def turns(
     peers: Sequence[Peer], repeats: int, run: Callable[[], float], request: dict[str, int], answer: str
 ) -> tuple[list[list[float]], list[list[float]]]:
     """(ours, theirs) by peer: seconds of runs in turns. Without a peer, ours alone."""
@@ -121,7 +121,7 @@ def _turns(
     return ours, theirs
 
 
-def _compare(
+def compare(
     out: Printer,
     figure: str,
     unit: str,
@@ -131,6 +131,7 @@ def _compare(
     ours: list[list[float]],
     theirs: list[list[float]],
 ) -> None:
+    """The peers' medians, and the medians of the ratios of ours to theirs."""
     for peer, mine, other in zip(peers, ours, theirs, strict=False):
         where: dict[str, Any] = {what: size, "peer": peer.name}
         out.add(f"{figure}_peer", median(other), unit, **where)

@@ -17,7 +17,7 @@ from qwen35.bench.figures import Printer, median
 from qwen35.bench.text import Subject
 from qwen35.vision.tower import VisionTower
 
-__all__ = ["LIMITS", "timed_figures"]
+__all__ = ["LIMITS", "prompt_seconds", "ratio_figures", "timed_figures"]
 
 LIMITS = {"token": 1.03, "prompt": 1.05, "vision": 1.15}
 """Wall time over the NPU's own, at most: of a token, a prompt of three chunks or more, a picture."""
@@ -43,16 +43,16 @@ def timed_figures(
         for context in contexts:
             tokens = [_token(subject, context, count) for _ in range(repeats)]
             runs = [(1e3 * wall, 1e3 * npu) for wall, npu in tokens]
-            _add(out, "timed_token", runs, "ms", f"at most x {LIMITS['token']}", context=context)
+            ratio_figures(out, "timed_token", runs, "ms", f"at most x {LIMITS['token']}", context=context)
             share = median(wall - npu for wall, npu in runs)
             out.add("timed_token_host", share, "ms", f"at most {host:.2f} ms", context=context)
             if context == contexts[0]:
                 host = _GROWTH * share
         for length in prompts:
-            runs = [_prompt(subject, length) for _ in range(repeats + 1)][1:]
+            runs = [prompt_seconds(subject, length) for _ in range(repeats + 1)][1:]
             long = length > 2 * subject.model.config.chunk
             limit = f"at most x {LIMITS['prompt']}" if long else ""
-            _add(out, "timed_prompt", runs, "s", limit, tokens=length)
+            ratio_figures(out, "timed_prompt", runs, "s", limit, tokens=length)
         config = subject.model.config.vision
         if config is None:
             return
@@ -67,7 +67,9 @@ def timed_figures(
                     for _ in range(repeats + 1)
                 ]
                 limit = f"at most x {LIMITS['vision']}"
-                _add(out, "timed_vision", runs[1:], "s", limit, patches=len(patches), pictures=together)
+                ratio_figures(
+                    out, "timed_vision", runs[1:], "s", limit, patches=len(patches), pictures=together
+                )
 
 
 def _token(subject: Subject, context: int, count: int) -> tuple[float, float]:
@@ -80,13 +82,14 @@ def _token(subject: Subject, context: int, count: int) -> tuple[float, float]:
     return median(walls), median(npus)
 
 
-def _prompt(subject: Subject, length: int) -> tuple[float, float]:
+def prompt_seconds(subject: Subject, length: int) -> tuple[float, float]:
+    """A prompt's seconds and those of them that the NPU works. In `timed` mode."""
     walls: list[float] = []
     _, npu = subject.timed(lambda: walls.append(subject.prompt(length)))
     return walls[0], npu
 
 
-def _add(
+def ratio_figures(
     out: Printer, name: str, runs: Sequence[tuple[float, float]], unit: str, limit: str, **where: Any
 ) -> None:
     """Wall time, the NPU's own, and the median of their ratios."""

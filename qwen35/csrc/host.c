@@ -131,6 +131,19 @@ void host_matmul(const float *a, int64_t lda, const float *b, int64_t ldb, float
     host_ops()->matmul(m, n, k, a, lda, b, ldb, c, ldc);
 }
 
+static void fma_one(void *context, int index)
+{
+    volatile float result = host_ops()->fma_loop(*(int64_t *)context);
+    (void)result;
+}
+
+int64_t host_fma(int64_t rounds)
+{
+    int threads = host_threads();
+    host_pool_run(fma_one, &rounds, threads);
+    return 2 * rounds * FMA_CHAINS * host_ops()->vector * threads;
+}
+
 /* Makes the pages of a fresh shared mapping, ready to be written: several times as fast as the faults of a read
    into it one by one. `start` is page-aligned. -errno where the kernel (before 5.14) or the mapping cannot. */
 int host_populate(void *start, int64_t bytes)

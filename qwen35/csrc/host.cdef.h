@@ -44,6 +44,7 @@ int64_t host_argmax(const float *values, int64_t count);
 void host_will_need(const int64_t *starts, int64_t count, int64_t bytes);
 void host_fetch(const void *start, int64_t bytes);
 int host_populate(void *start, int64_t bytes);
+int64_t host_fma(int64_t rounds); /* runs FMAs in registers on every thread; returns the operations done */
 void host_silu(float *values, int64_t count);
 void host_matmul(const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,
                  int m, int n, int k);

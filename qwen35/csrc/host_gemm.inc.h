@@ -122,6 +122,24 @@ INLINE void transpose8(const float *from, int64_t from_stride, float *to, int64_
 #endif
 }
 
+/* FMA_CHAINS independent sums of FMAs in registers, `rounds` of each: what no kernel here can beat. */
+static float fma_loop(int64_t rounds)
+{
+    volatile float opaque = 0.5f;
+    vf acc[FMA_CHAINS], factor = v_set(opaque), sum = v_set(0.0f);
+#pragma GCC unroll 12
+    for (int i = 0; i < FMA_CHAINS; i++)
+        acc[i] = v_set((float)i);
+    for (int64_t r = 0; r < rounds; r++)
+#pragma GCC unroll 12
+        for (int i = 0; i < FMA_CHAINS; i++)
+            acc[i] = v_fma(acc[i], factor, factor);
+#pragma GCC unroll 12
+    for (int i = 0; i < FMA_CHAINS; i++)
+        sum = v_add(sum, acc[i]);
+    return v_sum(sum);
+}
+
 /* Eight bf16 as f32. */
 INLINE void load8_bf16(const uint16_t *from, float *to)
 {

@@ -20,6 +20,8 @@
 
 const struct host_ops JOIN(host_ops_, HOST_NAME) = {
     .name = TEXT(HOST_NAME),
+    .vector = VL,
+    .fma_loop = fma_loop,
     .norm_task = norm_task,
     .norm_project = norm_project,
     .add_row = add_row,

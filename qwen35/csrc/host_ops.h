@@ -56,6 +56,7 @@ enum {
     QUERY_ROWS = 64,  /* query positions of a task of the vision tower's attention */
     PROMPT_ROWS = 48, /* query positions of a task of a prompt's attention */
     PIECE_ROWS = 256, /* cache rows of a step's task */
+    FMA_CHAINS = 12,  /* independent sums of the FMA loop */
     CHUNK = HOST_DELTA_CHUNK,
     MAX_TAPS = 8,     /* of the causal convolution */
     MAX_HEAD = 512    /* head dim of attention */
@@ -63,6 +64,8 @@ enum {
 
 struct host_ops {
     const char *name;
+    int vector; /* floats */
+    float (*fma_loop)(int64_t rounds);
     int (*norm_task)(const struct norm_job *, int block);
     int (*norm_project)(const struct norm_job *);
     void (*add_row)(float *x, const uint16_t *add, int count);

@@ -22,6 +22,7 @@ from qwen35.bench import bench_main, machine
 from qwen35.bench.draft import draft_figures
 from qwen35.bench.figures import SHAPE, Figure, Printer, median, ratios
 from qwen35.bench.load import command_figures, dropped
+from qwen35.bench.long import long_figures
 from qwen35.bench.null_node import NullNode, bare_seconds
 from qwen35.bench.pairs import speed_figures
 from qwen35.bench.peers import Peer, missing
@@ -246,6 +247,25 @@ def test_drafts_gain_with_what_comes_true(subject):
     assert len([figure for figure in out.figures if figure.name == "draft_overhead"]) == 2
 
 
+def test_long_prompts_have_figures_of_every_kind(subject, monkeypatch):
+    monkeypatch.setattr("qwen35.bench.long.QUADRATIC", 20)
+    out, peers = Printer(True, io.StringIO()), [Echo(), Echo()]
+    peers[1].kind = "transformers"
+    long_figures(subject, out, peers, [20, 40], 1)
+    found = {(f.name, f.where["tokens"]): f for f in out.figures}
+    assert [peer.asked for peer in peers] == [
+        [{"prompt": 20, "new": 0}, {"prompt": 40, "new": 0}],
+        [{"prompt": 20, "new": 0}],
+    ]
+    for name in ("long_prompt", "long_prompt_ratio", "timed_long_prompt", "timed_long_prompt_ratio"):
+        assert found[name, 40].value > 0
+    for kind in ("attention", "deltanet"):
+        share = found[f"host_{kind}_peak", 40]
+        assert share.value > 0
+        assert min(share.where["gflops"], share.where["peak_float32"]) > 0
+        assert found[f"host_{kind}", 40].value > 0
+
+
 def test_a_device_may_be_timed_from_the_start(bundle):
     with closing(Subject(bundle, "emu:quiet,timed,instant", 256)) as subject:
         for _ in range(2):  # before and after a mode
@@ -417,7 +437,9 @@ def test_the_command_prints_one_json_line_a_figure():
     assert sum(parts) < 200 * whole  # of the same command, only later, on a machine that others use: no ms
 
 
-@pytest.mark.parametrize("words", [["x", "--random", "tiny"], ["--threads", "-1"], ["--only", "nothing"]])
+@pytest.mark.parametrize(
+    "words", [["x", "--random", "tiny"], ["--threads", "-1"], ["--only", "nothing"], ["--tokens", "0"]]
+)
 def test_wrong_options_are_usage_errors(words):
     with pytest.raises(UsageError):
         bench_main(words)
