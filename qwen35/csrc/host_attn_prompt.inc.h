@@ -1,11 +1,11 @@
 /* A prompt's gated GQA attention: blocks of query positions against tiles of keys with a running softmax (Dao
    et al., "FlashAttention", 2022), so memory does not grow with the length.
 
-   Everything is transposed, so that a vector holds queries: a lane is one query head at one position, the heads
-   of one key head side by side. Scores are keys x queries, their softmax needs no sum across a vector, a masked
-   key costs a compare, and values are read as they lie. A lane's result does not depend on the lanes beside
-   it: tiles begin at multiples of KEYS of the cache, and a key that a lane does not see changes no bit of it.
-   A panel is what panel_tile takes at once: LANES queries. */
+   Everything is transposed, so that a vector holds queries: a lane is one query head at one position, the
+   heads of one key head side by side. Scores are keys x queries, their softmax needs no sum across a vector, a
+   masked key costs a compare, and values are read as they lie. A lane's result does not depend on the lanes
+   beside it: tiles begin at multiples of KEYS of the cache, and a key that a lane does not see changes no bit
+   of it. A panel is what panel_tile takes at once: LANES queries. */
 
 enum {
     KEYS = 128,
@@ -35,7 +35,8 @@ INLINE void load_tile(const struct attn_job *j, const struct attn_tile *t, int64
         int rows = count - base < PANEL ? count - base : PANEL;
         const uint16_t *keys = j->keys + (first + base) * wide + kv_head * hd;
         const uint16_t *values = j->values + (first + base) * wide + kv_head * hd;
-        for (int64_t r = PANEL; r < 2 * PANEL; r++) /* the rows of one head lie too far apart for a prefetcher */
+        /* the next rows: a head's lie too far apart for the processor to foresee */
+        for (int64_t r = PANEL; r < 2 * PANEL; r++)
             for (int i = 0; i < hd; i += 32) {
                 __builtin_prefetch(keys + r * wide + i, 0, 2);
                 __builtin_prefetch(values + r * wide + i, 0, 2);
@@ -88,8 +89,8 @@ INLINE void soften_panel(const int vectors, const struct attn_panel *p, float *s
         v_store(p->totals + v * VL, all[v]);
 }
 
-/* One panel against the first `seen` keys of a tile, those from `masked` on not seen by every lane. `ahead`: the
-   tile's first key less the block's first position. */
+/* One panel against the first `seen` keys of a tile, those from `masked` on not seen by every lane. `ahead`:
+   the tile's first key less the block's first position. */
 INLINE void attend(const int vectors, const struct attn_tile *t, const struct attn_panel *p, int hd, int seen,
                    int masked, int64_t ahead, float *scores)
 {
@@ -182,7 +183,7 @@ static int attn_block(const struct attn_job *j, int task)
         struct attn_panel p = PANEL_AT((size_t)n);
         load_queries(&lanes, &p, n * LANES, t.lines);
     }
-    int64_t place = j->past + first, visible = place + rows; /* cache rows that some query of the block sees */
+    int64_t place = j->past + first, visible = place + rows; /* what some query sees */
     for (int64_t at = 0; at < visible; at += KEYS) {
         load_tile(j, &t, at, visible - at < KEYS ? (int)(visible - at) : KEYS, lanes.kv_head);
         for (int n = 0; n < panels; n++) {

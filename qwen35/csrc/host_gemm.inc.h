@@ -69,7 +69,7 @@ enum { PANEL = 8, PANEL_ROWS = HOST_ISA == 512 ? 8 : 4, PANEL_VECTORS = HOST_ISA
 INLINE void panel_tile(const int rows, const int vectors, int k, const float *a, int64_t lda, const float *b,
                        int64_t ldb, float *c, int64_t ldc, const float *factors)
 {
-    vf acc[PANEL_ROWS][PANEL_VECTORS];
+    vf acc[8][PANEL_VECTORS];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 3
@@ -93,6 +93,18 @@ INLINE void panel_tile(const int rows, const int vectors, int k, const float *a,
 #pragma GCC unroll 3
         for (int j = 0; j < vectors; j++)
             v_store(c + i * ldc + j * VL, acc[i][j]);
+}
+
+/* panel_tile over m rows, an even number, of columns as wide as the registers take best. */
+INLINE void panel_rows(const int vectors, int m, int k, const float *a, int64_t lda, const float *b,
+                       int64_t ldb, float *c, int64_t ldc, const float *factors)
+{
+    enum { TALL = HOST_ISA == 512 ? 8 : HOST_ISA == 256 ? 6 : 4 };
+    int i = 0;
+    for (; i + TALL <= m; i += TALL)
+        panel_tile(TALL, vectors, k, a + i, lda, b, ldb, c + i * ldc, ldc, factors);
+    for (; i < m; i += 2)
+        panel_tile(2, vectors, k, a + i, lda, b, ldb, c + i * ldc, ldc, factors);
 }
 
 /* to[j * to_stride + i] = from[i * from_stride + j] of 8 x 8 */

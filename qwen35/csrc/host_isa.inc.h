@@ -10,6 +10,7 @@
 #include "host_attn.inc.h"
 #include "host_attn_prompt.inc.h"
 #include "host_delta.inc.h"
+#include "host_delta_prompt.inc.h"
 #include "host_vision.inc.h"
 #include "host_full_attn.inc.h"
 

@@ -166,6 +166,19 @@ def test_state_carries_over_a_cut(isa, cut):
     assert np.array_equal(second.conv, whole.conv)
 
 
+@pytest.mark.parametrize("name", ["grouped", "wide"])
+def test_cuts_at_whole_chunks_do_not_change_a_bit(isa, name):
+    case = Case(name, 300)
+    whole, state = case.state(), case.state(seed=1)
+    want = case.prefill(case.state(seed=1), whole)
+    for cut in (64, 256):
+        first, second = case.state(), case.state()
+        parts = [case.prefill(state, first, slice(0, cut)), case.prefill(first, second, slice(cut, 300))]
+        assert np.array_equal(np.concatenate(parts), want)
+        assert np.array_equal(second.matrices, whole.matrices)
+        assert np.array_equal(second.conv, whole.conv)
+
+
 def test_a_second_pass_in_place(isa):
     case = Case("grouped", 100)
     separate, together = case.state(), case.state()
