@@ -6,6 +6,7 @@ Every function takes the roots of sysfs and of the device folder, so tests can p
 from __future__ import annotations
 
 import errno
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,12 +94,12 @@ def why_none(sys: str | Path = "/sys") -> tuple[str, str]:
             "machine or container hides it",
             "Enable the NPU (IPU) in the firmware setup, or use the emulated device (`--device emu`)",
         )
-    if not (root / "bus" / "pci" / "drivers" / DRIVER).exists():
+    if not os.path.exists(root / "bus" / "pci" / "drivers" / DRIVER):
         return (
             "the NPU is there but its driver is not: the amdxdna module is not loaded",
             "Load it (`modprobe amdxdna`, Linux 6.14 or newer), or use the emulated device (`--device emu`)",
         )
-    if not any((p / "driver").exists() for p in functions):
+    if not any(os.path.exists(p / "driver") for p in functions):
         return (
             "the amdxdna driver is loaded but did not take the NPU: its start failed",
             "Look at `dmesg | grep amdxdna`: missing firmware (linux-firmware, amdnpu/), a firmware of "

@@ -6,6 +6,7 @@ can stand in for the real one.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -134,6 +135,14 @@ class Machine:
             no_descriptors(error)
             return []
 
+    def unreadable(self, path: str | Path) -> bool:
+        """Whether a folder may be there that this process is not allowed to list."""
+        try:
+            os.listdir(self.root / path)
+        except OSError as error:
+            return error.errno == errno.EACCES
+        return False
+
     def shown(self, path: Path) -> str:
         """A path below the root as the machine itself would name it."""
         try:
@@ -166,7 +175,7 @@ class Machine:
             vendor, device = (self._hex(path / key) for key in ("vendor", "device"))
             if vendor == AMD and device in NPU_IDS:
                 driver = path / "driver"
-                bound = driver.resolve().name if driver.exists() else ""
+                bound = driver.resolve().name if os.path.exists(driver) else ""
                 found.append(PciNpu(name, device, self._hex(path / "revision"), bound, path))
         return found
 
@@ -179,13 +188,13 @@ class Machine:
     @property
     def driver_loaded(self) -> bool:
         """Whether the amdxdna driver is in the kernel."""
-        return (self.sys / "bus" / "pci" / "drivers" / "amdxdna").exists()
+        return os.path.exists(self.sys / "bus" / "pci" / "drivers" / "amdxdna")
 
     @property
     def legacy_driver(self) -> bool:
         """Whether the amdxdna driver is AMD's out-of-tree one of before 2026 (folder src/driver)."""
         parameter = self.sys / "module" / "amdxdna" / "parameters" / "timeout_in_sec"
-        return "O" in self.text("sys/module/amdxdna/taint") and parameter.exists()
+        return "O" in self.text("sys/module/amdxdna/taint") and os.path.exists(parameter)
 
     def firmware_names(self) -> tuple[str, ...]:
         """The files that the driver asks for, one after the other.
@@ -247,7 +256,7 @@ class Machine:
     def container(self) -> str:
         """The kind of container this is, or empty on a host."""
         for name, kind in _CONTAINER_FILES.items():
-            if (self.root / name).exists():
+            if os.path.exists(self.root / name):
                 return kind
         match = _CGROUP.search(self.text("proc/self/cgroup"))
         return (

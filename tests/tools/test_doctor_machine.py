@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from amdxdna._native import lib
 from amdxdna.device import Device
-from amdxdna.doctor import Finding, Report
+from amdxdna.doctor import Finding, Machine, Report, examine
 from amdxdna.doctor.advice import memlock
 from amdxdna.doctor.checks import CHECKS
 from amdxdna.doctor.machine import UNLIMITED, Identity
@@ -444,3 +445,17 @@ def test_a_device_is_opened_once_and_closed(fake: FakeMachine) -> None:
     with pytest.raises(Exception, match="closed"):
         device.alloc(64)
     assert len(fake.opened) == 1 and re.fullmatch(r".*/dev/accel/accel0", fake.opened[0])
+
+
+def test_what_may_not_be_read_is_unknown_and_the_other_checks_go_on(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to be another user")
+    tmp_path.chmod(0o700)
+    os.seteuid(65534)
+    try:
+        report = examine(machine=Machine(tmp_path))
+    finally:
+        os.seteuid(0)
+    assert len(report.findings) == len(CHECKS)
+    assert report["module"].meaning == "unknown: /sys/bus/pci/drivers cannot be read"
+    assert report["npu"].status is FAIL and report["npu"].meaning.startswith("unknown: /sys/bus/pci/devices")

@@ -34,6 +34,8 @@ def module(subject: Subject) -> Finding:
         return Finding("module", Status.SKIP, "the emulated device needs none")
     machine, npu = subject.machine, subject.npu
     if npu is None and not subject.nodes:
+        if machine.unreadable("sys/bus/pci/drivers"):
+            return Finding("module", Status.SKIP, "unknown: /sys/bus/pci/drivers cannot be read")
         state = "loaded" if machine.driver_loaded else "not loaded"
         return Finding("module", Status.SKIP, f"no NPU to drive (amdxdna is {state})")
     if npu is not None and npu.driver not in ("", "amdxdna"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from amdxdna.doctor import advice
@@ -27,7 +28,7 @@ def node(subject: Subject) -> Finding:
         return Finding("node", Status.FAIL, "the driver has the NPU but made no accel node", (advice.LOG,))
     shown = machine.shown(path)
     known = any(str(path) == each.path for each in subject.nodes)
-    if path.exists():
+    if os.path.exists(path):
         facts = {"path": shown, "listed": known}
         if not known and subject.nodes:
             others = ", ".join(machine.shown(Path(each.path)) for each in subject.nodes)

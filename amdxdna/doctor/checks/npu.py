@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from amdxdna.doctor import advice
 from amdxdna.doctor.finding import Finding, Status
 from amdxdna.doctor.subject import Subject
@@ -57,12 +59,20 @@ def npu(subject: Subject) -> Finding:
 def _none(subject: Subject) -> Finding:
     machine = subject.machine
     facts = {"count": 0, "virtual": machine.virtual(), "container": machine.container()}
-    if subject.path is not None and subject.path.exists():
+    if subject.path is not None and os.path.exists(subject.path):
         return Finding(
             "npu",
             Status.WARN,
             "the PCI bus shows no NPU, though there is a node: /sys is not this machine's, or hidden",
             ("In a container pass the host's /sys in (read-only will do)",),
+            facts=facts,
+        )
+    if machine.unreadable("sys/bus/pci/devices"):
+        return Finding(
+            "npu",
+            Status.FAIL,
+            "unknown: /sys/bus/pci/devices cannot be read (permission denied)",
+            ("Run doctor with sudo, or as a user who may read /sys",),
             facts=facts,
         )
     if not machine.names("sys/bus/pci/devices"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 
 from amdxdna.doctor.finding import Finding, Status
 from amdxdna.doctor.subject import Subject
@@ -15,7 +16,7 @@ def permission(subject: Subject) -> Finding:
     if subject.emulated:
         return Finding("permission", Status.SKIP, "the emulated device asks for none")
     path, machine = subject.path, subject.machine
-    if path is None or not path.exists():
+    if path is None or not os.path.exists(path):
         return Finding("permission", Status.SKIP, "there is no node")
     try:
         node = machine.stat(path)
