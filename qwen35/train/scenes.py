@@ -267,8 +267,10 @@ def _placed(
             spots.append((x, y, reach * rng.uniform(0.9, 1.15)))
         return spots
     reach = rng.uniform(0.10, 0.14) * min(1.6, math.sqrt(ratio))
-    for attempt in range(400):
-        reach *= 0.99 if attempt % 8 == 7 else 1.0
+    attempt = 0
+    while True:  # ends, since the shapes get smaller
+        attempt += 1
+        reach *= 0.99 if attempt % 8 == 0 else 1.0
         spots = []
         for _ in range(count):
             half = reach * rng.uniform(0.85, 1.15)
@@ -281,7 +283,6 @@ def _placed(
             for b in spots[:i]
         ):
             return spots
-    raise AssertionError("no room for the shapes")
 
 
 def _ground(rng: random.Random, shown: list[Rgb]) -> tuple[str, Rgb, Rgb]:

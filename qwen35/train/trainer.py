@@ -1,7 +1,8 @@
 """Model, optimizer and batches of a training run, with a checkpoint from which it goes on to the same result.
 
 Step numbers decide everything: the batch, the learning rate (warm-up, constant, then linear to zero) and the
-imbalance of words (1.2 falling to 0 at 0.6 of the steps that follow the tower's own).
+imbalance of words (1.2 falling to 0 at 0.6 of the steps that follow the tower's own). After `steps` come
+`more_steps` without the tower's own, at a learning rate that rises again and falls to zero.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import argparse
 import os
 import random
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,10 @@ from qwen35.train.wordnet import WordNet
 
 MIX = ("text", "picture", "text", "several", "text", "picture", "text", "tower", "text", "picture")
 """Kinds of batches, in turn, after the tower's own steps."""
+MORE_MIX = ("text", "picture", "text", "several", "text", "picture")
+"""The same of the steps at the end."""
+MORE_RATE = 0.4
+"""Their highest learning rate, as a share of the first."""
 STEADY = 0.35
 """Share of the steps at the full learning rate."""
 EVEN_FROM = 0.6
@@ -39,7 +45,7 @@ WARM_UP = 60
 """Steps of warm-up, at the start and again when the text begins."""
 NOTHING = 0.2
 """Weight in the tower's loss of the image tokens that see no shape, which are most."""
-SETTINGS = ("words", "steps", "tower_steps", "layers", "batch", "lr", "seed", "workers")
+SETTINGS = ("words", "steps", "tower_steps", "more_steps", "layers", "batch", "lr", "seed", "workers")
 """Options that the result depends on: a run goes on only with those it began with."""
 
 
@@ -63,11 +69,16 @@ def exponent(done: float) -> float:
     return 1.2 * max(0.0, 1.0 - done / EVEN_FROM)
 
 
-def kind_of(number: int) -> tuple[str, int]:
+def kind_of(number: int, mix: Sequence[str] = MIX) -> tuple[str, int]:
     """Kind of the batch of a step after the tower's own, and how many of that kind came before."""
-    cycle, place = divmod(number, len(MIX))
-    kind = MIX[place]
-    return kind, cycle * MIX.count(kind) + MIX[:place].count(kind)
+    kind = mix[number % len(mix)]
+    return kind, before(kind, number, mix)
+
+
+def before(kind: str, number: int, mix: Sequence[str] = MIX) -> int:
+    """How many batches of a kind come before that of a step after the tower's own."""
+    cycle, place = divmod(number, len(mix))
+    return cycle * mix.count(kind) + mix[:place].count(kind)
 
 
 def number_of(kind: str, nth: int) -> int:
@@ -282,18 +293,32 @@ class Trainer:
         number = self.step - self.args.tower_steps
         if number < 0:
             return self.batches.tower(self.step, self.step / self.args.tower_steps)
-        kind, nth = kind_of(number)
+        main = self.args.steps - self.args.tower_steps
+        if number < main:
+            kind, nth = kind_of(number)
+        else:
+            kind, nth = kind_of(number - main, MORE_MIX)
+            nth += before(kind, main)
         if kind == "text":
             return self.batches.text(nth, self._exponent)
         if kind == "tower":
             return self.batches.tower(self.step)
         return self.batches.picture(nth) if kind == "picture" else self.batches.several(nth)
 
+    def rate(self) -> float:
+        """The learning rate of this step."""
+        peak: float = self.args.lr
+        steps, tower, more = self.args.steps, self.args.tower_steps, self.args.more_steps
+        if self.step >= steps:
+            since = self.step - steps
+            rate: float = peak * MORE_RATE * min(1.0, (since + 1) / WARM_UP) * (1.0 - since / more)
+            return rate
+        done = share_done(self.step, steps, tower)
+        return learning_rate(done, peak, self.step - (tower if self.step >= tower else 0))
+
     def train_step(self) -> dict[str, float]:
         """One step; the parts of its loss."""
-        steps, tower = self.args.steps, self.args.tower_steps
-        done = share_done(self.step, steps, tower)
-        rate = learning_rate(done, self.args.lr, self.step - (tower if self.step >= tower else 0))
+        rate = self.rate()
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["scale"]
         total, parts = self.loss(self.batch())
@@ -311,7 +336,8 @@ class Trainer:
         sums: dict[str, list[float]] = {}
         saved = looked = marked = time.monotonic()
         mark_step = self.step
-        while self.step < self.args.steps:
+        last = self.args.steps + self.args.more_steps
+        while self.step < last:
             began = time.monotonic()
             parts = self.train_step()
             now = time.monotonic()
@@ -322,10 +348,8 @@ class Trainer:
                 a_step = (now - marked) / (self.step - mark_step)
                 marked, mark_step = now, self.step
                 means = " ".join(f"{n} {sum(v) / len(v):.3f}" for n, v in sums.items())
-                left = (self.args.steps - self.step) * a_step / 60
-                self.say(
-                    f"step {self.step}/{self.args.steps} {means} {a_step:.2f} s/step, {left:.0f} min left"
-                )
+                left = (last - self.step) * a_step / 60
+                self.say(f"step {self.step}/{last} {means} {a_step:.2f} s/step, {left:.0f} min left")
                 sums = {}
             if self.args.worker:
                 continue

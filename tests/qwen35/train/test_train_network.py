@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -195,15 +195,27 @@ def test_the_towers_loss_is_that_of_guesses_against_labels() -> None:
 
 
 def test_every_step_takes_a_batch_of_its_kind() -> None:
-    """The tower's alone at first; then each kind's, by its own count."""
+    """The tower's alone at first; then each kind's, by its own count, at the end without the tower's."""
     taken: list[tuple[Any, ...]] = []
     names = ("tower", "text", "picture", "several")
     batches = SimpleNamespace(**{name: lambda *given, n=name: taken.append((n, given[0])) for name in names})
-    for step in range(40):
-        args = SimpleNamespace(tower_steps=8, steps=100)
+    args = SimpleNamespace(tower_steps=8, steps=41, more_steps=12)
+    for step in range(53):
         whole: Any = SimpleNamespace(args=args, step=step, batches=batches, _exponent=lambda nth: 1.0)
         Trainer.batch(whole)
+    assert [place for kind, place in taken if kind == "tower"] == [
+        step for step, (kind, _) in enumerate(taken) if kind == "tower"
+    ]
     assert taken[:8] == [("tower", step) for step in range(8)]
-    for number, (kind, place) in enumerate(taken[8:]):
-        assert (kind, place) == (kind_of(number)[0], 8 + number if kind == "tower" else kind_of(number)[1])
-    assert {kind for kind, _ in taken[8:]} == {"tower", "text", "picture", "several"}
+    for kind in names[1:]:
+        places = [place for one, place in taken if one == kind]
+        assert places == [*range(len(places))] != []
+    assert "tower" not in [kind for kind, _ in taken[41:]]
+
+
+def test_the_learning_rate_falls_to_zero_twice() -> None:
+    args = SimpleNamespace(lr=1.0, tower_steps=100, steps=400, more_steps=200)
+    rates = [Trainer.rate(cast(Any, SimpleNamespace(args=args, step=step))) for step in range(600)]
+    assert max(rates[:400]) == 1.0 and max(rates[400:]) < 0.4
+    assert rates[399] < 0.01 and rates[599] < 0.01
+    assert rates[400] < 0.01 < rates[460]

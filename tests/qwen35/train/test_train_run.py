@@ -17,6 +17,7 @@ from tests.support import tiny_wordnet  # noqa: E402
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 STEPS = 12
+FIXED = ("--tower-steps", "2", "--more-steps", "2")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -34,7 +35,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def _args(small: Path, out: Path, *more: str) -> argparse.Namespace:
     words = ("--wordnet", str(small), "--out", str(out), "--workers", "1", "--batch", "2")
-    args = run.parser().parse_args([*words, "--steps", str(STEPS), "--tower-steps", "2", *more])
+    args = run.parser().parse_args([*words, "--steps", str(STEPS - 2), *FIXED, *more])
     args.worker = 0
     return args
 
@@ -99,7 +100,7 @@ def test_a_run_goes_on_only_with_its_own_settings(
         check_settings(_args(small, straight, "--seed", "2"))
     words = ["--wordnet", str(small), "--out", str(straight), "--workers", "1", "--no-score"]
     assert run.main(words) == 1
-    assert f"a run with --steps {STEPS} --tower-steps 2 --batch 2 began here" in capsys.readouterr().err
+    assert f"a run with --steps {STEPS - 2} {' '.join(FIXED)} --batch 2 began here" in capsys.readouterr().err
 
 
 def test_wrong_folders_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +133,7 @@ def test_parts_are_told_by_kind(small: Path, tmp_path: Path) -> None:
     while made.step < STEPS:
         told |= set(made.train_step())
     assert told == {"tower", "text", "picture", "several"}
-    assert trainer.share_done(made.step, STEPS, 2) == 1.0
+    assert trainer.share_done(made.step, STEPS - 2, 2) == 1.0
 
 
 def test_the_tower_sees_plain_scenes_first(small: Path, tmp_path: Path) -> None:
