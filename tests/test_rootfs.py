@@ -316,11 +316,11 @@ def on_host(*words: str) -> str:
 
 
 def test_root_is_small(root: Path) -> None:
-    """What is in the folder is what was said, no more than 58 MiB, and holds nothing that is not needed."""
+    """What is in the folder is what was said, no more than 61 MiB, and holds nothing that is not needed."""
     sizes = json.loads((root.parent / "sizes").read_text())
     files = [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
     assert sum(path.stat().st_size for path in files) == sizes["unpacked"] == sum(sizes["parts"].values())
-    assert sizes["unpacked"] < 58 << 20
+    assert sizes["unpacked"] < 61 << 20
     assert (root / "root/n.txt").read_text() == "noted\n"
     names = {path.name for path in files}
     assert not [name for name in names if name.endswith((".py", ".h", ".pyi")) or "crypto" in name]
