@@ -261,7 +261,7 @@ TABLE: dict[str, dict[str, Row]] = {
 }
 INNER = {
     "Buffer": {"abandon", "flush_for_start"},
-    "Kernel": {"prepare", "fill"},
+    "Kernel": {"check_open", "fill", "prepare"},
     "HwContext": {"assign", "finished", "give_up", "owner", "preemption_scratch", "run", "settle", "submit"},
     "ContextPool": {"forget", "let_go", "load", "release", "shed_context", "shed_pdis", "unload"},
 }
