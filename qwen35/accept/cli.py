@@ -108,6 +108,9 @@ def _accept(
 
     items: list[Item] = []
     finished = stopped = False
+    if run.emulated and not options.json:
+        why = "no NPU is here: " if options.device == "auto" else ""
+        print(f"{why}a trial on the emulated NPU", flush=True)
     try:
         # A file has at all times what was found so far: a machine may not live to see the end.
         if growing:

@@ -21,9 +21,9 @@ __all__ = ["SHAPE", "Report", "options", "passed", "summary"]
 
 SINGLES, CHAINS, MAPPED = "single commands", "command chains", "weights in user memory"
 SHAPE = 1
-"""Version of the report: {"shape", "program", "machine", "bundle", "device", "passed", "finished", "state",
-"ways", "options", "items": [{"item", "verdict", "text", "seconds", "values"}]}; where a run ended
-before its first item {"passed", "finished", "state", "why", "items"}."""
+"""Version of the report: {"shape", "program", "machine", "bundle", "device", "emulated", "passed",
+"finished", "state", "ways", "options", "items": [{"item", "verdict", "text", "seconds", "values"}]}; where a
+run ended before its first item {"passed", "finished", "state", "why", "items"}."""
 
 
 def options(run: Acceptance, items: Sequence[Item]) -> dict[str, str]:
@@ -56,7 +56,11 @@ def ways(run: Acceptance, items: Sequence[Item], finished: bool) -> dict[str, tu
     """Way of using the device -> (PROVED, NOT PROVED, DO NOT USE or NOT TRIED; why)."""
     failed, named = _failed(items), {item.name: item for item in items}
     proved = any(item.verdict is Verdict.OK for item in items) and not failed
-    why = "the bundle is at fault" if _of_the_bundle(items) else f"{len(failed)} items failed"
+    why = (
+        "the bundle is at fault"
+        if _of_the_bundle(items)
+        else f"{len(failed)} item{'s' * (len(failed) != 1)} failed"
+    )
     kernels = sum(item.verdict is Verdict.OK and "kernel" in item.values for item in items)
     found = {
         SINGLES: ("PROVED", f"{kernels} kernels gave right results")
@@ -95,6 +99,8 @@ def summary(run: Acceptance, items: Sequence[Item], finished: bool) -> list[str]
     lines += [f"{way + ':':<24}{verdict}: {why}" for way, (verdict, why) in told.items()]
     if not finished:
         lines.append("interrupted: what is not listed was not tried")
+    if run.emulated:
+        lines.append("this was the emulated NPU: nothing is proved about a real one")
     use = " ".join(f"{name}={value}" for name, value in options(run, items).items())
     if bundle := _of_the_bundle(items):
         lines.append(
@@ -134,6 +140,7 @@ class Report:
             "machine": {"kernel": platform.release(), "processor": _processor(), "cores": os.cpu_count()},
             "bundle": self._bundle,
             "device": run.device,
+            "emulated": run.emulated,
             "passed": passed(items) and finished,
             "finished": finished,
             "state": state,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amdxdna.errors import DeviceLost, XdnaError
+from amdxdna.opening import is_emulated, resolve
 from qwen35.accept import answers, kernels, ways
 from qwen35.accept.item import BUNDLE_FAULT, Item, Verdict
 from qwen35.accept.ledger import Ledger
@@ -56,6 +57,19 @@ class Acceptance:
         self._kept = kernels.Kept()
         self._redone = 0
         self._ledger: Ledger | None = None
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the device is the emulated NPU of this process."""
+        return is_emulated(self._where)
+
+    @property
+    def _where(self) -> str:
+        """What `device` names; itself where nothing is there, which the run tells."""
+        try:
+            return resolve(self.device)
+        except XdnaError:
+            return self.device
 
     def close(self) -> None:
         """Gives the device back."""
@@ -219,7 +233,7 @@ class Acceptance:
     def _doctor(self) -> Iterator[Item]:
         from amdxdna.doctor import Status, examine
 
-        report = examine(self.device)
+        report = examine(self._where if self.emulated else self.device)
         told = [f"{f.check}: {f.meaning}" for f in report.findings if f.status in (Status.WARN, Status.FAIL)]
         verdict = Verdict.OK if report.ok else Verdict.FAIL
         yield Item(

@@ -8,12 +8,13 @@ import os
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amdxdna.files import open_regular
 from qwen35.cli.args import Parser, number_of
+from qwen35.cli.output import notice
 from qwen35.errors import QwenError, UsageError
 
 if TYPE_CHECKING:
@@ -119,9 +120,12 @@ def image_main(argv: Sequence[str]) -> int:
     from qwen35.rootfs import archive
     from qwen35.rootfs.boot import boot, by_hand, guest_memory
 
+    # What is not a person's reads the one line of JSON.
+    say = (lambda line: None) if options.json else notice
     parts = _Parts(options)
-    tree = _tree(options, parts)
+    tree = _tree(options, parts, say)
     compress = options.compress or ("zstd" if shutil.which("zstd") else "gzip")
+    say(f"writing {options.out}: {tree.total / _MIB:.0f} MiB before compression")
     if options.dir:
         archive.write_folder(tree, options.out)
     elif options.squashfs:
@@ -153,11 +157,12 @@ def image_main(argv: Sequence[str]) -> int:
     if form != "initramfs" or options.no_kernel:
         return 0
     machine = parts.machine(required=options.boot)
-    if not options.json and machine is not None:
+    if not options.json and machine is not None and not options.boot:
         print(f"boot it by hand:\n{by_hand(machine, options.out, memory)}", file=out)
     if options.boot:
         assert machine is not None
         out.flush()
+        say(f"booting it with {memory} MiB of memory")
         return boot(machine, options.out, memory, options.seconds)
     return 0
 
@@ -277,7 +282,7 @@ class _Parts:
         return None
 
 
-def _tree(options: argparse.Namespace, parts: _Parts) -> Tree:
+def _tree(options: argparse.Namespace, parts: _Parts, say: Callable[[str], None]) -> Tree:
     from qwen35.find import find_bundle
     from qwen35.rootfs import machine
     from qwen35.rootfs.boot import LEAST_MIB, guest_memory
@@ -307,6 +312,7 @@ def _tree(options: argparse.Namespace, parts: _Parts) -> Tree:
             tree, parts.busybox(), modules, options.firmware, least=least, environment=environment
         )
         machine.add_run(tree, lines)
+    say("collecting what Python and the packages need")
     add_packages(tree, built_in=bundle is None, lapack=options.lapack)
     machine.finish(tree)
     return tree

@@ -27,6 +27,8 @@ REQUESTS = (
     Request("unknown", "What is a zorblax?"),
     Request("hello", "Hello!"),
 )
+SEEN = 80, 80
+"""Size of the reference's picture: one that processors keep, as they differ by a level where they resize."""
 
 
 def make(checkpoint: Path, out: Path) -> Path:
@@ -36,7 +38,7 @@ def make(checkpoint: Path, out: Path) -> Path:
     requests = list(REQUESTS)
     if Checkpoint(checkpoint).has_vision:
         with Image.open(DATA / "sample.png") as image:
-            picture = np.asarray(image.convert("RGB").resize((64, 64), Image.Resampling.BICUBIC))
+            picture = np.asarray(image.convert("RGB").resize(SEEN, Image.Resampling.BICUBIC))
         requests.append(Request("picture", "Describe the picture.", picture=picture))
     return attach(out, record(checkpoint, requests), PARAMS)
 

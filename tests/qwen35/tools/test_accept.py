@@ -383,10 +383,13 @@ def test_the_command_and_its_report(
     words = [str(folder), "--device", EMU, "--out", str(tmp_path / "r.json"), "--quiet"]
     assert accept_main(words) == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[-6].startswith("PASS: ") and "use: QWEN35_CHAINS=auto" in out
+    lines = out.splitlines()
+    assert lines[0] == "a trial on the emulated NPU"
+    assert lines[-7].startswith("PASS: ") and "use: QWEN35_CHAINS=auto" in out
+    assert lines[-3] == "this was the emulated NPU: nothing is proved about a real one"
     text = (tmp_path / "r.json").read_text()
     found = json.loads(text)
-    assert found["passed"] and found["finished"] and "penelope" not in text
+    assert found["passed"] and found["finished"] and found["emulated"] and "penelope" not in text
     assert {item["item"] for item in found["items"]} >= {"driver", "chains", "prompts"}
     assert found["options"] == {"QWEN35_CHAINS": "auto", "QWEN35_WEIGHTS": "copy"}
     assert {way: told["verdict"] for way, told in found["ways"].items()} == {

@@ -16,6 +16,7 @@ from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.exporter import export_checkpoint
 from qwen35.export.plan import Options
 from qwen35.export.refs import Request, attach, record
+from qwen35.find import DEFAULT_BUNDLE
 from qwen35.info import info_main
 from tests.support.synthetic import SHAPES, write_checkpoint
 
@@ -74,6 +75,12 @@ def test_a_good_bundle_passes(good: Path, capsys: pytest.CaptureFixture[str]) ->
         "picture steps",
     ):
         assert found[name] is True, out
+
+
+def test_the_built_in_model_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    status, found, out = run(DEFAULT_BUNDLE, capsys)
+    assert status == 0, out
+    assert found["picture picture"] and found["penguin free run"]
 
 
 @pytest.fixture(scope="module")
