@@ -195,7 +195,13 @@ def _run(command: list[str]) -> int:
         # Without this function's frame; of source that is wrong, without any.
         frames = error.__traceback__.tb_next if main and error.__traceback__ is not None else None
         if isinstance(error, RuntimeError) and _ends_inside(frames):
-            error.__cause__, error.__suppress_context__ = None, True
+            from amdxdna.errors import XdnaError
+
+            # What the binding said is in the refusal; what the program was handling is the program's.
+            own = error.__context__
+            while isinstance(own, XdnaError):
+                own = own.__context__
+            error.__cause__, error.__context__, error.__suppress_context__ = None, own, own is None
         sys.excepthook(type(error), error.with_traceback(frames), frames)
         return FAILED
     return 0
@@ -205,10 +211,14 @@ def _ends_inside(frames: TracebackType | None) -> bool:
     """Whether `frames` end in this package, as XRT's refusals do; cuts them to the program's own then."""
     from amdxdna.pyxrt import FOLDER
 
-    last, cut = None, frames
-    while cut is not None and not cut.tb_frame.f_code.co_filename.startswith(f"{FOLDER.parent}{os.sep}"):
-        last, cut = cut, cut.tb_next
-    if last is None or cut is None:
+    inside = f"{FOLDER.parent.parent}{os.sep}"
+    last, ends = None, False
+    while frames is not None:
+        ends = frames.tb_frame.f_code.co_filename.startswith(inside)
+        if not ends:
+            last = frames
+        frames = frames.tb_next
+    if last is None or not ends:
         return False
     last.tb_next = None
     return True

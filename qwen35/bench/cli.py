@@ -82,6 +82,8 @@ def bench_main(argv: Sequence[str]) -> int:
         raise UsageError(f"{options.threads} threads: give 0 (all cores) or more")
     if any(length < 1 for length in options.tokens or ()):
         raise UsageError(f"prompts of {options.tokens} tokens: give 1 or more")
+    if options.tokens and "long" not in (options.only or ()):
+        raise UsageError("--tokens is for --only long")
     with _bundle(options) as path:
         _run(options, path)
     return 0
@@ -277,7 +279,7 @@ def _model(
             draft_figures(subject, out, HOST_CONTEXT, tokens, repeats)
         if "long" in parts:
             out.title("Long prompts")
-            with _peers(options, bundle, threads, ("llama", "transformers"), longest) as peers:
+            with _peers(options, bundle, threads, ("llama", "transformers"), longest + 64) as peers:
                 long_figures(subject, out, peers, lengths, repeats)
         if options.profile:
             out.title("Profile")

@@ -31,7 +31,8 @@ the meaning of a key does not change.
 `context_growth`     time a token at the longest context over the shortest
 `memory_*`           after a chat that fills `context` tokens, in a process of its own
 `cold_embedding`     embedding rows of a prompt out of the mapped file, page cache dropped
-`vision`             seconds of a picture; `vision_npu`, `vision_host`: their shares
+`vision`             seconds of a picture; `vision_npu` what of it was waiting for the NPU, `vision_host`
+                     the host's work
 `timed_*`            a token, a prompt, a picture where commands take the time of a Ryzen AI 9 HX 370, by a
                      model, and compute nothing; `_npu` the NPU's own time of it, `_ratio` the one over the
                      other: what the host adds; `timed_token_host` the difference, the host's work that
@@ -41,6 +42,9 @@ the meaning of a key does not change.
 `host_attention`     seconds of these layers' arithmetic in such a prompt, on the host alone, and as
                      `host_deltanet`; `_peak`: operations by their count over the seconds, as a share of
                      `peak_float32`, FMAs in registers measured beside
+`timed_draft_*`      with drafts from the prompt of which `accepted` percent are right, on the timed NPU;
+                     `draft_overhead`: with drafts over without where nothing repeats, on the device at
+                     hand; `draft_look`: the search a token
 `serve_*`            of an answer over HTTP, by a client in another process: `first_token` and `token`,
                      `_ratio` over the same answer in process, `_overhead` beyond the engine's own times;
                      `serve_cached`: share of the prompts of several conversations that is not computed

@@ -260,7 +260,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     try:
         options = parser.parse_intermixed_args(argv)
     except UsageError:
-        refuse_misspelt(argv, commands)
+        if argv and not argv[0].startswith("-"):
+            refuse_misspelt(argv, commands)
         raise
     asked = next(
         (

@@ -100,7 +100,7 @@ def _prompt(options: argparse.Namespace) -> str | None:
         parts.append(read_prompt(options.prompt_file, options.max_ctx, silent))
     if not all(part.strip() for part in parts):
         raise UsageError("the prompt is empty", options.prompt_file or "--prompt")
-    if options.prompt_file != "-" and not STDIN & set(options.image):
+    if options.prompt_file not in STDIN and not STDIN & set(options.image):
 
         def waiting() -> None:
             if not options.quiet:

@@ -72,7 +72,8 @@ def interpret(
             raise UsageError("a picture is no bundle", word, f"did you mean --image {shlex.quote(word)}?")
     if _for_a_command(words, commands):
         refuse_misspelt(words, commands)
-    named = is_model(first) and (asked or (len(rest) == 1 and _question(rest[0])))
+    about = pictures and not rest
+    named = is_model(first) and (asked or about or (len(rest) == 1 and _question(rest[0])))
     if _path(first) or named or (asked and not rest and not _question(first)):
         bundle: str | None = first
     elif not rest and not _question(first) and not pictures:

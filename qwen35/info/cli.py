@@ -51,7 +51,7 @@ def info_main(argv: Sequence[str]) -> int:
                 raise
         except ModelError as error:
             sizes = [size for size, known in PUBLISHED.items() if _compiled(known) == options.bundle]
-            if not sizes:
+            if not sizes or options.verify:
                 raise
             notice(f"{error}; what is known of it without:")
             options.bundle = sizes[0]
@@ -70,8 +70,8 @@ def info_main(argv: Sequence[str]) -> int:
     else:
         print("\n".join(printable(line) for line in lines(facts)))
         print(
-            f"options  {Options.of().line()} (QWEN35_CHAINS, QWEN35_WEIGHTS, QWEN35_WAIT; --timing tells "
-            "what came of them)"
+            f"options  {Options.of().line()} (QWEN35_CHAINS, QWEN35_WEIGHTS, QWEN35_WAIT, QWEN35_STEPS; "
+            "--timing tells what came of them)"
         )
         if options.verify:
             print(f"verified {facts['verified']} files, every byte as exported" + printable(_unsummed(facts)))

@@ -73,6 +73,9 @@ TABLE = [
     (DRIVER, ["--image", "qwen35/data/sample.png", "What", "-q"], 1, E + "this bundle has no vision tower ("),
     (DRIVER, ["--image", "-", "What"], 2, E + "no picture came (stdin): pipe one in"),
     (DRIVER, ["--image", "-", "--chat"], 2, E + "--image - takes the whole of stdin for one picture"),
+    (DRIVER, ["--image", "a.png", "--prompt", "x", "--max-new", "0"], 2, E + "argument --max-new: "),
+    (DRIVER, ["--chat=1"], 2, E + "argument --chat: ignored explicit argument"),
+    (DRIVER, ["2b", "--image", "qwen35/data/sample.png"], 2, E + "nothing was asked: "),
     (DRIVER, ["Who?", "--prompt", "x"], 2, E + "'Who?' is taken for a question, and --prompt asks already"),
     (
         DRIVER,

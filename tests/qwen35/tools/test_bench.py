@@ -438,7 +438,14 @@ def test_the_command_prints_one_json_line_a_figure():
 
 
 @pytest.mark.parametrize(
-    "words", [["x", "--random", "tiny"], ["--threads", "-1"], ["--only", "nothing"], ["--tokens", "0"]]
+    "words",
+    [
+        ["x", "--random", "tiny"],
+        ["--threads", "-1"],
+        ["--only", "nothing"],
+        ["--tokens", "0"],
+        ["--tokens", "9"],
+    ],
 )
 def test_wrong_options_are_usage_errors(words):
     with pytest.raises(UsageError):
