@@ -288,13 +288,17 @@ class StateCache:
             conv, matrices = self._conv[side].copy(), self._matrices[side].copy()
         return Snapshot(self._owner, length, position, conv, matrices, self._blocks, own)
 
+    def check(self, snapshot: Snapshot) -> None:
+        """Raises ModelError for another model's snapshot."""
+        if snapshot.owner is not self._owner:
+            raise ModelError("the snapshot belongs to another model's state")
+
     def restore(self, snapshot: Snapshot) -> None:
         """Replaces the state by a snapshot taken here; an interruption leaves the old state or the empty one.
 
         Raises ModelError for another model's snapshot.
         """
-        if snapshot.owner is not self._owner:
-            raise ModelError("the snapshot belongs to another model's state")
+        self.check(snapshot)
         old, side = self.side, 1 - self.side
         self._conv[side] = snapshot.conv
         self._matrices[side] = snapshot.matrices

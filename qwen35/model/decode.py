@@ -191,6 +191,7 @@ class Decoder:
         """What is left for a prompt's last row after the last layer's mixer: logits float32 [vocab]."""
         self.x[0] = x
         self._mixed[:] = mixed
+        self._plans[-1].output.unready()  # what a step that was interrupted has left
         self._rest(self._plans[-1], self._norms[-1][1])
         return self._logits()
 

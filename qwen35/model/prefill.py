@@ -53,7 +53,9 @@ class Prefill:
         timing: Timing,
     ) -> None:
         self._config, self._cache = config, cache
-        self._lanes = [Lane(config, npu, layers, cache, timing) for _ in range(npu.options.lanes)]
+        # A model of one layer mixes a part and begins the lane's next in one turn: the order would be lost.
+        lanes = npu.options.lanes if len(layers) > 1 else 1
+        self._lanes = [Lane(config, npu, layers, cache, timing) for _ in range(lanes)]
         self.padding = 0
 
     @property

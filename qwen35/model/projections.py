@@ -122,12 +122,16 @@ class Dispatch:
             return
         self.unready()
         self._chained, self._ready = chained, True
+        staged: list[Staged] = []
         try:
             for calls in self._chains:
                 for each in [calls] if chained else [[call] for call in calls]:
-                    self._staged.append(Staged(each, not chained))
-        except XdnaError:
-            self._drop()  # `start` will say it
+                    staged.append(Staged(each, not chained))
+        except XdnaError:  # `start` will say it
+            for one in staged:
+                one.drop()
+        else:
+            self._staged = staged  # all of them or none, whatever interrupts
 
     def unready(self) -> None:
         """Takes `ready` back. Idempotent."""
@@ -142,8 +146,8 @@ class Dispatch:
     def start(self, behind: Dispatch | None = None) -> None:
         """Submits the runs. What refuses them shows at `finish`.
 
-        `behind`: a group in flight, to be finished first, whose results this one reads. Where those came too
-        late, since it had to be run again or the two met different contexts, this one runs again, too.
+        `behind`: a group in flight, to be finished first, whose results this one reads. Where those may have
+        come too late, since it had to be run again or the two are in different contexts, this one runs again.
         """
         model = self._projections
         self._behind, self._late = behind, False
@@ -167,8 +171,14 @@ class Dispatch:
                 ]
         except XdnaError as error:
             self._flying, self._refused = [], error
-        if behind is not None and model.device.client.losses != behind._losses:
+        if behind is not None and (
+            model.device.client.losses != behind._losses or len(self._contexts() | behind._contexts()) > 1
+        ):
             behind._late = True
+
+    def _contexts(self) -> set[Shared]:
+        """The contexts of the runs' kernels; only within one commands keep their order."""
+        return {kernel.shared for calls in self._chains for kernel, _ in calls}
 
     @property
     def over(self) -> bool:

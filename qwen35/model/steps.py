@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from time import perf_counter
 
-__all__ = ["MOST", "Steps", "chosen", "measured"]
+__all__ = ["LONGEST_TRIAL", "MOST", "Steps", "chosen", "measured"]
 
 MOST = 64
 """The most new tokens that may go by steps."""
@@ -64,13 +64,17 @@ def chosen(
     return measured(timed(prefill), timed(step))
 
 
+LONGEST_TRIAL = 3
+"""Tokens of the longest trial."""
+
+
 def measured(by_pass: Callable[[int], float], by_steps: Callable[[int], float]) -> Steps:
     """The largest count whose steps cost less than a pass by a tenth, by the better of two trials each.
 
     Both give the seconds that a prompt of so many tokens takes; a step without logits is the difference of
     one and three.
     """
-    trials = [(by_pass(2), by_steps(1), by_steps(3)) for _ in range(_ROUNDS)]
+    trials = [(by_pass(2), by_steps(1), by_steps(LONGEST_TRIAL)) for _ in range(_ROUNDS)]
     whole, one, three = (min(times) for times in zip(*trials, strict=True))
     step, count = max((three - one) / 2, one / 4), 0
     if one <= whole * _GAIN:

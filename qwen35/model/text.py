@@ -22,7 +22,7 @@ from qwen35.model.prefill import Prefill
 from qwen35.model.probe import probe_chains, probe_mapped, run_singly
 from qwen35.model.projections import Group, Projections
 from qwen35.model.rope import Rope, text_positions
-from qwen35.model.steps import Steps, chosen
+from qwen35.model.steps import LONGEST_TRIAL, Steps, chosen
 from qwen35.model.timing import Timing
 from qwen35.model.verify import Draft
 from qwen35.model.weights import Progress, Weights
@@ -339,6 +339,8 @@ class TextModel:
 
     def _choose_steps(self) -> Steps:
         """How many new tokens go by steps: as told, or as trials on an empty state show."""
+        if self.npu.options.steps == "auto" and self.max_ctx < LONGEST_TRIAL:
+            return Steps(0, f"{self.max_ctx} tokens of context are too few to measure")
         steps = chosen(
             self.npu.options.steps,
             lambda count: self.prefill([0] * count),
@@ -416,6 +418,7 @@ class TextModel:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Replaces the state by a snapshot of this model. Raises ModelError for another model's."""
+        self._cache.check(snapshot)
         self._marks, self._draft = {}, None
         self._cache.restore(snapshot)
         if snapshot.draft is not None:

@@ -101,6 +101,11 @@ class Slot:
     def __getitem__(self, name: str) -> Buffer:
         return self._buffers[name]
 
+    @property
+    def merges(self) -> bool:
+        """Whether it has the merger's buffers."""
+        return "joined" in self._buffers
+
     def reserve(self, chunks: int, sizes: dict[str, int]) -> None:
         """Makes each buffer hold so many bf16 elements. What the slot held is lost."""
         self.chunks = max(chunks, self.chunks)

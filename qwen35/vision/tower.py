@@ -36,7 +36,7 @@ __all__ = ["VisionTower"]
 
 _KEYS = ("v_patch", "v_qkv", "v_proj", "v_fc1", "v_fc2", "v_m1", "v_m2")
 LANES = 4
-"""In flight, at most: more pictures side by side leave the NPU no less to wait for."""
+"""In flight, before another picture begins: more pictures side by side leave the NPU no less to wait for."""
 _PIECE = 1 << 20
 """Pairs of query and key of a piece of attention: about a millisecond on two cores, in which the NPU may
 get done with another lane's projection."""
@@ -262,7 +262,8 @@ class VisionTower:
         cut = self._chunks(picture.n) // 2 * self._npu.gemm_spec("v_patch").m
         picture.share([cut] if cut and not cut % FullAttention.ALIGN else [])
         # The later lane has the larger part.
-        self._free.sort(key=lambda slot: slot.chunks)
+        # The first gets the merger's buffers, where there are some.
+        self._free.sort(key=lambda slot: (slot.chunks, not slot.merges))
         own = [self._free.pop() if self._free else Slot(self._npu) for _ in picture.parts]
         own.reverse()
         needed = [self._chunks(end - first) for first, end in picture.parts]
@@ -325,6 +326,7 @@ class VisionTower:
             if not all(picture.ended):
                 yield lambda: all(picture.ended)
             yield from self._merge(picture, slot)
+            del picture.x, picture.scratch, picture.normed, picture.cosines, picture.sines
 
     def _attention(self, picture: _Picture, at: int, i: int, qkv: U16, out: U16) -> Steps:
         """Block i's attention of a lane's rows, as the other lanes' keys come."""

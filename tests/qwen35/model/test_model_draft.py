@@ -199,3 +199,18 @@ def test_drafts_that_are_refused():
         assert text.length == 30
         with pytest.raises(PromptTooLong):
             text.decode(2)
+
+
+def test_another_models_snapshot_leaves_the_draft():
+    ids = tokens("tied", 40)
+    with model("tied") as text, model("tied") as other:
+        other.prefill(ids[:5])
+        text.prefill(ids[:20])
+        want = [text.decode(ids[20], ids[21:30]), text.decode(ids[21])]
+        with pytest.raises(ModelError):
+            text.restore(other.snapshot())
+        assert text.length == 22
+        want.append(text.decode(ids[22]))
+        text.reset()
+        text.prefill(ids[:20])
+        assert np.array_equal(want[-1], text.prefill(ids[20:23]))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from qwen35.bundle import Bundle
 from qwen35.errors import UsageError
 from qwen35.model.options import Options
 from qwen35.model.text import TextModel
+from tests.support import synthetic, synthetic_bundle
 from tests.support.binding import ProxyNode
 from tests.support.model_bundle import bundle_path, tokens
 
@@ -170,3 +173,18 @@ def test_a_command_that_fails_leaves_the_state_before_it(
                 text.reset()
                 text.prefill(IDS[:40])
         assert same([text.prefill(IDS[40:240]), *state(text)], wanted)
+
+
+def test_a_model_of_one_layer(tmp_path: Path) -> None:
+    """Its parts are mixed in their order, beyond a pass too."""
+    shape = replace(synthetic.SHAPES["tied"], layers=1)
+    habits = replace(synthetic_bundle.HABITS["plain"], max_prompt=96)
+    path = synthetic_bundle.write_bundle(tmp_path / "one", shape, synthetic.weights(shape), habits)
+    found = []
+    for lanes in (1, 2):
+        with (
+            Device.open("emu:threads=1,quiet") as device,
+            TextModel(Bundle.open(path), device, 512, options=Options(lanes=lanes)) as text,
+        ):
+            found.append([text.prefill(IDS[:400]), *state(text)])
+    assert same(*found)

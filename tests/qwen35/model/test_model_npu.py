@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from amdxdna._native import lib
 from amdxdna.device import Device
 from amdxdna.emu.driver import teardown
 from amdxdna.opening import open_node
@@ -16,6 +17,7 @@ from qwen35.formats import bfp16, from_bf16, to_bf16
 from qwen35.model import projections as module
 from qwen35.model.options import Options
 from qwen35.model.projections import Projections
+from tests.support.binding import ProxyNode
 from tests.support.model_bundle import bundle_path
 from tests.support.synthetic import bf16_round
 
@@ -256,3 +258,31 @@ def test_a_group_behind_another_whose_context_goes_meanwhile():
     for hwctx in gone:
         teardown.finish(hwctx)
     npu.close()
+
+
+def test_a_group_behind_one_of_another_context():
+    """Contexts do not wait for each other: what may have been read too early is read again."""
+    node = ProxyNode(open_node("emu:quiet,threads=1"))
+
+    def submits():
+        return node.requests.count(lib.DRM_IOCTL_AMDXDNA_EXEC_CMD)
+
+    with Device.open(node) as device:
+        npu = Projections(Bundle.open(bundle_path("grouped", "strides", (("max_prompt", 96),))), device)
+        first, second = npu.gemv_spec("lin"), npu.gemm_spec("o")
+        reads, writes = npu.spans("o", 1)
+        middle, c = npu.alloc(max(reads, first.m) * 2), npu.alloc(writes * 2)
+        w, matrix = weight(npu, "l0.g.in", first.m, first.k)
+        w_o, matrix_o = weight(npu, "l0.g.o", second.n, second.k)
+        x, values = filled(npu, (first.k,), 2)
+        before = npu.dispatch("lin", 0, [(x, w, middle.sub(0, first.m * 2))])
+        after = npu.dispatch("o", 1, [(middle, w_o, c)])
+        before.start()
+        after.start(behind=before)
+        before.finish()
+        assert submits() == 2
+        after.finish()
+        assert submits() == 3
+        row = bf16_round((matrix @ values).astype(np.float32))[: second.k]
+        got = from_bf16(c.view(np.uint16)[: second.n])
+        assert np.array_equal(got, bf16_round((matrix_o @ row).astype(np.float32)))

@@ -21,10 +21,10 @@ PAST = 40
 
 
 @contextmanager
-def stepping(steps, name="tied", device="threads=1,quiet"):
+def stepping(steps, name="tied", device="threads=1,quiet", max_ctx=256):
     with (
         Device.open(f"emu:{device}") as opened,
-        TextModel(Bundle.open(bundle_path(name)), opened, 256, options=Options(steps=steps)) as text,
+        TextModel(Bundle.open(bundle_path(name)), opened, max_ctx, options=Options(steps=steps)) as text,
     ):
         yield text
 
@@ -190,6 +190,13 @@ def test_auto_leaves_no_trace_but_the_choice():
         assert any("measured at load" in line for line in text.ways)
         assert not text.timing.items()
         assert np.array_equal(text.prefill(ids), plain.prefill(ids))
+
+
+@pytest.mark.parametrize("max_ctx", [1, 2])
+def test_auto_where_the_context_is_too_short_to_measure(max_ctx):
+    with stepping("auto", max_ctx=max_ctx) as text:
+        assert any("too few to measure" in line for line in text.ways)
+        assert np.isfinite(text.prefill([1] * max_ctx)).all()
 
 
 def test_the_default_is_passes_alone():
