@@ -176,18 +176,18 @@ def builtin() -> Iterator[Qwen35]:
         yield model
 
 
-POEM, FOX = "Say a poem", "What is a fox?"
+WHO, FOX = "Who are you?", "What is a fox?"
 
 
 def prompt_of(model: Qwen35, *questions: str, end: str = "") -> list[int]:
-    """A conversation up to the last question's answer. Earlier answers are greedy; a poem ends with `end`."""
+    """A conversation up to the last question. Earlier answers are greedy; the one to WHO ends with `end`."""
     messages: list[dict[str, Any]] = []
     for question in questions:
         messages.append({"role": "user", "content": question})
         ids = list(assemble(render(messages), model.tokenizer, None).ids)
         if len(messages) < 2 * len(questions) - 1:
             text = model.reply(messages, sampling=GREEDY).result().text
-            if end and question == POEM:
+            if end and question == WHO:
                 text = text[: len(text) * 4 // 5] + end
             messages.append({"role": "assistant", "content": text})
     return ids
@@ -197,9 +197,9 @@ def test_the_builtin_model_differs_in_near_ties_alone(builtin: Qwen35) -> None:
     near = 0
     total, edited = Stats(), " that jumps over every lazy dog."
     prompts = [
-        prompt_of(builtin, POEM),
-        prompt_of(builtin, POEM, FOX, POEM),
-        prompt_of(builtin, POEM, FOX, POEM, end=edited),
+        prompt_of(builtin, *["What is a penguin?", FOX] * 2, "What is a penguin?"),
+        prompt_of(builtin, WHO, FOX, WHO),
+        prompt_of(builtin, WHO, FOX, WHO, end=edited),
     ]
     samplings = [GREEDY, *(Sampling(seed=seed) for seed in range(2))]
     for ids, sampling in itertools.product(prompts, samplings):
@@ -235,7 +235,7 @@ def test_the_builtin_model_differs_in_near_ties_alone(builtin: Qwen35) -> None:
 
 def test_a_second_answer_quotes_the_first(builtin: Qwen35) -> None:
     talks = [builtin.conversation() for _ in range(2)]
-    for question in (POEM, FOX, POEM):
+    for question in (WHO, FOX, WHO):
         plain, drafted = (
             talk.ask(question, sampling=GREEDY, draft=bool(n)).result() for n, talk in enumerate(talks)
         )
@@ -244,7 +244,7 @@ def test_a_second_answer_quotes_the_first(builtin: Qwen35) -> None:
 
 def test_answers_that_take_turns_are_those_alone(builtin: Qwen35) -> None:
     """A pass stays what it is while another answer has the model."""
-    prompts = [prompt_of(builtin, *talk) for talk in ((POEM, FOX, POEM), (POEM, FOX, FOX, POEM))]
+    prompts = [prompt_of(builtin, *talk) for talk in ((WHO, FOX, WHO), (WHO, FOX, FOX, WHO))]
 
     def begun(ids: list[int]) -> Any:
         return generate(builtin.session, ids, None, builtin.stop, 50, draft=True)
@@ -257,7 +257,7 @@ def test_answers_that_take_turns_are_those_alone(builtin: Qwen35) -> None:
 
 
 def test_kept_states_are_what_they_are_without(builtin: Qwen35) -> None:
-    ids = prompt_of(builtin, POEM, FOX, POEM)
+    ids = prompt_of(builtin, WHO, FOX, WHO)
 
     def answer(session: Session, draft: bool) -> list[int]:
         return list(generate(session, ids, None, builtin.stop, 60, draft=draft))
