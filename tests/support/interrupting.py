@@ -56,7 +56,10 @@ class Stop(BaseException):
 
 @contextlib.contextmanager
 def handlers() -> Iterator[None]:
-    """SIGINT: KeyboardInterrupt; SIGTERM: SystemExit; SIGUSR1 and SIGALRM: Stop."""
+    """SIGINT: KeyboardInterrupt; SIGTERM: SystemExit; SIGUSR1 and SIGALRM: Stop.
+
+    What Python drops of them, in a finalizer, is not kept: pytest would keep its frames, and what they hold.
+    """
 
     def end(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)
@@ -70,10 +73,18 @@ def handlers() -> Iterator[None]:
         signal.SIGUSR1: stop,
         signal.SIGALRM: stop,
     }
+    told = sys.unraisablehook
+
+    def drop(dropped: Any) -> None:
+        if not isinstance(dropped.exc_value, RAISED):
+            told(dropped)
+
     before = {number: signal.signal(number, handler) for number, handler in chosen.items()}
+    sys.unraisablehook = drop
     try:
         yield
     finally:
+        sys.unraisablehook = told
         for number, handler in before.items():
             signal.signal(number, handler)
 
