@@ -13,7 +13,7 @@ from amdxdna.entry import nearest
 from qwen35.arguments import path as is_path
 from qwen35.errors import ModelError
 
-__all__ = ["DEFAULT_BUNDLE", "find_bundle", "is_model", "nearest_folders", "where_from"]
+__all__ = ["DEFAULT_BUNDLE", "find_bundle", "model_size", "nearest_folders", "where_from"]
 
 DEFAULT_BUNDLE = Path(__file__).parent / "data" / "default"
 
@@ -54,21 +54,27 @@ def find_bundle(path: str | os.PathLike[str] | None = None) -> Path:
     )
 
 
-_MODEL = re.compile(r"(iron-)?(qwen3?\.?5?-)?(0\.8|2|4|9)b(-npu2)?", re.IGNORECASE)
+_MODEL = re.compile(r"(?:iron-)?(?:qwen3?\.?5?-)?(\d[\d.]*b)(?:-npu2)?", re.IGNORECASE)
 
 
-def is_model(name: str) -> bool:
-    """Whether a word is a published model's, by its size or as a download of it is called: 2b, qwen3.5-2b."""
-    return _MODEL.fullmatch(name) is not None
+def model_size(name: str) -> str:
+    """The published size that a word names (2b, or qwen3.5-2b as a download is called); empty for none."""
+    found = _MODEL.fullmatch(name)
+    if found is None:
+        return ""
+    from qwen35.bundle.sizes import PUBLISHED  # no other word takes the time
+
+    size = found[1].lower()
+    return size if size in PUBLISHED else ""
 
 
 def where_from(name: str) -> str:
     """How to come by what the README calls so, where it is not here; empty for other names."""
     from qwen35.extras import own_program
 
-    if found := _MODEL.fullmatch(name):
+    if size := model_size(name):
         return (
-            f"not downloaded yet: {own_program('python')} -m qwen35 info {found[3]}b says what it costs and "
+            f"not downloaded yet: {own_program('python')} -m qwen35 info {size} says what it costs and "
             "which command downloads it"
         )
     if name == "bundle":

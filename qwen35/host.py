@@ -116,7 +116,8 @@ class Norm:
             "proj": pointer(self._proj),
         }
         self.struct = ffi.new("host_norm *", fields)
-        self._projection = ffi.new("host_norm *", {**fields, "adds": 0})
+        self.projection = ffi.new("host_norm *", {**fields, "adds": 0})
+        """For the gates of rows that are made."""
 
     def rows(self, x: F32, adds: Sequence[U16], out: U16, gates: F32 | None = None) -> None:
         """Rows of x float32 [n, dim] in place; adds and out bf16 [n, >= dim]; gates [n, proj_cols]."""
@@ -141,12 +142,6 @@ class Norm:
             )
         )
 
-    def project(self, x: F32, gates: F32) -> None:
-        """The gates float32 [proj_cols] of a row that `rows` has made; x float32 [dim] with its additions."""
-        if x.shape != (self.dim,) or gates.shape != (self.proj_cols,) or not self.proj_cols:
-            raise ValueError(f"x {x.shape} and gates {gates.shape} do not fit this norm")
-        check(lib.host_norm_project(self.struct, pointer(x), pointer(gates)))
-
     def gates(self, x: F32, gates: F32) -> None:
         """The gates that `rows` gives, of x after it."""
         n = x.shape[0]
@@ -154,7 +149,7 @@ class Norm:
             raise ValueError(f"x {x.shape} or gates {gates.shape} do not fit this norm")
         check(
             lib.host_norm_rows(
-                self._projection, pointer(x), n, ffi.NULL, ffi.NULL, ffi.NULL, 0, pointer(gates)
+                self.projection, pointer(x), n, ffi.NULL, ffi.NULL, ffi.NULL, 0, pointer(gates)
             )
         )
 

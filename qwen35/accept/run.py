@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ class Acceptance:
         """Whether the device is the emulated NPU of this process."""
         return is_emulated(self._where)
 
-    @property
+    @cached_property
     def _where(self) -> str:
         """What `device` names; itself where nothing is there, which the run tells."""
         try:

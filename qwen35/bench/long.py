@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qwen35._host import lib
 from qwen35.bench import machine
 from qwen35.bench.figures import Printer, median
 from qwen35.bench.pairs import compare, turns
@@ -33,7 +34,7 @@ __all__ = ["kernel_figures", "long_figures"]
 
 QUADRATIC = 4096
 """Tokens up to which a peer that only computes in float32 is asked."""
-_CHUNK = 64
+_CHUNK: int = lib.HOST_DELTA_CHUNK
 _ROWS = 2048
 """Rows a call of the kernels gets: a pass."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -16,6 +15,7 @@ from amdxdna.emu.timing import DEFAULT, MODELS
 from amdxdna.opening import open_node
 from qwen35.bench import machine
 from qwen35.bench.figures import Printer, median
+from qwen35.bench.load import dropped
 from qwen35.bench.null_node import NullNode, bare_seconds
 from qwen35.bundle.bundle import Bundle
 from qwen35.bundle.schema import packed_kernels, text_schema
@@ -27,7 +27,6 @@ __all__ = [
     "Subject",
     "chain_figures",
     "cold_figures",
-    "drop",
     "host_figures",
     "load_figures",
     "memory_figures",
@@ -185,12 +184,6 @@ def warm(bundle: Bundle) -> None:
             pass
 
 
-def drop(bundle: Bundle) -> None:
-    """Drops the bundle's tensors from the page cache."""
-    with open(bundle.tensors.path, "rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
 def load_figures(subject: Subject, out: Printer, bandwidth: float) -> None:
     """How the weights came to the device, and how fast memory does."""
     weights = subject.model.weights
@@ -317,7 +310,7 @@ def _cold(path: str, ids: Any, hinted: bool) -> float:
     else:
         heads = [name for name, (_, gemv) in packed_kernels(config).items() if gemv == "head"]
         embedding = Embedding(config, [tensors.bytes(name) for name in heads])
-    drop(bundle)
+    dropped(bundle.tensors.path)
     began = time.perf_counter()
     if hinted:
         embedding.hint(ids)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from amdxdna.entry import nearest
 from qwen35.errors import UsageError
-from qwen35.find import is_model, nearest_folders, where_from
+from qwen35.find import model_size, nearest_folders, where_from
 
 __all__ = ["command_line", "interpret", "refuse_misspelt"]
 
@@ -73,7 +73,7 @@ def interpret(
     if _for_a_command(words, commands):
         refuse_misspelt(words, commands)
     about = pictures and not rest
-    named = is_model(first) and (asked or about or (len(rest) == 1 and _question(rest[0])))
+    named = model_size(first) and (asked or about or (len(rest) == 1 and _question(rest[0])))
     if _path(first) or named or (asked and not rest and not _question(first)):
         bundle: str | None = first
     elif not rest and not _question(first) and not pictures:

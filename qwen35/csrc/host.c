@@ -72,12 +72,6 @@ int host_norm_rows(const host_norm *d, float *x, int rows, const uint16_t *const
     return job.failed ? -ENOMEM : 0;
 }
 
-int host_norm_project(const host_norm *d, const float *x, float *proj_out)
-{
-    struct norm_job job = {.d = d, .x = (float *)x, .rows = 1, .proj_out = proj_out};
-    return host_ops()->norm_project(&job) ? -ENOMEM : 0;
-}
-
 struct add_job {
     float *x;
     const uint16_t *add;

@@ -35,7 +35,6 @@ int host_set_isa(const char *name);
 /* Without `out` or `proj_out` (NULL) that result is not computed. */
 int host_norm_rows(const host_norm *d, float *x, int rows, const uint16_t *const *adds,
                    const int64_t *add_strides, uint16_t *out, int64_t out_stride, float *proj_out);
-int host_norm_project(const host_norm *d, const float *x, float *proj_out);
 int host_add_rows(float *x, int rows, int dim, const uint16_t *add, int64_t stride);
 void host_swiglu_pairs(const uint16_t *pairs, int64_t count, uint16_t *out);
 void host_bf16_to_f32(const uint16_t *src, float *dst, int64_t count);

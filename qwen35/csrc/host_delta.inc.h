@@ -2,10 +2,26 @@
    is one key head with its value heads: convolution, gates, recurrence and gated norm. The prompt:
    host_delta_prompt.inc.h. */
 
-/* q, k or v of `rows` tokens from `first` on: causal depthwise convolution over `width` channels, then SiLU.
-   `raw` holds rows + conv_k - 1 staged rows. */
+INLINE void filter(const int taps, const float *weights, int64_t channels, const float *raw, int width,
+                   int rows, float *out, int64_t stride)
+{
+    for (int c = 0; c < width; c += VL) {
+        vf w[MAX_TAPS];
+        for (int t = 0; t < taps; t++)
+            w[t] = v_load(weights + t * channels + c);
+        for (int r = 0; r < rows; r++) {
+            vf acc = v_set(0.0f);
+            for (int t = 0; t < taps; t++)
+                acc = v_fma(w[t], v_load(raw + (r + t) * (int64_t)width + c), acc);
+            v_store(out + r * stride + c, v_silu(acc));
+        }
+    }
+}
+
+/* q, k or v of `rows` tokens from `first` on, at a stride: causal depthwise convolution over `width` channels,
+   then SiLU. `raw` holds rows + conv_k - 1 staged rows. */
 INLINE void convolve(const struct delta_job *j, int first, int rows, int channel, int width, float *raw,
-                     float *out)
+                     float *out, int64_t stride)
 {
     const host_delta *d = j->d;
     int history = d->conv_k - 1;
@@ -17,17 +33,10 @@ INLINE void convolve(const struct delta_job *j, int first, int rows, int channel
         for (int c = 0; c < width; c += VL)
             v_store(to + c, v_load_bf16(src + channel + c));
     }
-    for (int c = 0; c < width; c += VL) {
-        vf taps[MAX_TAPS];
-        for (int t = 0; t < d->conv_k; t++)
-            taps[t] = v_load(d->taps + t * channels + channel + c);
-        for (int r = 0; r < rows; r++) {
-            vf acc = v_set(0.0f);
-            for (int t = 0; t < d->conv_k; t++)
-                acc = v_fma(taps[t], v_load(raw + (r + t) * (int64_t)width + c), acc);
-            v_store(out + r * (int64_t)width + c, v_silu(acc));
-        }
-    }
+    if (d->conv_k == 4)
+        filter(4, d->taps + channel, channels, raw, width, rows, out, stride);
+    else
+        filter(d->conv_k, d->taps + channel, channels, raw, width, rows, out, stride);
 }
 
 /* The last conv_k - 1 inputs of these channels, for the next call; in place when conv_in is conv_out. */
@@ -154,14 +163,14 @@ static int delta_step(const struct delta_job *j, int key_head)
     if (!q)
         return -1;
     float *k = step_key(j, key_head), *v = q + dk, *o = v + dv, *raw = o + dv;
-    convolve(j, 0, 1, key_head * dk, dk, raw, q);
-    convolve(j, 0, 1, keys + key_head * dk, dk, raw, k);
+    convolve(j, 0, 1, key_head * dk, dk, raw, q, dk);
+    convolve(j, 0, 1, keys + key_head * dk, dk, raw, k, dk);
     l2_normalise(q, dk, 1.0f / sqrtf((float)dk));
     l2_normalise(k, dk, 1.0f);
     for (int g = 0; g < group; g++) {
         int head = key_head * group + g;
         float *delta = step_delta(j, head), decay = expf(log_decay(d, j->gates, head));
-        convolve(j, 0, 1, 2 * keys + head * dv, dv, raw, v);
+        convolve(j, 0, 1, 2 * keys + head * dv, dv, raw, v, dv);
         delta_read(dk, dv, q, k, v, decay, write_strength(j->gates, head),
                    j->state_in + (size_t)head * (size_t)dk * (size_t)dv, delta, o);
         delta[dv] = decay;

@@ -44,40 +44,11 @@ static int delta_scratch_of(const host_delta *d, struct delta_scratch *s)
     return 0;
 }
 
-INLINE void filter(const int taps, const float *weights, int64_t channels, const float *raw, int width,
-                   int rows, float *out, int64_t stride)
-{
-    for (int c = 0; c < width; c += VL) {
-        vf w[MAX_TAPS];
-        for (int t = 0; t < taps; t++)
-            w[t] = v_load(weights + t * channels + c);
-        for (int r = 0; r < rows; r++) {
-            vf acc = v_set(0.0f);
-            for (int t = 0; t < taps; t++)
-                acc = v_fma(w[t], v_load(raw + (r + t) * (int64_t)width + c), acc);
-            v_store(out + r * stride + c, v_silu(acc));
-        }
-    }
-}
-
-/* Rows of q, k or v (convolve, of host_delta.inc.h) at a stride, those from `rows` to `padded` zero: a zero
-   token changes nothing. */
+/* convolve, and the rows from `rows` to `padded` zero: a zero token changes nothing. */
 INLINE void convolve_chunk(const struct delta_job *j, int first, int rows, int padded, int channel, int width,
                            float *raw, float *out, int64_t stride)
 {
-    const host_delta *d = j->d;
-    int history = d->conv_k - 1;
-    int64_t channels = 2 * (int64_t)d->key_heads * d->dk + (int64_t)d->value_heads * d->dv;
-    for (int r = -history; r < rows; r++) {
-        int64_t row = first + r;
-        const uint16_t *src = row >= 0 ? j->y + row * j->y_stride : j->conv_in + (row + history) * channels;
-        for (int c = 0; c < width; c += VL)
-            v_store(raw + (r + history) * (int64_t)width + c, v_load_bf16(src + channel + c));
-    }
-    if (d->conv_k == 4)
-        filter(4, d->taps + channel, channels, raw, width, rows, out, stride);
-    else
-        filter(d->conv_k, d->taps + channel, channels, raw, width, rows, out, stride);
+    convolve(j, first, rows, channel, width, raw, out, stride);
     for (int r = rows; r < padded; r++)
         memset(out + r * stride, 0, sizeof(float) * (size_t)width);
 }

@@ -77,18 +77,6 @@ static int norm_task(const struct norm_job *j, int block)
     return 0;
 }
 
-/* What norm_task would have given as proj_out of its first row, afterwards: x has its adds. */
-static int norm_project(const struct norm_job *j)
-{
-    const host_norm *d = j->d;
-    float *normed = host_scratch(sizeof(float) * (size_t)d->dim);
-    if (!normed)
-        return -1;
-    scale_offset(j->x, d->weight, inverse_norm(j->x, d->dim, (float)d->dim, d->eps), normed, d->dim);
-    gemm(1, d->proj_cols, d->dim, normed, d->dim, d->proj, d->proj_cols, j->proj_out, d->proj_cols, 0.0f);
-    return 0;
-}
-
 /* count outputs silu(gate) * up from blocks of 32 gate | 32 up */
 static void swiglu_pairs(const uint16_t *pairs, int64_t count, uint16_t *out)
 {

@@ -24,7 +24,6 @@ const struct host_ops JOIN(host_ops_, HOST_NAME) = {
     .vector = VL,
     .fma_loop = fma_loop,
     .norm_task = norm_task,
-    .norm_project = norm_project,
     .add_row = add_row,
     .swiglu_pairs = swiglu_pairs,
     .bf16_to_f32 = bf16_to_f32,

@@ -67,7 +67,6 @@ struct host_ops {
     int vector; /* floats */
     float (*fma_loop)(int64_t rounds);
     int (*norm_task)(const struct norm_job *, int block);
-    int (*norm_project)(const struct norm_job *);
     void (*add_row)(float *x, const uint16_t *add, int count);
     void (*swiglu_pairs)(const uint16_t *pairs, int64_t count, uint16_t *out);
     void (*bf16_to_f32)(const uint16_t *, float *, int64_t);

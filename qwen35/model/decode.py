@@ -71,7 +71,11 @@ class _RowNorm:
     def project(self) -> None:
         """The gates of the row that `run` has made, if there are any."""
         if self._norm.proj_cols:
-            check(lib.host_norm_project(self._norm.struct, self._x, self._gates))
+            check(
+                lib.host_norm_rows(
+                    self._norm.projection, self._x, 1, ffi.NULL, ffi.NULL, ffi.NULL, 0, self._gates
+                )
+            )
 
 
 class Decoder:

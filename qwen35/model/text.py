@@ -288,22 +288,15 @@ class TextModel:
         the vocabulary or a longer draft, and the binding's errors.
         """
         self._marks = {}
-        if self._ahead and self._draft is not None and self._draft.follows(token):
-            return self._go_on(self._draft)
+        ahead = self._open_draft
+        if ahead is not None and ahead.follows(token):
+            return self._go_on(ahead)
         self._settle()
         if draft:
             return self._run_ahead([token, *draft])
-        cache, decoder = self._cache, self._decoder
-        length, position = cache.length, cache.position
-        if length >= self.max_ctx:
-            raise PromptTooLong(length + 1, self.max_ctx)
-        if not length:
-            cache.clear_side()
-        with self._transaction(1):
-            self._row(token)
-            logits = decoder.run(length, (cache.side, 1 - cache.side), position)
-        cache.commit(1, position + 1)
-        return logits
+        if self._cache.length >= self.max_ctx:
+            raise PromptTooLong(self._cache.length + 1, self.max_ctx)
+        return self._by_steps([token], {})
 
     def _row(self, token: int) -> None:
         """A token's embedding, to where the decoder takes it."""
@@ -318,22 +311,22 @@ class TextModel:
             return False
         return bool((where == text_positions(where.shape[-1], self.position)).all())
 
-    def _by_steps(self, tokens: I64, made: dict[int, Mark]) -> F32:
-        """A prompt of a few tokens as `decode` runs them, without the logits that nobody asks for."""
+    def _by_steps(self, tokens: Sequence[int] | I64, made: dict[int, Mark]) -> F32:
+        """A few tokens one by one, without the logits that nobody asks for."""
         cache, decoder = self._cache, self._decoder
-        length, position, last = cache.length, cache.position, tokens.size - 1
+        length, position, count = cache.length, cache.position, len(tokens)
         if not length:
             cache.clear_side()
-        with self._transaction(tokens.size):
-            for at, sides in enumerate(cache.walk(tokens.size)):
+        with self._transaction(count):
+            for at, sides in enumerate(cache.walk(count)):
                 self._row(tokens[at])
-                if at == last:
+                if at == count - 1:
                     logits = decoder.run(length + at, sides, position + at)
                 else:
                     decoder.step(length + at, sides, position + at)
                 if at + 1 in made:
                     cache.take(made[at + 1], sides[1])
-        cache.commit(tokens.size, position + tokens.size)
+        cache.commit(count, position + count)
         self._marks = made
         return logits
 
@@ -344,7 +337,7 @@ class TextModel:
         steps = chosen(
             self.npu.options.steps,
             lambda count: self.prefill([0] * count),
-            lambda count: self._by_steps(np.zeros(count, np.int64), {}),
+            lambda count: self._by_steps([0] * count, {}),
             self.reset,
         )
         self.timing.reset()
@@ -382,16 +375,22 @@ class TextModel:
         return logits
 
     @property
-    def _ahead(self) -> int:
-        """Rows of an open draft that count, and are not yet in the cache's state."""
+    def _open_draft(self) -> Draft | None:
+        """The draft whose rows count in part and are not yet in the cache's state."""
         draft = self._draft
-        return draft.accepted if draft is not None and draft.open(self._cache) else 0
+        return draft if draft is not None and draft.open(self._cache) else None
+
+    @property
+    def _ahead(self) -> int:
+        """Rows of an open draft that count."""
+        draft = self._open_draft
+        return 0 if draft is None else draft.accepted
 
     def _settle(self) -> None:
         """Brings what counts of an open draft into the state, and closes it."""
-        if self._ahead and self._draft is not None:
+        if (draft := self._open_draft) is not None:
             self.timing.start()
-            self._draft.settle(self._layers, self._cache)
+            draft.settle(self._layers, self._cache)
             self.timing.lap("host.draft")
         self._draft = None
 
@@ -403,8 +402,8 @@ class TextModel:
     def snapshot(self) -> Snapshot:
         """A copy of the state; KV rows are shared with earlier snapshots of the same sequence."""
         made = self._cache.snapshot()
-        if self._ahead and self._draft is not None:
-            made.draft = self._draft.keep(self._cache)
+        if (draft := self._open_draft) is not None:
+            made.draft = draft.keep(self._cache)
         return made
 
     def border_snapshot(self, mark: int) -> Snapshot:

@@ -58,9 +58,9 @@ def share_done(step: int, steps: int, tower: int) -> float:
     return min(1.0, max(0.0, (step - tower) / max(1, steps - tower)))
 
 
-def learning_rate(done: float, peak: float, since: int) -> float:
-    """Warm-up (`since` counts its steps), then constant, then linear to zero at `done` = 1."""
-    decay = 1.0 if done < STEADY else (1.0 - done) / (1.0 - STEADY)
+def learning_rate(done: float, peak: float, since: int, steady: float = STEADY) -> float:
+    """Warm-up (`since` counts its steps), then constant up to `steady`, then linear to zero at `done` = 1."""
+    decay = 1.0 if done < steady else (1.0 - done) / (1.0 - steady)
     return peak * min(1.0, (since + 1) / WARM_UP) * decay
 
 
@@ -311,8 +311,7 @@ class Trainer:
         steps, tower, more = self.args.steps, self.args.tower_steps, self.args.more_steps
         if self.step >= steps:
             since = self.step - steps
-            rate: float = peak * MORE_RATE * min(1.0, (since + 1) / WARM_UP) * (1.0 - since / more)
-            return rate
+            return learning_rate(since / more, peak * MORE_RATE, since, steady=0.0)
         done = share_done(self.step, steps, tower)
         return learning_rate(done, peak, self.step - (tower if self.step >= tower else 0))
 

@@ -26,7 +26,7 @@ from qwen35.bench.long import long_figures
 from qwen35.bench.null_node import NullNode, bare_seconds
 from qwen35.bench.pairs import speed_figures
 from qwen35.bench.peers import Peer, missing
-from qwen35.bench.text import Subject, chain_figures, cold_figures, drop, host_figures, profile_lines, warm
+from qwen35.bench.text import Subject, chain_figures, cold_figures, host_figures, profile_lines, warm
 from qwen35.bench.timed import timed_figures
 from qwen35.bundle import Bundle
 from qwen35.errors import ModelError, UsageError
@@ -294,7 +294,7 @@ def test_a_profile_names_every_stage_of_a_token_and_a_prompt(subject):
 
 def test_cold_rows_are_measured_both_ways(bundle):
     warm(bundle)
-    drop(bundle)
+    dropped(bundle.tensors.path)
     out = Printer(True, io.StringIO())
     cold_figures(bundle, out, 10, 1)
     assert [f.where["hinted"] for f in out.figures] == ["no", "yes"]
