@@ -27,7 +27,7 @@ from qwen35.model.probe import poison
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
-    from qwen35.model.projections import Dispatch
+    from qwen35.model.dispatch import Dispatch
     from qwen35.model.text import TextModel
 
 __all__ = ["TOLERANCE", "Kept", "text_kernels", "vision_kernels"]

@@ -17,7 +17,8 @@ import numpy as np
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
     from amdxdna.kernel import Kernel
-    from qwen35.model.projections import Operands, Projections
+    from qwen35.model.dispatch import Operands
+    from qwen35.model.projections import Projections
 
 __all__ = ["Ledger"]
 

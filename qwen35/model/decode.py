@@ -22,7 +22,7 @@ from qwen35._host import ffi, lib
 from qwen35.host import Norm, check, pointer
 from qwen35.model.attention import Attention
 from qwen35.model.deltanet import DeltaNet
-from qwen35.model.projections import Dispatch, Group
+from qwen35.model.dispatch import Dispatch, Group
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qwen35.model.attention import Attention
-from qwen35.model.projections import Dispatch, Group
+from qwen35.model.dispatch import Dispatch, Group
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer

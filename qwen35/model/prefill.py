@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from qwen35.model.dispatch import Group
 from qwen35.model.lane import Lane, Watch
-from qwen35.model.projections import Group
 from qwen35.model.recurrence import Recurrence
 
 if TYPE_CHECKING:

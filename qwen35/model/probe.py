@@ -20,7 +20,8 @@ from qwen35.formats import to_bf16
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
-    from qwen35.model.projections import Group, Projections
+    from qwen35.model.dispatch import Group
+    from qwen35.model.projections import Projections
 
 __all__ = ["run_singly", "probe_chains", "probe_mapped"]
 

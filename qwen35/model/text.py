@@ -16,11 +16,12 @@ from qwen35.errors import ModelError, PromptTooLong
 from qwen35.host import Norm
 from qwen35.model.cache import Mark, Snapshot, StateCache
 from qwen35.model.decode import Decoder
+from qwen35.model.dispatch import Group
 from qwen35.model.embed import Embedding
 from qwen35.model.layers import build_layers, check_dims
 from qwen35.model.prefill import Prefill
 from qwen35.model.probe import probe_chains, probe_mapped, run_singly
-from qwen35.model.projections import Group, Projections
+from qwen35.model.projections import Projections
 from qwen35.model.rope import Rope, text_positions
 from qwen35.model.steps import LONGEST_TRIAL, Steps, chosen
 from qwen35.model.timing import Timing

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from qwen35.model.projections import Dispatch
+from qwen35.model.dispatch import Dispatch
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer

@@ -119,7 +119,7 @@ def test_a_draft_comes_back_with_its_snapshot():
 
 @pytest.mark.parametrize("after", [1, 6, 13, 16])
 def test_an_interrupted_draft_leaves_the_state_before_it(monkeypatch, after):
-    from qwen35.model.projections import Dispatch
+    from qwen35.model.dispatch import Dispatch
 
     ids = tokens("tied", 50)
     with model("tied") as text:

@@ -12,7 +12,7 @@ class Stop:
     """Raises at the end of the n-th run of anything on the device."""
 
     def __init__(self, monkeypatch, after, error=KeyboardInterrupt):
-        from qwen35.model.projections import Dispatch
+        from qwen35.model.dispatch import Dispatch
 
         self.left, self.error, self.original = after, error, Dispatch.finish
         monkeypatch.setattr(Dispatch, "finish", lambda dispatch: self.run(dispatch))

@@ -14,7 +14,7 @@ from amdxdna.opening import open_node
 from qwen35.bundle import Bundle
 from qwen35.errors import ModelError
 from qwen35.formats import bfp16, from_bf16, to_bf16
-from qwen35.model import projections as module
+from qwen35.model import dispatch as module
 from qwen35.model.options import Options
 from qwen35.model.projections import Projections
 from tests.support.binding import ProxyNode

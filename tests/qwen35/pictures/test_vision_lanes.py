@@ -16,7 +16,8 @@ from qwen35.bundle import Bundle
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.exporter import export_checkpoint
 from qwen35.export.plan import Options
-from qwen35.model.projections import Dispatch, Projections
+from qwen35.model.dispatch import Dispatch
+from qwen35.model.projections import Projections
 from qwen35.vision.host import FullAttention
 from qwen35.vision.lanes import Lane, advance
 from qwen35.vision.tower import VisionTower
