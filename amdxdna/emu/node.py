@@ -113,7 +113,15 @@ class EmuNode(Uncopied):
 
     def ioctl(self, request: int, address: int) -> int:
         """See :meth:`amdxdna.node.Node.ioctl`."""
-        return uninterrupted(self._usable().ioctl, request, address)
+        client = self._usable()
+        schedule = client.device.npu.schedule
+        if schedule is None:
+            return uninterrupted(client.ioctl, request, address)
+        schedule.enter()
+        try:
+            return uninterrupted(client.ioctl, request, address)
+        finally:
+            schedule.leave()
 
     def mmap(self, length: int, offset: int, *, address: int = 0) -> int:
         """See :meth:`amdxdna.node.Node.mmap`. Mapping a BO over another one needs that one idle."""

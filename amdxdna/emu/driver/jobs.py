@@ -52,7 +52,6 @@ def _answer(job: Job, reply: Reply) -> None:
 def submit(client: Client, args: Any) -> None:
     """EXEC_CMD. Fills in seq. Blocks while four commands of the context are in flight."""
     device = client.device
-    came = None if device.npu.schedule is None else device.clock()
     if device.faults.active and device.faults.event("lose", errno.ENODEV):
         device.lose()
         raise error(errno.ENODEV)
@@ -90,7 +89,7 @@ def submit(client: Client, args: Any) -> None:
                 raise error(errno.EINVAL)
             if len(set(handles)) != count:
                 raise error(errno.EALREADY)
-            _start(hwctx, job, args, came)
+            _start(hwctx, job, args)
     except BaseException:
         # A signal's exception may come when the command is in the queue already: then its end settles it.
         if job.done or not job.queued:
@@ -121,8 +120,8 @@ def _wait_for_room(hwctx: Hwctx) -> None:
             hwctx.room.remove(gate)
 
 
-def _start(hwctx: Hwctx, job: Job, args: Any, came: float | None = None) -> None:
-    """Gives the command its place and number and sends it (asked to at `came`). Holds the context's lock."""
+def _start(hwctx: Hwctx, job: Job, args: Any) -> None:
+    """Gives the command its place and number and sends it. Holds the context's lock."""
     device = hwctx.device
     if hwctx.firmware is not None and not hwctx.broken:
         # Before the command has its place: what comes behind one that never ran would wait for it.
@@ -154,7 +153,7 @@ def _start(hwctx: Hwctx, job: Job, args: Any, came: float | None = None) -> None
         hwctx.broken = True
     device.progressed = now
     device.watch()
-    if device.npu.submit(hwctx.firmware, slots, partial(answered, job), came):
+    if device.npu.submit(hwctx.firmware, slots, partial(answered, job)):
         finish(hwctx, job)
 
 

@@ -204,19 +204,17 @@ class Npu:
             if found is not None:
                 found.prepare(self._chain)
 
-    def submit(self, context: int, slots: Iterable[Slot], done: Done, came: float | None = None) -> int:
+    def submit(self, context: int, slots: Iterable[Slot], done: Done) -> int:
         """Queues a chain; `done(reply)` is called later, from the context's worker, in order.
 
         Returns INVALID_PARAM at once, without calling `done`, for an unknown context, else OK.
-        `done` must not block for long: it holds up the context. `came`: when the front end was asked; on
-        a timed NPU its own work takes no time then.
+        `done` must not block for long: it holds up the context.
         """
         with self._lock:
             found = self._contexts.get(context)
             if found is None:
                 return Status.INVALID_PARAM
-            if self.schedule is not None:
-                came = self.schedule.came(context, self.clock() if came is None else came)
+            came = None if self.schedule is None else self.schedule.asks(context)
             found.enqueue(self._chain, list(slots), done, came)
         return Status.OK
 
@@ -226,11 +224,11 @@ class Npu:
         False, and nothing has been done, when that is not possible: see :mod:`amdxdna.emu.npu.inline`.
         """
         found = self._contexts.get(context)
-        if found is None or not inline.run_inline(self, found, seconds):
+        if found is None:
             return False
         if self.schedule is not None:
-            self.schedule.answered(context)
-        return True
+            self.schedule.asks(context)
+        return inline.run_inline(self, found, seconds)
 
     def read(self, context: int, address: int, size: int) -> bytes:
         """Copies `size` bytes of a context's memory, device heap included; for front ends that decode lists.

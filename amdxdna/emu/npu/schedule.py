@@ -7,9 +7,10 @@ thread that executes the chain waits, asleep, until that is over.
 
 A thread that sleeps wakes up later than it asked to, by tens of microseconds or by what other programs
 take. That is not the host's work, and would add up over the commands of a token; nor is what the emulator
-takes to answer. So it is made up for: whoever goes on too late has a lag, which is taken from the time at
-which the next chain of that context has come. Over any number of commands nothing is lost but the last lag,
-and nothing is gained.
+takes for a submit and for an answer. So it is made up for: whoever goes on too late has a lag, which is taken
+from the time at which the next chain of that context has come. A front end tells when a call begins and ends
+(`enter`, `leave`): of what lies between only the wait for a chain's end counts. Over any number of commands
+nothing is lost but the last lag, and nothing is gained.
 
 A command that hangs leaves its columns to others once the time of what came before the hang is over, as on
 the NPU that is not timed: what firmware does then is not known.
@@ -61,6 +62,17 @@ class _Turn:
         self.commands = self.loads = 0
 
 
+class _Call(threading.local):
+    """The call of a front end's user that is in progress on a thread."""
+
+    began = 0.0
+    """0: there is none."""
+    context: int | None = None
+    """Whose commands it concerns."""
+    asked = 0.0
+    """When it would have begun without the lag."""
+
+
 class Schedule:
     """The columns' time.
 
@@ -82,8 +94,9 @@ class Schedule:
         self._turns: dict[Context, _Turn] = {}
         self._lags: dict[int, float] = {}
         """By context's number."""
-        self._waited: dict[int, float] = {}
-        """By context's number, the end of its last chain, if somebody waited for that."""
+        self._ends: dict[int, float] = {}
+        """By context's number, the end of its last chain that is over."""
+        self._call = _Call()
         self._loaded: list[tuple[int, int] | None] = [None] * columns
         """By column, whose configuration it holds: the context's number and the PDI's address."""
         self._totals = Totals()
@@ -103,11 +116,31 @@ class Schedule:
         with self._change:
             self._loaded = [None if held and held[0] == context else held for held in self._loaded]
             self._lags.pop(context, None)
-            self._waited.pop(context, None)
+            self._ends.pop(context, None)
 
-    def came(self, context: int, now: float) -> float:
-        """When a chain that came now would have come without the lag: what is kept as Context.queued_at."""
-        return now - self._lags.get(context, 0.0)
+    def enter(self) -> None:
+        """A call of the front end's user begins on this thread."""
+        self._call.began = self._clock()
+
+    def leave(self) -> None:
+        """The call is over, and the thread goes back to the host's work: what it took, but for a wait, is its
+        context's lag."""
+        call = self._call
+        context, call.context, call.began = call.context, None, 0.0
+        if context is not None:
+            over = max(call.asked, self._ends.get(context, 0.0))
+            self._lags[context] = min(max(self._clock() - over, 0.0), MOST_LAG)
+
+    def asks(self, context: int) -> float:
+        """This thread's call submits to a context, or waits for it: when it would have begun without the lag,
+        or this moment without it where there is no call. A submit's is kept as Context.queued_at."""
+        call = self._call
+        if call.context == context:
+            return call.asked
+        asked = (call.began or self._clock()) - self._lags.get(context, 0.0)
+        if call.began:
+            call.context, call.asked = context, asked
+        return asked
 
     def begin(self, context: Context) -> bool:
         """Takes the context's columns, for which it waits; false: it is gone."""
@@ -231,22 +264,15 @@ class Schedule:
             if late:
                 turn.due = max(turn.due, now)
             overslept = self._sleep(context, turn.due, now)
+            self._ends[context.id] = turn.due
             self._count(turn, modelled, late, overslept)
         self._give(context)
         del self._turns[context]
 
-    def answered(self, context: int) -> None:
-        """The thread that has executed the context's last chain goes back to the host's work."""
-        due = self._waited.get(context)
-        if due is not None:
-            self._lags[context] = min(max(self._clock() - due, 0.0), MOST_LAG)
-
     def _sleep(self, context: Context, due: float, now: float) -> float:
         """Waits until `due`, and notes the lag; by how much the thread has woken up too late."""
         if now - self._lags.get(context.id, 0.0) >= due:
-            self._waited.pop(context.id, None)
             return 0.0  # who asks has come after the end
-        self._waited[context.id] = due
         overslept = 0.0
         if now < due:
             slack = _kernels.lib.emu_timer_slack(1)

@@ -225,6 +225,9 @@ class RemoteClient(Client):
         number = uapi.number_of(request)
         self.user.call = call
         self._local.moved = False
+        schedule = self.device.npu.schedule
+        if schedule is not None:
+            schedule.enter()
         try:
             if number in _DEPENDS_ON_MAPPINGS or (self._awaited and number == EXEC_CMD):
                 self.sync()
@@ -235,6 +238,8 @@ class RemoteClient(Client):
                 self.sync()
             return value
         finally:
+            if schedule is not None:
+                schedule.leave()
             self.user.call = None
             self.forget(call)
 
