@@ -4,8 +4,8 @@ A command takes a fixed time, and then for each kernel the longer of two: its by
 activations in and out) over `bandwidth`, its operations (a multiply-add is two; whole chunks, rows of zeros
 too) over `rate`. A member of a chain takes the shorter fixed time `member`. Where the columns hold another
 context's, or another PDI's, configuration, `load` comes first. What a program does between its ioctls takes
-its real time; what the emulator takes for EXEC_CMD and for an answer is made up for
-(amdxdna/emu/npu/schedule.py), as far as somebody waits: the kernel driver's work, interrupt and waking up
+its real time; what the emulator takes for EXEC_CMD and for a wait is made up for
+(amdxdna/emu/npu/schedule.py), as soon as somebody waits: the kernel driver's work, interrupt and waking up
 are part of `dispatch`.
 
 Model ``hx370``, a Ryzen AI 9 HX 370 (Strix, 8 columns). Published for Qwen3.5-2B on it (README of

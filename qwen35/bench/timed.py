@@ -2,7 +2,7 @@
 
 Commands take the time of a Ryzen AI 9 HX 370 by a model (amdxdna.emu.timing) and compute nothing, so that no
 kernel takes the host's cores. Of the wall time what is more than the NPU's own is the host's: its arithmetic
-and the software of a dispatch; of the emulated driver some microseconds a dispatch are left in it.
+and the software of a dispatch, up to the call of the driver and from its end on (amdxdna.emu.npu.schedule).
 """
 
 from __future__ import annotations
