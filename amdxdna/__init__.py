@@ -1,5 +1,8 @@
 """AMD's NPU through the Linux amdxdna driver's ioctls, without a vendor runtime.
 
+`device` is where a program starts, `node` the seam to the driver, `emu` the emulated NPU behind it; `doctor`,
+`selftest`, `trace`, `xclbin`, `pdi`, `insts` and `elf` are tools, `cli` their command lines.
+
 Names are loaded when first used, so ``import amdxdna`` is cheap and does not import numpy.
 """
 

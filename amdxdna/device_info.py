@@ -142,18 +142,22 @@ class AsyncError:
 
     @property
     def kind(self) -> str:
+        """What kind of error it was, by name."""
         return _ERROR_NUMBERS.get(self.code & 0xFFFF, f"unknown ({self.code & 0xFFFF})")
 
     @property
     def module(self) -> str:
+        """The module of the tile that raised it, by name."""
         return _ERROR_MODULES.get(self.code >> 32 & 0xFF, f"unknown ({self.code >> 32 & 0xFF})")
 
     @property
     def row(self) -> int:
+        """The tile's row."""
         return self.extra >> 8 & 0xFF
 
     @property
     def column(self) -> int:
+        """The tile's column."""
         return self.extra & 0xFF
 
     def __str__(self) -> str:

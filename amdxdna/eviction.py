@@ -97,7 +97,7 @@ class Eviction:
             return sorted(found, key=lambda e: score(e, self._now), reverse=True)
 
     def forget(self, entry: Used) -> None:
-        """`entry` is no more."""
+        """Forgets `entry`, which is no more."""
         with self._lock:
             self._recent.entries.discard(entry)
             self._distant.entries.discard(entry)

@@ -418,7 +418,7 @@ class HwContext(Uncopied):
         return self.unfinished().union(*(pool.in_flight() for pool in list(self.client.pools)))
 
     def unfinished(self) -> set[tuple[int, int]]:
-        """The same of this context alone."""
+        """The commands in flight of this context alone, as :meth:`in_flight` gives all of the open's."""
         return {
             (id(command), command.exec.seq) for command in list(self._pending) if not self.settle(command, 0)
         }

@@ -58,10 +58,10 @@ class Shared(Protocol):
         """Submits runs as one command."""
 
     def drop_kernel(self) -> None:
-        """One kernel less."""
+        """Counts one kernel less, which was closed."""
 
     def kernel_dropped(self) -> None:
-        """The same for one that was never closed."""
+        """Counts one kernel less, which was dropped and never closed."""
 
 
 class Kernel(Uncopied):

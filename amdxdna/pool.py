@@ -146,7 +146,7 @@ class SharedContext(Uncopied):
                 self.lock.release()
 
     def kernel_dropped(self) -> None:
-        """The same for one that was never closed; does not wait for commands in flight."""
+        """Counts one kernel less, which was dropped and never closed. Waits for no command in flight."""
         if self.pool.release(self):
             self.pool.let_go(self)
 

@@ -57,7 +57,7 @@ class UserMemory:
         return ffi.unpack(data, count)  # type: ignore[no-any-return]
 
     def write(self, address: int, data: bytes) -> None:
-        """Raises OSError(EFAULT)."""
+        """Writes `data` at `address`. Raises OSError(EFAULT)."""
         self.write_from(address, ffi.from_buffer(data), len(data))
 
     def writable(self, address: int, size: int) -> bool:

@@ -1,5 +1,8 @@
 """Qwen3.5 (text and images) with its projections on an AMD NPU, driven through the amdxdna ioctls.
 
+`api` is where a program starts, `cli` the main job, `serve` the server; `engine` makes tokens, `model` and
+`vision` compute, `bundle` is what they run from, `export` makes it.
+
 In a program:
 
     from qwen35 import Qwen35

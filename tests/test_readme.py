@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+MAP = TEXT.split("## Find your way in the code")[1].split("\n## ")[0]
 
 
 def python_blocks() -> list[str]:
@@ -44,6 +46,32 @@ def test_exactly_two_commands_set_up() -> None:
     assert len(commands) == 2
     assert "qwen35 --prompt" in commands[0]
     assert commands[1].endswith("-m pytest")
+
+
+@cache
+def files() -> dict[str, Path]:
+    """Every file and folder of the packages and tests: path as in the repository, with a slash before it."""
+    tops = [ROOT / top for top in ("amdxdna", "qwen35", "tests")]
+    paths = [*ROOT.glob("*.py"), *tops, *(path for top in tops for path in top.rglob("*"))]
+    return {f"/{path.relative_to(ROOT)}": path for path in paths}
+
+
+def named(name: str) -> list[Path]:
+    """What the map means by the end of a path: `kernels/stream.py`, `emu/npu`, `csrc/host_delta_prompt`."""
+    return [path for at, path in files().items() if re.sub(r"\.(inc\.)?[ch]$", "", at).endswith(f"/{name}")]
+
+
+def test_the_map_names_what_is_there() -> None:
+    quoted = set(re.findall(r"`((?:\w+/)*\w+\.pyi?|(?:\w+/)+\w+)`", MAP))
+    assert len(quoted) > 80
+    assert [name for name in sorted(quoted) if not named(name)] == []
+    symbols = re.findall(r"`(\w+)`(?: or `\w+`)? (?:in|of) `([\w/]+\.py)`", MAP)
+    assert len(symbols) > 8
+    assert [
+        (symbol, name)
+        for symbol, name in symbols
+        if not any(re.search(rf"\b{symbol}\b", path.read_text(encoding="utf-8")) for path in named(name))
+    ] == []
 
 
 @pytest.mark.parametrize("module", ["qwen35", "amdxdna"])

@@ -24,7 +24,7 @@ class Tile(NamedTuple):
 
 
 def tile_of(address: int, memory_rows: int = 1) -> Tile:
-    """The tile of an address, on an array with that many rows of memory tiles."""
+    """The tile of an address, on an array with `memory_rows` rows of memory tiles."""
     row = address >> ROW_SHIFT & 0x1F
     kind = SHIM if row == 0 else MEMORY if row <= memory_rows else COMPUTE
     return Tile(address >> COLUMN_SHIFT & 0x7F, row, kind, address & ((1 << ROW_SHIFT) - 1))

@@ -74,7 +74,7 @@ class Scrubber:
         self._names = re.compile(rf"(?<![\w]){'(?:' + words + ')'}(?![\w])", re.IGNORECASE) if names else None
 
     def text(self, text: str) -> str:
-        """`text` without them."""
+        """`text` with a mark in the place of each name, address and number that tells who or where."""
         for pattern, mark in _PATTERNS:
             text = pattern.sub(mark, text)
         if self._names is not None:
@@ -82,7 +82,7 @@ class Scrubber:
         return text
 
     def value(self, value: Any) -> Any:
-        """The same for every string in JSON types, keys included."""
+        """`value`, of JSON types, with every string in it, keys included, as :meth:`text` gives it."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):

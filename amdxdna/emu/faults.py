@@ -27,6 +27,7 @@ class Fault:
     value: int = 0
 
     def matches(self, event: int) -> bool:
+        """Whether event number `event` (from 1) is one of them."""
         return event >= self.first and (self.last is None or event <= self.last)
 
 
@@ -51,6 +52,7 @@ class Faults:
         return self._events["lose"]
 
     def add(self, fault: Fault) -> None:
+        """Adds a fault to those that are set."""
         if fault.kind not in KINDS:
             raise ValueError(f"unknown fault {fault.kind!r}: one of {', '.join(KINDS)}")
         with self._lock:
@@ -58,6 +60,7 @@ class Faults:
             self.active = True
 
     def clear(self) -> None:
+        """Takes every fault away."""
         with self._lock:
             self._faults.clear()
             self.active = False

@@ -2,6 +2,9 @@
 
 `image` reads the headers, `commands` the CDO commands, `array` applies them to tiles, `routes` follows the
 streams, `summary` says it in lines and in a drawing.
+
+What cannot be read is a :class:`BadPdi` of `read` or `commands`, with its byte; what can be read past is told
+in the `problems` of the Image and the Array.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def select(
 
 
 def whole(bits: int, signed: bool = False) -> Callable[[Any], bool]:
-    """Accepts integers (numpy's too, no floats) of so many bits."""
+    """Accepts integers (numpy's too, no floats) that fit `bits` bits."""
     low, high = (-(1 << bits - 1), 1 << bits - 1) if signed else (0, 1 << bits)
 
     def accepts(value: Any) -> bool:

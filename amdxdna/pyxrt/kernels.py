@@ -253,8 +253,8 @@ class run:
                 job.start(self.buffers())
 
     def wait(self, *timeout: Any) -> ert_cmd_state:
-        """Waits for its end, at most so many milliseconds (0: no limit); its state, or TIMEOUT when the limit
-        passes, after which it can be waited for again."""
+        """Waits for its end, at most `timeout` milliseconds (0: no limit); its state, or TIMEOUT when the
+        limit passes, after which it can be waited for again."""
         if len(timeout) > 1 or not all(map(whole(32), timeout)):
             incompatible("wait", self, *timeout)
         return self._wait(index(timeout[0]) if timeout else 0)[0]

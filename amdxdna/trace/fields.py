@@ -109,7 +109,7 @@ class Memory(Protocol):
     """The memory of the traced process."""
 
     def read(self, address: int, size: int) -> bytes:
-        """Raises OSError."""
+        """The `size` bytes at `address`. Raises OSError."""
 
 
 def hexadecimal(value: int) -> str | None:

@@ -187,7 +187,7 @@ class Recorder:
             return session
 
     def closed(self, session: Session, pid: int, tid: int) -> None:
-        """The open is over."""
+        """Records that the open is over."""
         now = time.monotonic()
         with self._lock:
             if session in self._open:
@@ -230,7 +230,7 @@ class Recorder:
             session.unmapped(address, length)
 
     def unmapped(self, session: Session, pid: int, tid: int, address: int, length: int) -> None:
-        """The munmap worked."""
+        """Records a munmap that worked."""
         now = time.monotonic()
         with self._lock:
             self._line(

@@ -105,7 +105,7 @@ class Session:
     # -- what calls change
 
     def created(self, handle: int, kind: str, size: int) -> None:
-        """CREATE_BO, or an import."""
+        """Notes a BO that CREATE_BO, or an import, gave."""
         self.bos[handle] = TracedBo(kind, size)
         self._index = None
 
@@ -115,12 +115,12 @@ class Session:
         return self.bos.pop(handle, None)
 
     def kept(self, handle: int, bo: TracedBo) -> None:
-        """The GEM_CLOSE failed."""
+        """Notes that the GEM_CLOSE failed: the BO is still there."""
         self.bos.setdefault(handle, bo)
         self._index = None
 
     def informed(self, handle: int, offset: int, host: int, device: int) -> None:
-        """GET_BO_INFO."""
+        """Notes what GET_BO_INFO told of a BO: map offset, host and device address."""
         bo = self.bos.setdefault(handle, TracedBo("imported", 0))
         bo.offset = offset
         bo.device = device
@@ -149,7 +149,7 @@ class Session:
         self._index = None
 
     def context(self, handle: int, syncobj: int) -> None:
-        """CREATE_HWCTX."""
+        """Notes a context that CREATE_HWCTX gave."""
         self.contexts[handle] = TracedContext(syncobj)
 
     def destroyed(self, handle: int, context: TracedContext) -> int:
@@ -159,7 +159,7 @@ class Session:
         return len(context.flight)
 
     def submitted(self, context: int, sequence: int, bo: int, began: float) -> None:
-        """EXEC_CMD."""
+        """Notes a command that EXEC_CMD took."""
         known = self.contexts.get(context)
         if known is not None:
             known.flight[sequence] = Submitted(bo, began)

@@ -23,6 +23,7 @@ class Durations:
         return len(self._values)
 
     def add(self, seconds: float) -> None:
+        """Adds one duration; past the most that are kept it is dropped."""
         if len(self._values) < _MOST:
             self._values.append(seconds)
 
@@ -65,7 +66,7 @@ class Summary:
         self._bytes[kind] += count
 
     def submitted(self, packet: dict[str, Any] | None, listed: int) -> None:
-        """A submit was accepted."""
+        """Counts a submit that was accepted."""
         self.submits += 1
         self.add_bytes("listed", listed)
         self.add_bytes("instructions", instruction_bytes(packet))

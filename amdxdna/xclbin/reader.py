@@ -38,6 +38,7 @@ class Section:
 
     @property
     def kind_name(self) -> str:
+        """The kind by its name, or its number for an unknown one."""
         return layout.KIND_NAMES.get(self.kind, f"kind {self.kind}")
 
 

@@ -69,7 +69,7 @@ class Peer:
         return str(self._answer()["url"])
 
     def ask(self, **request: Any) -> dict[str, float]:
-        """One run."""
+        """Has the peer make one run and returns what it measured."""
         assert self._process.stdin is not None
         print(json.dumps(request), file=self._process.stdin, flush=True)
         return self._answer()

@@ -111,7 +111,7 @@ class Subject:
         return self.node.emulated
 
     def prompt(self, tokens: int, filled: bool = False) -> float:
-        """Seconds of a prompt of that many tokens, up to its first logits.
+        """Seconds of a prompt of `tokens` tokens, up to its first logits.
 
         With `filled` the rows behind it, up to a whole chunk, hold something: the emulated NPU skips rows of
         zeros, hardware computes them.
@@ -123,7 +123,7 @@ class Subject:
         return time.perf_counter() - began
 
     def fill(self, tokens: int) -> None:
-        """A state of that many tokens with random rows: values do not change what a token costs."""
+        """Makes a state of `tokens` tokens with random rows: values do not change what a token costs."""
         self.model.reset()
         cache: Any = self.model._cache
         rng = np.random.default_rng(tokens)

@@ -50,6 +50,8 @@ def _exists(module: str) -> bool:
 
 
 def number_of(kind: Callable[[str], Any], low: float, high: float, rule: str) -> Callable[[str], Any]:
+    """A converter for argparse: a number of `kind` from `low` to `high`, else an error that says `rule`."""
+
     def convert(text: str) -> Any:
         try:
             value = kind(text)

@@ -44,7 +44,7 @@ class Options:
     vision_chunk: int = 256
 
     def check(self) -> None:
-        """Raises UsageError."""
+        """Raises UsageError for options that do not fit each other."""
         if not 1 <= self.chunk <= self.max_prompt <= 1 << 20:
             raise UsageError(f"--chunk {self.chunk}, --max-prompt {self.max_prompt}: 1 <= chunk <= prompt")
         if self.max_prompt % self.chunk:

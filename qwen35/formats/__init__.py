@@ -1,6 +1,6 @@
 """Weight formats of a bundle: bf16 bits, bfp16 and bfp6s streams.
 
-`by_name("bfp16")` gives the module of a manifest's format name; both modules have the same functions.
+`by_name("bfp16")` gives the module of a manifest's format name; `bfp16` and `bfp6s` have the same functions.
 """
 
 from __future__ import annotations

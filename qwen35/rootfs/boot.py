@@ -46,7 +46,7 @@ class Machine:
 
 
 def guest_memory(unpacked: int, packed: int) -> int:
-    """MiB of memory for a guest of an image of so many bytes, unpacked and as its file holds it."""
+    """MiB of memory for a guest of an image of `unpacked` bytes, `packed` in its file."""
     # Twice what is unpacked: a model's weights go to the device's buffers too, and the kernel gives the root
     # no more than half of the memory.
     more = 2 * max(0, unpacked - _USUAL_BYTES) + max(0, packed - _USUAL_PACKED)

@@ -320,7 +320,7 @@ async def _body(request: Request, limits: Limits, take: Callable[[int], None]) -
 
 
 async def late(job: Job, seconds: float, limit: float, scope: Scope) -> None:
-    """Ends the job in so many seconds, and soon after it the connection of a client that reads too slowly."""
+    """Ends the job in `seconds`, and soon after it the connection of a client that reads too slowly."""
     await asyncio.sleep(seconds)
     job.cancel(ApiError(504, f"the answer took longer than {limit:g} seconds", code="timeout"))
     await job.over()

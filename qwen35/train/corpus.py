@@ -106,6 +106,7 @@ class Corpus:
 
     @cached_property
     def taught(self) -> list[Entry]:
+        """The words that this training teaches."""
         return entries(self.net, self.limit)
 
     @cached_property
@@ -136,6 +137,7 @@ class Corpus:
 
     @cached_property
     def made_up(self) -> MadeUp:
+        """What makes up words that do not exist."""
         return MadeUp(self.net.words("noun"))
 
 

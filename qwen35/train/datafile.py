@@ -29,6 +29,7 @@ class Line:
     number: int
 
     def error(self, what: str) -> DataError:
+        """The error that names this line."""
         return DataError(f"{self.file}:{self.number}: {what}")
 
 
@@ -128,7 +129,9 @@ class Named:
         return self._sections[title]
 
     def texts(self, title: str) -> tuple[str, ...]:
+        """The lines' texts of the section called `title`."""
         return self.section(title).texts
 
     def words(self, title: str) -> tuple[str, ...]:
+        """The words of the section called `title`."""
         return self.section(title).words

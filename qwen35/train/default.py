@@ -44,6 +44,7 @@ def make(checkpoint: Path, out: Path) -> Path:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Runs the command line; the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m qwen35.train.default", description="Makes the default bundle of a trained checkpoint."
     )

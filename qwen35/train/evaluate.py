@@ -281,6 +281,7 @@ def add_options(made: argparse.ArgumentParser) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Runs the command line; the exit status."""
     made = argparse.ArgumentParser(
         prog="python -m qwen35.train.evaluate", description="Scores the default model."
     )

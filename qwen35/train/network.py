@@ -136,6 +136,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def delta_mixer(m: Any, x: Tensor) -> Tensor:
+    """The DeltaNet mixer `m` over x [batch, length, hidden]."""
     batch, length, _ = x.shape
     mixed = m.in_proj_qkv(x)
     weight = m.conv1d.weight[:, 0]
@@ -153,6 +154,7 @@ def delta_mixer(m: Any, x: Tensor) -> Tensor:
 
 
 def attention_mixer(m: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """The gated attention mixer `m` over x [batch, length, hidden], causal."""
     batch, length, _ = x.shape
     hd = m.head_dim
     q, gate = m.q_proj(x).view(batch, length, -1, 2 * hd).chunk(2, -1)
@@ -167,6 +169,7 @@ def attention_mixer(m: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def delta_layer(layer: Any, x: Tensor) -> Tensor:
+    """A decoder layer with a DeltaNet mixer."""
     x = x + delta_mixer(layer.linear_attn, _rms(x, layer.input_layernorm.weight))
     y = _rms(x, layer.post_attention_layernorm.weight)
     made: Tensor = x + layer.mlp.down_proj(F.silu(layer.mlp.gate_proj(y)) * layer.mlp.up_proj(y))
@@ -174,6 +177,7 @@ def delta_layer(layer: Any, x: Tensor) -> Tensor:
 
 
 def attention_layer(layer: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """A decoder layer with an attention mixer."""
     x = x + attention_mixer(layer.self_attn, _rms(x, layer.input_layernorm.weight), cos, sin)
     y = _rms(x, layer.post_attention_layernorm.weight)
     made: Tensor = x + layer.mlp.down_proj(F.silu(layer.mlp.gate_proj(y)) * layer.mlp.up_proj(y))
@@ -269,6 +273,7 @@ class Network(nn.Module):
 
 
 def vision_block(block: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """A block of the tower over x [batch, patches, hidden]; every patch sees every other."""
     batch, count, _ = x.shape
     attention = block.attn
     qkv = attention.qkv(block.norm1(x)).view(batch, count, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)

@@ -62,6 +62,7 @@ class Fact(NamedTuple):
 
 
 def article(word: str) -> str:
+    """The word's indefinite article."""
     return "an" if word[0] in "aeiou" else "a"
 
 
@@ -71,6 +72,7 @@ def named(thing: Thing) -> str:
 
 
 def plural(shape: str) -> str:
+    """The shape's plural."""
     return shape + ("es" if shape.endswith("s") else "s")
 
 

@@ -30,6 +30,7 @@ STEPS, TOWER_STEPS, MORE_STEPS = 13600, 4500, 2200
 
 
 def parser() -> argparse.ArgumentParser:
+    """The options of the training."""
     made = argparse.ArgumentParser(
         prog="python -m qwen35.train.run", description="Trains the default model on a CPU and scores it."
     )
@@ -128,6 +129,7 @@ def finish(args: Any, minutes: float) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Runs the command line; the exit status."""
     args: Any = parser().parse_args(argv)
     begun = time.monotonic()
     try:

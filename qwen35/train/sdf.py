@@ -66,6 +66,7 @@ class Drawn:
 
 
 def paint(rng: Random, name: str) -> Floats:
+    """A shade of the colour `name`, float [3], 0 to 255."""
     code = PAINTS[name][rng.integers(len(PAINTS[name]))]
     return np.array([int(code[i : i + 2], 16) for i in (0, 2, 4)], float)
 
@@ -175,6 +176,7 @@ def squeezed(image: Bytes, quality: int) -> Bytes:
 
 
 def whole(image: Floats) -> Bytes:
+    """The picture in whole numbers, uint8."""
     return np.clip(np.rint(image), 0, 255).astype(np.uint8)
 
 

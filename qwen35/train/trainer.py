@@ -191,6 +191,7 @@ class Trainer:
         self.say(f"resumed at step {self.step}")
 
     def say(self, text: str) -> None:
+        """Prints a line with the time and adds it to log.txt; workers say nothing."""
         if self.args.worker:
             return
         line = f"{time.strftime('%H:%M:%S')} {text}"

@@ -107,7 +107,7 @@ class Slot:
         return "joined" in self._buffers
 
     def reserve(self, chunks: int, sizes: dict[str, int]) -> None:
-        """Makes each buffer hold so many bf16 elements. What the slot held is lost."""
+        """Makes each buffer hold the bf16 elements that `sizes` names. What the slot held is lost."""
         self.chunks = max(chunks, self.chunks)
         for name, elements in sizes.items():
             held = self._buffers.get(name)

@@ -1,1 +1,1 @@
-"""The model's package, a folder for each of its own."""
+"""The model's package: a room for each of its parts."""

@@ -1,6 +1,12 @@
 """The checks, one a file, in the order in which they are made.
 
 A check takes a :class:`~amdxdna.doctor.subject.Subject` and returns one Finding; its name is its function's.
+The subject has the `machine`, its `npu`, the node's `path`, the `kernel_log`, and the `device`, opened when
+it is first asked for; where that fails it is None, `error` says why, and `not_open(name)` is the finding. A
+finding is ``Finding(name, status, what is so, (what to do, step by step), facts=values for programs)``; with
+`symptom` another check names the cause. A check never raises; the machine it looks at may be a test's.
+
+A new one: its file, its place in :data:`CHECKS`, rows in tests/tools/test_doctor_findings.py.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Heap(Protocol):
     """Where DEV BOs lie."""
 
     def free(self, bo: Bo) -> None:
-        """A DEV BO is gone."""
+        """Takes back the range of a DEV BO that is gone."""
 
 
 class Owner(Protocol):

@@ -175,7 +175,7 @@ class EmuDriver(Device):
                     teardown.flush(client)
 
     def shutdown(self, seconds: float) -> None:
-        """Ends the workers, at most that long, and the watchdog; commands in flight stay unanswered."""
+        """Ends the watchdog, and the workers in at most `seconds`; commands in flight stay unanswered."""
         if self._pid == os.getpid():
             self._stopped = True
             self._bell.put(False)

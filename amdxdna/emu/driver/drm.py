@@ -112,7 +112,7 @@ def fd_to_handle(client: Client, args: Any) -> None:
 
 
 def syncobj_destroy(client: Client, args: Any) -> None:
-    """SYNCOBJ_DESTROY."""
+    """SYNCOBJ_DESTROY. EINVAL for a handle that is not there."""
     if args.pad:
         raise error(errno.EINVAL)
     if client.syncobjs.pop(args.handle, None) is None:

@@ -99,6 +99,6 @@ class DeviceHeap:
         raise error(errno.EAGAIN)
 
     def free(self, bo: Bo) -> None:
-        """A DEV BO is gone."""
+        """Takes back the range of a DEV BO that is gone."""
         self._free.free(bo.dev_address, bo.size)
         self.usage -= bo.size

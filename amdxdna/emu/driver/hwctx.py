@@ -195,7 +195,7 @@ def catch_up(hwctx: Hwctx) -> None:
 
 
 def config(client: Client, args: Any) -> None:
-    """CONFIG_HWCTX."""
+    """CONFIG_HWCTX: sets the context's CUs; debug buffers from the minor on that brought them."""
     if args.pad:
         raise error(errno.EINVAL)
     data = b""

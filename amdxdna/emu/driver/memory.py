@@ -96,7 +96,7 @@ class DeviceMemory:
         self._iova_map.add(iova, bo.size, bo)
 
     def get(self, bo: Bo) -> Bo:
-        """One more reference."""
+        """Adds a reference to `bo` and returns it."""
         with self.lock:
             bo.refs += 1
         return bo
@@ -148,7 +148,7 @@ class DeviceMemory:
                 bo.busy += 1
 
     def end(self, bos: Iterable[Bo]) -> None:
-        """The job is over."""
+        """Takes back what :meth:`begin` did for a job that is over; frees BOs that nothing names any more."""
         with self.lock:
             for bo in bos:
                 bo.busy -= 1

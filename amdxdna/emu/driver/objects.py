@@ -381,7 +381,7 @@ class Hwctx:
         self.closing = False
 
     def run_inline(self, seconds: float) -> bool:
-        """Executes the oldest command on this thread, which would wait for it that long; false: it cannot.
+        """Executes the oldest command on this thread, which would wait `seconds` for it; false: it cannot.
 
         Holds no lock.
         """

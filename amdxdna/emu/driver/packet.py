@@ -147,7 +147,7 @@ def set_index(bo: Bo, failed: int) -> int:
 
 
 def member(bo: Bo, index: int, lookup: Callable[[int], Bo | None]) -> Bo | None:
-    """A member of a chain."""
+    """The BO of a chain's member `index`; None where its handle names none."""
     return lookup(_WORD.unpack_from(bo.words(), 4 + CHAIN_HEADER + 8 * index)[0])
 
 

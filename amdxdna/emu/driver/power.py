@@ -12,7 +12,7 @@ from amdxdna.emu.driver.objects import Client
 
 
 def set_state(client: Client, args: Any) -> None:
-    """SET_STATE."""
+    """SET_STATE: the power mode, and preemption from its minor on; EOPNOTSUPP for anything else."""
     with client.device.lock:
         if args.param == lib.DRM_AMDXDNA_SET_POWER_MODE:
             _power_mode(client, args.buffer)

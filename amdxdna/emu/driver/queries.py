@@ -296,7 +296,7 @@ def _answer(table: dict[int, tuple[int, Query]], client: Client, args: Any) -> N
 
 
 def get_info(client: Client, args: Any) -> None:
-    """GET_INFO."""
+    """GET_INFO: the answer of its parameter's row in :data:`INFO`; EOPNOTSUPP without one."""
     _answer(INFO, client, args)
 
 

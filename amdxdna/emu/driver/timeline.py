@@ -83,7 +83,10 @@ class Timeline:
             self._waiters = [w for w in self._waiters if w[2] is not gate]
 
     def wait(self, point: int, seconds: float, available: bool = False) -> bool:
-        """Waits for one point, at most that long. Interrupted by whatever a signal handler raises."""
+        """Waits for `point`, `seconds` at most; whether it was reached.
+
+        Interrupted by whatever a signal handler raises.
+        """
         if self.reached(point, available):
             return True
         if seconds <= 0:

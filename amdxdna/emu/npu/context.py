@@ -103,13 +103,13 @@ class Context:
         return not self._queue
 
     def wait(self, seconds: float | None) -> bool:
-        """Waits that long (None: for ever); True as soon as the context is gone."""
+        """Waits `seconds` (None: for ever); True as soon as the context is gone."""
         with self.wait_of(seconds):
             return self.gone.wait(seconds)
 
     @contextlib.contextmanager
     def wait_of(self, seconds: float | None) -> Iterator[None]:
-        """A wait of the command that is executed, for that long (None: for ever)."""
+        """Notes, for the block, that the command which is executed waits for `seconds` (None: for ever)."""
         now = self._clock()
         self._wait = now, math.inf if seconds is None else now + seconds
         try:
@@ -160,7 +160,7 @@ class Context:
         return self.busy or (worker is not None and worker.is_alive())
 
     def join(self, seconds: float) -> None:
-        """Waits for the command in progress and for the worker to end, at most that long."""
+        """Waits for the command in progress and for the worker to end, `seconds` at most."""
         end = time.monotonic() + seconds
         worker = None if self._worker is None else self._worker()
         if worker is not None and worker is not threading.current_thread():

@@ -22,6 +22,8 @@ class Fatal:
 
 @dataclass(slots=True)
 class Health:
+    """What the firmware reports of one context."""
+
     context: int
     dpu_pc: int = 0
     """Address of the instruction being executed."""

@@ -241,7 +241,7 @@ class Npu:
         return self._read(found, address, size)
 
     def close(self, seconds: float = 2.0) -> bool:
-        """Destroys every context and waits for the workers, at most that long in all; whether all have ended.
+        """Destroys every context and waits for the workers, `seconds` at most in all; whether all have ended.
 
         One that computes still uses pointers. Call it again to wait on.
         """

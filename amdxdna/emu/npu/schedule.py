@@ -231,7 +231,7 @@ class Schedule:
         self.add(context, self.model.kernels(demands))
 
     def add(self, context: Context, seconds: float) -> None:
-        """The command takes that long."""
+        """Makes the context's command take `seconds` more."""
         self._turns[context].due += seconds
 
     def wait(self, context: Context, seconds: float | None) -> bool:

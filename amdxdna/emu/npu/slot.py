@@ -19,6 +19,8 @@ _DPU_BUFFERS = (2, 4, 6, 8, 13)
 
 
 class SlotType(IntEnum):
+    """What a slot asks for: the firmware's numbers (aie2_msg_priv.h)."""
+
     START_CU = 1
     """The instruction stream is named by the argument words: [3, 0, address lo, hi, bytes, bo0 lo, ...]."""
     START_NPU = 2

@@ -6,6 +6,8 @@ from enum import IntEnum
 
 
 class Status(IntEnum):
+    """The firmware's answer to a request or a command."""
+
     OK = 0
     NO_CONTEXT_FREE = 0x2000003
     """Every context slot is taken."""

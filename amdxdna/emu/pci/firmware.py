@@ -209,7 +209,7 @@ class Firmware:
             self._ending = [npu for npu in (*self._ending, state.npu) if not npu.close(0)]
 
     def ended(self, seconds: float) -> bool:
-        """Waits until nothing that was stopped computes any more, at most that long; whether it is so.
+        """Waits, `seconds` at most, until nothing that was stopped computes any more; whether that is so.
 
         Not to be called with the function's lock held: what ends may need it.
         """

@@ -47,11 +47,11 @@ class Call:
         lib.xdna_notice_answer(self._listener, self.id, 0, 0, 1)
 
     def succeed(self, value: int = 0) -> None:
-        """The call's value."""
+        """Answers the call with `value`."""
         self._answer(value, 0)
 
     def fail(self, number: int) -> None:
-        """The call's errno."""
+        """Answers the call with errno `number`."""
         self._answer(0, -number)
 
     def _answer(self, value: int, failed: int) -> None:

@@ -131,7 +131,7 @@ class Signals:
         self._mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, _HELD))  # type: ignore[arg-type]
 
     def next(self, seconds: float) -> None:
-        """Waits that long for a signal, SIGCHLD too, and passes it on."""
+        """Waits `seconds` at most for a signal, SIGCHLD too, and passes it on."""
         found = signal.sigtimedwait(_HELD, seconds)
         if found is not None and found.si_signo != signal.SIGCHLD:
             self._forward(found.si_signo, None)
