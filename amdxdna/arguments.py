@@ -40,7 +40,10 @@ FAR = (1 << 63) - 1
 
 
 def whole(call: str, name: str, value: object, least: int = 0, most: int = FAR) -> int:
-    """A whole number (an int, or numpy's) from `least` to `most`. Raises BadType, BadArgument."""
+    """`value` as an int, if it is a whole number (numpy's too) from `least` to `most`.
+
+    Raises BadType, BadArgument.
+    """
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -51,7 +54,8 @@ def whole(call: str, name: str, value: object, least: int = 0, most: int = FAR) 
 
 
 def seconds(call: str, name: str, value: Any, past: bool = False) -> float:
-    """A time: 0 or more, infinity too; with `past` below 0 too, which waits for nothing.
+    """`value` as a float, if it is a time: 0 or more, infinity too; with `past` below 0 too, which waits for
+    nothing.
 
     Raises BadType, BadArgument.
     """
@@ -69,7 +73,7 @@ def seconds(call: str, name: str, value: Any, past: bool = False) -> float:
 
 
 def text(call: str, name: str, value: object, remedy: str = "Give a string") -> str:
-    """A string. Raises BadType."""
+    """`value`, if it is a string. Raises BadType."""
     if not isinstance(value, str):
         raise wants(call, name, value, remedy)
     return value
@@ -102,14 +106,14 @@ def content(call: str, name: str, value: Any, remedy: str) -> memoryview:
 
 
 def instance(call: str, name: str, value: object, kind: type[T], remedy: str) -> T:
-    """An object of the class `kind`. Raises BadType."""
+    """`value`, if it is an object of the class `kind`. Raises BadType."""
     if not isinstance(value, kind):
         raise wants(call, name, value, remedy)
     return value
 
 
 def buffers(call: str, name: str, value: object, kind: type[T]) -> Sequence[T]:
-    """A list or tuple of open buffers, whose class is `kind`. Raises BadType, Closed."""
+    """`value`, if it is a list or tuple of open buffers, whose class is `kind`. Raises BadType, Closed."""
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes, bytearray)):
         raise wants(call, name, value, "Give a list of buffers")
     for index, one in enumerate(value):

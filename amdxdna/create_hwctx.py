@@ -50,9 +50,9 @@ def create(
     ops_per_cycle: int = DEFAULT_OPS_PER_CYCLE,
     patient: bool = True,
 ) -> None:
-    """Makes a context and gives the call's struct to `own`: also where a signal handler raises after the
-    driver has answered, and then perhaps twice.
+    """Makes a context and calls `own` with the call's struct, which has its handle.
 
+    Where a signal handler raises after the driver has answered, `own` is called all the same, once or twice.
     Where the device is full and `patient` is set, garbage is collected and contexts on their way out are
     waited for, :data:`~amdxdna.reaper.PATIENCE` seconds at most; where the heap is full, it grows or is
     relieved. Raises NoFreeContext or ContextRefused for a refusal of the firmware's, OutOfHeap.

@@ -74,7 +74,7 @@ class Eviction:
         """How many contexts fewer the second order would have made lately."""
 
     def used(self, entry: Used) -> None:
-        """`entry` is used, after another."""
+        """Notes that `entry` is used now. Called when the one used before was another."""
         with self._lock:
             self._now += 1
             entry.uses.append(self._now)
@@ -83,7 +83,7 @@ class Eviction:
                 self._ahead = min(max(self._ahead + made[0] - made[1], -_TRUST), _TRUST)
 
     def order(self, entries: Iterable[Used], wanting: Used) -> list[Any]:
-        """`entries`, all there are on the device, first to go first; `wanting` needs the place."""
+        """`entries`, all that are on the device, in the order in which they should go for `wanting`."""
         with self._lock:
             found = [entry for entry in entries if entry.uses]
             for shadow in (self._recent, self._distant):

@@ -391,7 +391,7 @@ class HwContext(Uncopied):
             self._dropped.popleft()
 
     def settle(self, command: Command, deadline: int) -> bool:
-        """Waits for a command for its context's sake, and notes its state for its Run. Internal."""
+        """Waits until `deadline` for a command, notes the state for its Run; true if it is over."""
         if command.state is not None:
             return True
         sequence = command.exec.seq

@@ -31,7 +31,10 @@ def wants(name: str, value: object, rule: str) -> UsageError:
 
 
 def whole(name: str, value: object, least: int, most: int | None = None, option: str = "") -> int:
-    """A whole number (an int, or numpy's) from `least` to `most`; `option` is its name on a command line."""
+    """`value` as an int, if it is a whole number (numpy's too) from `least` to `most`. Raises UsageError.
+
+    `option` is its name on a command line.
+    """
     try:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
@@ -43,7 +46,7 @@ def whole(name: str, value: object, least: int, most: int | None = None, option:
 
 
 def text(name: str, value: object, none: bool = False) -> None:
-    """A string; with `none`, None too."""
+    """Raises UsageError unless `value` is a string, or None where `none` allows it."""
     if not isinstance(value, str) and not (none and value is None):
         raise wants(name, value, "give a string" + " or None" * none)
 
@@ -76,7 +79,7 @@ def stop_fault(strings: Sequence[str]) -> str:
 
 
 def stop_strings(value: Any) -> tuple[str, ...]:
-    """Stop strings, or one, as a tuple."""
+    """Stop strings, or one, as a tuple. Raises UsageError for too many, too long or an empty one."""
     found = texts("stop", value)
     if fault := stop_fault(found):
         raise UsageError(f"stop {fault}", "--stop")
@@ -84,7 +87,7 @@ def stop_strings(value: Any) -> tuple[str, ...]:
 
 
 def path(name: str, value: Any) -> None:
-    """A file's name: a string or a Path."""
+    """Raises UsageError unless `value` is a file's name: a string or a Path."""
     try:
         found = os.fspath(value)
     except TypeError:
@@ -96,13 +99,13 @@ def path(name: str, value: Any) -> None:
 
 
 def called(name: str, value: Callable[..., Any] | None) -> None:
-    """A function, or None."""
+    """Raises UsageError unless `value` is a function or None."""
     if value is not None and not callable(value):
         raise wants(name, value, "give a function or None")
 
 
 def token_ids(name: str, value: Any, vocab: int) -> list[int]:
-    """Token ids, each below `vocab`. A sequence of ints, or an array."""
+    """A sequence of ints or an array as a list of token ids, each below `vocab`. Raises UsageError."""
     try:
         if isinstance(value, (str, bytes)):
             raise TypeError

@@ -28,8 +28,8 @@ ALLOWED = 0.05
 class Drafts:
     """The drafts of one answer. Not thread-safe.
 
-    Not more is drafted than what drafts have saved, and `ALLOWED` of the tokens so far, pay for, one pass
-    beside. A scan a token: some microseconds for every thousand tokens of context.
+    A pass is paid for with what earlier drafts have saved and with `ALLOWED` of the tokens so far; the first
+    needs neither. A scan a token: some microseconds for every thousand tokens of context.
     """
 
     def __init__(self, ids: Sequence[int], limit: int, stop: Collection[int] = ()) -> None:

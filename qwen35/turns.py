@@ -109,7 +109,7 @@ class Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Between two steps, for what uses the model or its device otherwise. Raises as `run`."""
+        """Holds the model between two steps, for what uses it or its device otherwise. Raises as `run`."""
         self._check()
         with self._door, self._lock:
             self.require_open()

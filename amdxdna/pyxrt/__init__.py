@@ -109,7 +109,7 @@ def install(device: str | None = None) -> None:
 
 @contextlib.contextmanager
 def installed(device: str | None = None) -> Iterator[None]:
-    """:func:`install` for a while."""
+    """Has :func:`install` in force for the block."""
     before = {name: sys.modules.get(name) for name in ("pyxrt", "pyxrt.ext")}
     listed = str(FOLDER) in sys.path
     chosen = os.environ.get(DEVICE)

@@ -73,7 +73,7 @@ def chains(model: TextModel, spent: Callable[[], float] = lambda: 0.0) -> Item:
 
 
 def token(model: TextModel) -> None:
-    """The prompt and the token that `chains` takes, singly."""
+    """Runs the prompt and the token that `chains` runs, by single commands."""
     model.reset()
     model.prefill([1, 2, 3])
     model.decode(4)

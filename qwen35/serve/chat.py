@@ -64,7 +64,7 @@ class Chat(Question):
         self.id, self.created = new_id("chatcmpl-"), int(time())
 
     def opening(self) -> list[Event]:
-        """The role."""
+        """The event that names the role."""
         return [self._chunk({"role": "assistant", "content": ""})]
 
     def piece(self, piece: Piece, reply: Reply) -> list[Event]:

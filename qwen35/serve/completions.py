@@ -46,15 +46,15 @@ class Completion:
         return model.complete(self.prompt, self.options.answer, sampling=sampling, cancel=cancelled)
 
     def opening(self) -> list[Event]:
-        """Nothing."""
+        """No event: a stream begins with the text."""
         return []
 
     def piece(self, piece: Piece, reply: Reply) -> list[Event]:
-        """The text."""
+        """The event of a piece of text; reasoning has none."""
         return [self._event(piece[1])] if piece[0] == "text" else []
 
     def enough(self, reply: Reply) -> bool:
-        """Never before its end."""
+        """False: a completion goes on to its end."""
         return False
 
     def closing(self, reply: Reply, timings: dict[str, Any]) -> list[Event]:

@@ -80,38 +80,38 @@ class Fields:
         return value
 
     def text(self, name: str, *, required: bool = False) -> str | None:
-        """A string, None where it is absent."""
+        """The field as a string, None where it is absent. Raises ApiError for anything else."""
         value: str | None = self._typed(name, str)
         if required and value is None:
             raise self.wrong(name, "is missing")
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """True or false."""
+        """The field as true or false, `default` where it is absent. Raises ApiError."""
         value: bool | None = self._typed(name, bool)
         return default if value is None else value
 
     def items(self, name: str, *, required: bool = False) -> list[Any] | None:
-        """An array."""
+        """The field as an array, None where it is absent. Raises ApiError."""
         value: list[Any] | None = self._typed(name, list)
         if required and not value:
             raise self.wrong(name, "is missing" if value is None else "must not be empty")
         return value
 
     def inner(self, name: str) -> Fields | None:
-        """An object."""
+        """The fields of the object in this field, None where it is absent. Raises ApiError."""
         value = self._typed(name, dict)
         return None if value is None else Fields(value, f"{self.where}{name}.")
 
     def each(self, name: str, *, required: bool = False) -> Iterable[Fields]:
-        """The objects of an array."""
+        """The fields of each object in the array of this field. Raises ApiError."""
         for index, value in enumerate(self.items(name, required=required) or ()):
             if not isinstance(value, dict):
                 raise self.wrong(f"{name}[{index}]", "must be an object")
             yield Fields(value, f"{self.where}{name}[{index}].")
 
     def number(self, name: str, low: float, high: float) -> float | None:
-        """A number from `low` to `high`."""
+        """The field as a number from `low` to `high`, None where it is absent. Raises ApiError."""
         value = self.data.get(name)
         if value is None:
             return None
@@ -122,7 +122,7 @@ class Fields:
         return float(value)
 
     def whole(self, name: str, low: int, high: int) -> int | None:
-        """A whole number from `low` to `high`; 3.0 is one."""
+        """The field as an int from `low` to `high` (3.0 is one), None where it is absent. Raises ApiError."""
         value = self.data.get(name)
         if value is None:
             return None
@@ -135,14 +135,17 @@ class Fields:
         return value
 
     def choice(self, name: str, choices: Iterable[str]) -> str | None:
-        """One of some words."""
+        """The field as one of `choices`, None where it is absent. Raises ApiError."""
         value = self.text(name)
         if value is not None and value not in choices:
             raise self.wrong(name, f"is {value!r:.60} and must be one of {', '.join(choices)}")
         return value
 
     def refuse(self, name: str, *harmless: Any) -> None:
-        """A field that is not supported and would change the answer; null and `harmless` values would not."""
+        """Raises ApiError for a field that is not supported and would change the answer.
+
+        It would not where it is absent, null or one of `harmless`.
+        """
         value = self.data.get(name)
         if value is not None and not any(type(value) is type(one) and value == one for one in harmless):
             raise self.wrong(name, "is not supported", code="unsupported_parameter")

@@ -242,7 +242,7 @@ def unseen() -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def hand_written(corpus: Corpus, seed: int, each: int = HAND_WRITTEN) -> list[Case]:
-    """Each hand-written phrasing with `each` taught words, or with as many drawings of one shape."""
+    """Cases of every hand-written phrasing: `each` words of one, a quarter as many drawings of one shape."""
     rng = random.Random(f"hand-written {seed}")
     words_asked, picture_asked = unseen()
     cases = []

@@ -272,7 +272,7 @@ class Generator:
         return typed(self.rng, phrase(self.template(), word, countable))
 
     def follow_up(self, word: str, countable: bool) -> str:
-        """A second question of a conversation."""
+        """A second question of a conversation, about `word`."""
         if self.rng.random() < 0.3:
             return self.question(word, countable)
         return phrase(self.rng.choice(phrases.FOLLOW_UPS), word, countable)

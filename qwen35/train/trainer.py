@@ -76,7 +76,7 @@ def kind_of(number: int, mix: Sequence[str] = MIX) -> tuple[str, int]:
 
 
 def before(kind: str, number: int, mix: Sequence[str] = MIX) -> int:
-    """How many batches of a kind come before that of a step after the tower's own."""
+    """How many of the first `number` batches of the mix are of a kind."""
     cycle, place = divmod(number, len(mix))
     return cycle * mix.count(kind) + mix[:place].count(kind)
 

@@ -34,14 +34,14 @@ class Timeline:
         self._waiters: list[tuple[int, bool, threading.Lock]] = []
 
     def add(self, point: int) -> None:
-        """A command with this point was submitted."""
+        """Notes that a command with this point was submitted, and wakes who waits for that."""
         with self.lock:
             self.submitted = point
             if self._waiters:
                 self._wake()
 
     def signal(self, point: int) -> None:
-        """Every command up to this point is over."""
+        """Notes that every command up to this point is over, and wakes who waits for one of them."""
         with self.lock:
             self.done = point
             if self._waiters:

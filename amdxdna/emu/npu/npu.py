@@ -75,7 +75,7 @@ class Npu:
         self._leaving: dict[int, Context] = {}
 
     def time(self, model: TimingModel | None) -> None:
-        """Commands take the time of a model from now on; None: as long as they take. Nothing is in flight."""
+        """Makes commands take a model's time from now on; None: the time they take. Nothing is in flight."""
         self.schedule = None if model is None else Schedule(model, self.columns, self.clock, self.log)
 
     # -- management

@@ -218,7 +218,7 @@ class Firmware:
 
     @property
     def running(self) -> bool:
-        """Whether it was started."""
+        """Whether the firmware was started and not stopped since."""
         return self._state is not None
 
     @property

@@ -104,7 +104,7 @@ class Npu2Function:
         self.memory.clear()
 
     def reset(self) -> None:
-        """As after power-up: firmware gone, registers zero, configuration space as at reset."""
+        """Makes all as after power-up: no firmware, registers zero, configuration space as at reset."""
         with self.lock:
             self._log("reset")
             self.firmware.stop()

@@ -190,7 +190,7 @@ class GuestMemory:
         return self._space(context) is not None or self.covers(address, size)
 
     def pointer(self, context: int, address: int, size: int) -> int:
-        """For the NPU model (amdxdna.emu.npu.Memory)."""
+        """A host address of `size` bytes at `address`, as :meth:`amdxdna.emu.npu.Memory.pointer` says."""
         space = self._space(context)
         if space is not None:
             spaces, pasid = space
@@ -201,11 +201,11 @@ class GuestMemory:
             return pointer
 
     def stamp(self, context: int) -> object:
-        """For the NPU model: the guest may map anew at any time."""
+        """None: the guest may map anew at any time, so no answer of :meth:`pointer` may be kept."""
         return None
 
     def release(self, context: int) -> None:
-        """For the NPU model: windows that nothing is mapped in any more can go."""
+        """Lets go of the context's pointers: windows that nothing is mapped in any more can go."""
         with self._lock:
             self._users.discard(context)
             self._tidy()

@@ -25,7 +25,7 @@ class Psp:
         self.image: tuple[int, int] | None = None
 
     def reset(self) -> None:
-        """Ready, nothing loaded."""
+        """Makes it ready for commands, with nothing loaded."""
         self.image = None
         self._bars.store(reg.PSP_BAR, reg.PSP_COMMAND, reg.PSP_READY)
 

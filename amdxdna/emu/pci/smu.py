@@ -22,7 +22,7 @@ class Smu:
         self.log: list[tuple[int, int]] = []
 
     def reset(self) -> None:
-        """Off."""
+        """Switches the NPU off."""
         self.powered = False
         self.level = 0
         self.log = []

@@ -67,22 +67,22 @@ class Function(Protocol):
         """Size in bytes; 0 for a region the function does not have."""
 
     def read(self, region: int, offset: int, count: int) -> bytes:
-        """A read by the guest: exactly `count` bytes."""
+        """The `count` bytes that a read by the guest gets."""
 
     def write(self, region: int, offset: int, data: bytes) -> None:
-        """A write by the guest."""
+        """Takes a write by the guest."""
 
     def map_dma(self, address: int, size: int, fd: int, offset: int) -> None:
-        """Guest memory becomes reachable; `fd` stays the server's and is closed after the call."""
+        """Makes guest memory reachable; `fd` stays the server's and is closed after the call."""
 
     def unmap_dma(self, address: int, size: int) -> None:
-        """Guest memory is no longer reachable."""
+        """Makes that guest memory unreachable."""
 
     def unmap_all(self) -> None:
-        """No guest memory is reachable any more."""
+        """Makes all guest memory unreachable."""
 
     def reset(self) -> None:
-        """The function is reset."""
+        """Resets the function."""
 
 
 def _answers(path: Path) -> bool:
