@@ -80,7 +80,7 @@ def text(call: str, name: str, value: object, remedy: str = "Give a string") -> 
 
 
 def path(call: str, name: str, value: Any) -> str:
-    """A file's name. Raises BadType, BadArgument."""
+    """`value`, if it is a file's name. Raises BadType, BadArgument."""
     try:
         found = os.fspath(value)
     except TypeError:

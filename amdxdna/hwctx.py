@@ -391,7 +391,7 @@ class HwContext(Uncopied):
             self._dropped.popleft()
 
     def settle(self, command: Command, deadline: int) -> bool:
-        """Waits until `deadline` for a command, notes the state for its Run; true if it is over."""
+        """Waits for a command until `deadline` and sets the state for its Run; true when over. Internal."""
         if command.state is not None:
             return True
         sequence = command.exec.seq
