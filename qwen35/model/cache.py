@@ -40,10 +40,6 @@ _SPARE = 1024
 that was given back is cleared anew, a huge one at a time."""
 
 
-_FETCH = 1 << 20
-"""Bytes of keys, and of values: what one thread reads while an NPU computes a projection, about."""
-
-
 class KVRows:
     """One attention layer's cache rows [max_ctx, kv_heads * hd]: float16 keys and bf16 values, as bits."""
 
@@ -51,11 +47,13 @@ class KVRows:
         self.keys, self.values = keys, values
         self.keys_pointer, self.values_pointer = pointer(keys), pointer(values)
 
-    def fetch(self, rows: int) -> None:
-        """Brings the first of `rows` rows into the caches: a step that reads them comes soon."""
-        size = min(rows * self.keys.strides[0], _FETCH)
-        lib.host_fetch(self.keys_pointer, size)
-        lib.host_fetch(self.values_pointer, size)
+    def fetch(self, rows: int, start: int, stop: int) -> None:
+        """Brings what bytes [start, stop) of keys, and of values, hold of the first `rows` rows into the
+        caches: a step that reads them comes soon."""
+        size = min(rows * self.keys.strides[0], stop) - start
+        if size > 0:
+            lib.host_fetch(self.keys_pointer + start // 2, size)
+            lib.host_fetch(self.values_pointer + start // 2, size)
 
 
 class _Block:

@@ -12,7 +12,9 @@ waits for as `host.*`.
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +29,7 @@ from qwen35.model.dispatch import Dispatch, Group
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
     from qwen35.bundle.config import ModelConfig
-    from qwen35.model.cache import StateCache
+    from qwen35.model.cache import KVRows, StateCache
     from qwen35.model.layers import Layer
     from qwen35.model.projections import Projections
     from qwen35.model.rope import Rope
@@ -37,6 +39,16 @@ __all__ = ["Decoder"]
 
 F32 = NDArray[np.float32]
 U16 = NDArray[np.uint16]
+
+
+_FETCH = 1 << 20
+"""Bytes of keys, and of values: what one thread reads while an NPU computes a projection, about; gate_up, the
+largest, takes twice as long."""
+_LAYERS_AHEAD = 2
+"""The layers before an attention layer in which its rows are read, the first rows last: with its own 14 MiB,
+about what a last-level cache keeps so long."""
+_SURE = 3
+"""Tokens: on a busy machine a thread that computes seems to sleep now and then."""
 
 
 @dataclass
@@ -49,6 +61,9 @@ class _Plan:
     output: Dispatch
     gate_up: Dispatch
     down: Dispatch
+    ahead: KVRows | None = None
+    """A later layer's rows, which are read into the caches from byte `start` on."""
+    start: int = 0
 
 
 class _RowNorm:
@@ -154,6 +169,13 @@ class Decoder:
         self._head = npu.dispatch("head", 0, self._head_operands)
         self._next = [*(plan.project for plan in self._plans[1:]), self._head]
         """What follows each layer."""
+        for index, kv in enumerate(cache.kv):
+            for before in range(1, 1 + _LAYERS_AHEAD) if kv is not None else ():
+                if index >= before:
+                    plan = self._plans[index - before]
+                    plan.ahead, plan.start = kv, _FETCH * (3 * before - 2)
+        self._slept = 0
+        """Tokens in a row in which this thread slept while it waited for the device."""
 
     def run(self, past: int, sides: tuple[int, int], position: int) -> F32:
         """The row `x` at a rotary `position` through every layer after `past` tokens: logits float32 [vocab].
@@ -189,7 +211,7 @@ class Decoder:
             lap(plan.name)
             self._mix(plan.layer, past, sides[0])
             if plan is not self._plans[-1]:
-                self._rest(plan, norm_mlp, sides)
+                self._rest(plan, norm_mlp, sides, past)
 
     def finish(self, x: F32, mixed: U16) -> F32:
         """What is left for a prompt's last row after the last layer's mixer: logits float32 [vocab]."""
@@ -245,7 +267,14 @@ class Decoder:
         if pair is not None:
             pair[side].fetch()
         elif kv is not None:
-            kv.fetch(past)
+            kv.fetch(past, 0, _FETCH)
+
+    def _fetch_ahead(self, plan: _Plan, past: int, start: int, stop: int) -> None:
+        """The same for an attention layer to come; not where this thread computes the commands itself: they
+        take the caches."""
+        if plan.ahead is not None and self._slept >= _SURE:
+            plan.ahead.fetch(past, plan.start + start, plan.start + stop)
+            self._timing.lap("beside.fetch")
 
     def _mix(self, layer: Layer, past: int, side: int) -> None:
         mixer = layer.mixer
@@ -273,8 +302,9 @@ class Decoder:
             before, after = (states[side] for side in sides)
             layer.mixer.write(self._y_pointer, before, after, self._rest_pointer)
 
-    def _rest(self, plan: _Plan, norm: _RowNorm, sides: tuple[int, int] | None = None) -> None:
-        """What follows a layer's mixer. `sides`: of the state that the mixer has read and that is written."""
+    def _rest(self, plan: _Plan, norm: _RowNorm, sides: tuple[int, int] | None = None, past: int = 0) -> None:
+        """What follows a layer's mixer. `sides`: of the state that the mixer has read and that is written;
+        `past`: rows that attention layers to come read."""
         lap = self._timing.lap
         plan.output.start()
         lap("host.submit")
@@ -291,7 +321,11 @@ class Decoder:
         lap("host.submit")
         plan.down.ready()
         lap("beside.ready")
-        plan.gate_up.finish()
+        self._fetch_ahead(plan, past, _FETCH, 3 * _FETCH)
+        if plan.layer.index:
+            plan.gate_up.finish()
+        else:
+            self._slept = self._slept + 1 if _sleeps(plan.gate_up.finish) else 0
         lap("gemv.gu")
         lib.host_swiglu_pairs(self._pairs_pointer, self._swiglu, self._hidden_pointer)
         lap("host.swiglu")
@@ -299,6 +333,7 @@ class Decoder:
         lap("host.submit")
         self._next[plan.layer.index].ready()
         lap("beside.ready")
+        self._fetch_ahead(plan, past, 0, _FETCH)
         plan.down.finish()
         lap("gemv.down")
 
@@ -332,3 +367,10 @@ class Decoder:
         self._buffers.append(buffer)
         self._keep.append(view)
         return buffer, pointer(view), view
+
+
+def _sleeps(wait: Callable[[], None]) -> bool:
+    """Whether the thread sleeps in most of a wait, as it does for what some other processor computes."""
+    began, busy = perf_counter(), thread_time()
+    wait()
+    return thread_time() - busy < (perf_counter() - began) / 2
