@@ -58,7 +58,18 @@ class Staged(Uncopied):
     before is running. `start` it at most once. Not thread-safe.
     """
 
-    __slots__ = ("_addresses", "_calls", "_command", "_context", "_handles", "_keep", "_words", "shared")
+    __slots__ = (
+        "_addresses",
+        "_buffers",
+        "_calls",
+        "_command",
+        "_context",
+        "_handles",
+        "_keep",
+        "_kernels",
+        "_words",
+        "shared",
+    )
 
     def __init__(self, calls: Sequence[tuple[Kernel, tuple[Buffer, ...]]], single: bool = False) -> None:
         """`single`: a call alone goes as a command of its own where the driver takes it. Raises as
@@ -90,6 +101,8 @@ class Staged(Uncopied):
         alone = single and len(calls) == 1 and len(calls[0][1]) <= shared.most_buffers
         self._words = 0 if alone else words
         self._calls = calls
+        self._kernels = tuple(dict.fromkeys(kernel for kernel, _ in calls))
+        self._buffers = tuple(dict.fromkeys(buffer for _, buffers in calls for buffer in buffers))
         self._handles = tuple(handles)
         self._keep = calls[0][1] if alone else tuple(buffers for _, buffers in calls)
         self._context: Place | None = None
@@ -111,27 +124,29 @@ class Staged(Uncopied):
             command.members = tuple(members)
             packed = packet.chain([member.buffer.handle for member in members], self._words)
             command.packet[: len(packed)] = packed
+        context.touches(command, self._handles)
         self._context, self._command = context, command
 
     def start(self, flush: bool = True) -> Run:
         """Submits it; `flush` and what it raises as :meth:`Kernel.start`."""
-        for kernel, buffers in self._calls:
+        for kernel in self._kernels:
             kernel.check_open()
-            for buffer in buffers:
-                if flush and not buffer.clean:
-                    buffer.flush_for_start()
+        for buffer in self._buffers:
+            if flush and not buffer.clean:
+                buffer.flush_for_start()
         attempts = 0
         with self.shared.lock:
             while True:
                 context = self.shared.ready()
                 if context is not self._context or self._command is None:
                     self._write(context)
-                if not all(buffer.handle for _, buffers in self._calls for buffer in buffers):
-                    raise closed("buffer")  # meanwhile: its number may be another's by now
+                for buffer in self._buffers:
+                    if not buffer.handle:
+                        raise closed("buffer")  # meanwhile: its number may be another's by now
                 command, self._command = self._command, None
                 assert command is not None
                 try:
-                    return context.submit(command, self._handles, self._keep)
+                    return context.submit(command, self._keep)
                 except BadArgument:
                     if not self.shared.lost():
                         raise

@@ -7,7 +7,7 @@ import os
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from struct import Struct
 from typing import Any
@@ -284,20 +284,22 @@ class HwContext(Uncopied):
             else:
                 command.close()
 
-    def submit(self, command: Command, handles: Iterable[int], keep: object) -> Run:
-        """Submits what is in `command`'s packet, with the buffer handles it touches, each once. Internal.
-
-        Blocks while four commands are in flight in this context. An exception out of a signal handler leaves
-        the command either not submitted or known to the context, which close() then waits for.
-        """
-        handles = tuple(handles)
+    def touches(self, command: Command, handles: Sequence[int]) -> None:
+        """Notes the buffer handles that `command` touches, each once, for its submit. Internal."""
         if len(handles) < len(HANDLE_LISTS):
             HANDLE_LISTS[len(handles)].pack_into(command.handle_bytes, 0, *handles)
         else:
             command.room(len(handles))
             Struct(f"<{len(handles)}I").pack_into(command.handle_bytes, 0, *handles)
+        command.exec.arg_count = len(handles)
+
+    def submit(self, command: Command, keep: object) -> Run:
+        """Submits what is in `command`'s packet, with the buffers that were listed. Internal.
+
+        Blocks while four commands are in flight in this context. An exception out of a signal handler leaves
+        the command either not submitted or known to the context, which close() then waits for.
+        """
         exec_ = command.exec
-        exec_.arg_count = len(handles)
         command.state = None
         command.began = time.monotonic()
         command.run = _submitting
@@ -332,7 +334,8 @@ class HwContext(Uncopied):
             )
         command = self.take()
         command.packet[: len(words)] = words
-        return self.submit(command, dict.fromkeys(b.handle for b in buffers), tuple(buffers))
+        self.touches(command, tuple(dict.fromkeys(b.handle for b in buffers)))
+        return self.submit(command, tuple(buffers))
 
     def finished(self, command: Command) -> None:
         """Takes a command back that is over. Internal; the lock is held."""
@@ -354,7 +357,7 @@ class HwContext(Uncopied):
         members, command.members = command.members, ()
         command.exec.seq = NOT_SUBMITTED
         command.run = _nobody
-        for each in dict.fromkeys((command, *members)):
+        for each in dict.fromkeys((command, *members)) if members else (command,):
             if reset:
                 each.spent = True
                 self._spent.append(each)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -26,8 +26,11 @@ class Place(Protocol):
     def take(self) -> Command:
         """A command buffer that is not in use."""
 
-    def submit(self, command: Command, handles: Iterable[int], keep: object) -> Run:
-        """Submits what is in the command's packet."""
+    def touches(self, command: Command, handles: Sequence[int]) -> None:
+        """Notes the buffer handles that the command touches, each once."""
+
+    def submit(self, command: Command, keep: object) -> Run:
+        """Submits what is in the command's packet, with the buffers that were listed."""
 
 
 class Shared(Protocol):
@@ -132,8 +135,9 @@ class Kernel(Uncopied):
                 for buffer in buffers:
                     if not buffer.handle:  # closed meanwhile: its number may be another's by now
                         raise closed("buffer")
+                context.touches(command, tuple(handles))
                 try:
-                    return context.submit(command, handles, buffers)
+                    return context.submit(command, buffers)
                 except BadArgument:
                     if not shared.lost():
                         raise

@@ -27,11 +27,16 @@ class Marks:
     value: what ``left(1)`` counts then was not written. Not thread-safe; nothing may be in flight at ``put``.
     """
 
-    __slots__ = ("_count", "_keep", "_places")
+    __slots__ = ("_count", "_keep", "_pairs", "_places", "_ranges")
 
-    def __init__(self, places: Iterable[tuple[Buffer, int]]) -> None:
-        """`places`: (buffer, byte offset), each a word that the commands write. The buffers' memory stays
-        mapped. Raises BadArgument for an odd offset or one that is not inside, Closed for a closed buffer."""
+    def __init__(
+        self, places: Iterable[tuple[Buffer, int]], results: Iterable[tuple[Buffer, int]] = ()
+    ) -> None:
+        """`places`: (buffer, byte offset), each a word that the commands write. `results`: (buffer, bytes),
+        beginnings of buffers, which ``left`` makes readable for the host. The buffers' memory stays mapped.
+
+        Raises BadArgument for an odd offset or one that is not inside, or more bytes than the buffer has,
+        Closed for a closed buffer."""
         found: list[int] = []
         self._keep: list[Any] = []
         for buffer, offset in places:
@@ -43,13 +48,23 @@ class Marks:
                 )
             self._keep.append(buffer.view(writable=False))
             found.append(buffer.host_address + offset)
-        self._places = ffi.new("uintptr_t[]", found)
-        self._count = len(found)
+        ranges: list[int] = []
+        for buffer, nbytes in results:
+            if not 0 < nbytes <= buffer.nbytes:
+                raise BadArgument(
+                    f"{nbytes} bytes of {buffer.nbytes}",
+                    call="mark",
+                    remedy="Give bytes that the buffer has",
+                )
+            self._keep.append(buffer.view(writable=False))
+            ranges += buffer.host_address, nbytes
+        self._places, self._ranges = ffi.new("uintptr_t[]", found), ffi.new("uintptr_t[]", ranges)
+        self._count, self._pairs = len(found), len(ranges) // 2
 
     def put(self, value: int = 0) -> None:
         """Writes mark 0 or 1 into every word, through to memory."""
         lib.xdna_mark(self._places, self._count, VALUES[value])
 
     def left(self, value: int = 0) -> int:
-        """How many words hold that mark in memory."""
-        return lib.xdna_marked(self._places, self._count, VALUES[value])
+        """How many words hold that mark in memory. Makes the results readable."""
+        return lib.xdna_marked(self._places, self._count, VALUES[value], self._ranges, self._pairs)

@@ -68,7 +68,9 @@ class Restartable(Uncopied):
             return self._run
         listed = listed_buffers(buffers)
         handles = handles_of(self.context, listed)
-        self._run = self.context.submit(self.ready(), handles, listed)
+        command = self.ready()
+        self.context.touches(command, handles)
+        self._run = self.context.submit(command, listed)
         return self._run
 
     @property
@@ -172,5 +174,6 @@ class RestartableChain(Uncopied):
         packed = packet.chain([each.buffer.handle for each in commands], max(words))
         command.packet[: len(packed)] = packed
         command.members = commands
-        head._run = head.context.submit(command, handles, listed)
+        head.context.touches(command, handles)
+        head._run = head.context.submit(command, listed)
         return head._run

@@ -94,9 +94,13 @@ void xdna_mark(const uintptr_t *places, size_t count, uint16_t value)
     flush_places(places, count);
 }
 
-size_t xdna_marked(const uintptr_t *places, size_t count, uint16_t value)
+/* First the lines of `ranges`, pairs of an address and a length, are written back and invalidated. */
+size_t xdna_marked(const uintptr_t *places, size_t count, uint16_t value, const uintptr_t *ranges, size_t pairs)
 {
     size_t found = 0;
+    _mm_mfence();
+    for (size_t i = 0; i < 2 * pairs; i += 2)
+        flush_lines(ranges[i] & ~(uintptr_t)(CACHE_LINE - 1), ranges[i] + ranges[i + 1]);
     flush_places(places, count);
     for (size_t i = 0; i < count; i++)
         found += *(volatile const uint16_t *)places[i] == value;

@@ -6,7 +6,7 @@ void xdna_flush(uintptr_t address, size_t length);
 /* 16-bit words, each in a line of its own or not: written, and the lines through to memory; and how many hold
  * `value` there. */
 void xdna_mark(const uintptr_t *places, size_t count, uint16_t value);
-size_t xdna_marked(const uintptr_t *places, size_t count, uint16_t value);
+size_t xdna_marked(const uintptr_t *places, size_t count, uint16_t value, const uintptr_t *ranges, size_t pairs);
 int xdna_has_clflushopt(void);
 int xdna_vm_read(int pid, uintptr_t remote, void *local, size_t length);
 int xdna_vm_write(int pid, uintptr_t remote, const void *local, size_t length);

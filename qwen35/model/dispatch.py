@@ -63,7 +63,7 @@ class Dispatch:
     and so does every later group of the model. That is sound since a group is idempotent: each run reads its
     first two operands and writes its third, which no run of the group reads. The first and the last element
     of each result are marked before: what the driver calls completed without its having been run does not
-    pass, but is run again too. With `read` the results are made readable for the host.
+    pass, but is run again too.
 
     Between `start` and `finish` the buffers are the NPU's, and other groups may be started that do not write
     what this one reads or writes. One of the same xclbin that reads what this one writes is started `behind`
@@ -86,6 +86,7 @@ class Dispatch:
         "_results",
         "_staged",
         "_unread",
+        "runs",
     )
 
     def __init__(
@@ -93,27 +94,26 @@ class Dispatch:
         model: Model,
         pool: ContextPool,
         calls: Sequence[tuple[Kernel, Operands, int]],
-        read: bool = True,
+        results: Sequence[tuple[Buffer, int]],
     ) -> None:
-        """`calls`: kernels, operands, and the result's last element that the kernel writes."""
+        """`calls`: kernels, operands, and the result's last element that the kernel writes. `results`: what
+        the host reads of them, buffers and bytes from their beginning."""
         self._projections, self._pool = model, pool
         runs = [(kernel, operands) for kernel, operands, _ in calls]
         self._chains = [runs[at : at + _CHAIN] for at in range(0, len(runs), _CHAIN)]
-        self._results = tuple(operands[2] for _, operands in runs) if read else ()
+        self.runs = len(runs)
+        """How many runs the group has; chains concern those of two or more."""
+        self._results = tuple(buffer for buffer, _ in results)
         self._ready = self._chained = False
         self._staged: list[Staged] = []
         self._unread: list[tuple[Kernel, Operands]] = []
         """Runs whose result no host reads: its rows may have a stride of the kernels' own, so only the first
         element is marked, until it is seen that the kernel does not write it."""
-        if read:
-            self._marks = Marks((operands[2], 2 * at) for _, operands, last in calls for at in (0, last))
+        if results:
+            places = ((operands[2], 2 * at) for _, operands, last in calls for at in (0, last))
+            self._marks = Marks(places, results)
         else:
             self._mark_unread(runs)
-
-    @property
-    def runs(self) -> int:
-        """How many runs the group has; chains concern those of two or more."""
-        return sum(map(len, self._chains))
 
     def writer(self, result: Buffer, at: int) -> str:
         """Which run of a chain writes byte `at` of `result`, as ", member 2 of 3"; empty for none."""
@@ -210,7 +210,8 @@ class Dispatch:
         try:
             if self._refused is not None:
                 raise self._refused
-            self._wait(runs)
+            for run in runs:
+                run.wait()
         except XdnaError as error:
             if chained and not isinstance(error, (DeviceLost, Closed)):
                 model.give_up_chains(error)

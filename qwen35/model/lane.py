@@ -43,6 +43,8 @@ class Lane:
         keys = [*dict.fromkeys(config.layer_types), "o", "gu", "down"]
         self._specs = {key: npu.gemm_spec(key) for key in keys}
         self._chunks = 0
+        self._padded = 0, 0, 0
+        """Where A holds padding, for the device too: first element, the one behind the last, and bits."""
 
     @property
     def nbytes(self) -> int:
@@ -75,10 +77,11 @@ class Lane:
         self._reserve(chunks)
         adds: list[U16] = []
         mixed = np.zeros((0, 0), np.uint16)
+        project = self._gemm(self._layers[0].kind, n, chunks, self._layers[0].w_in)
         for layer in self._layers:
             kind = layer.kind
-            project = self._gemm(kind, chunks, layer.w_in)
             layer.norm_in.rows(x, adds, self._input(kind, n, chunks, padding))
+            self._written(kind, n)
             lap("host.norm")
             project.start()
             lap(f"gemm.{kind}", 0)
@@ -86,7 +89,7 @@ class Lane:
             if gates.size:
                 layer.norm_in.gates(x, gates)
                 lap("host.gates")
-            output = self._gemm("o", chunks, layer.w_o)
+            output = self._gemm("o", n, chunks, layer.w_o)
             yield
             project.finish()
             lap(f"gemm.{kind}")
@@ -104,21 +107,25 @@ class Lane:
                 watch(layer, y, gates if gates.size else None, mixed)
             if layer is self._layers[-1]:
                 break
+            self._written("o", n)
             output.start()
             lap("gemm.o", 0)
             operands = self._part("gu", chunks), layer.w_gu, self._inner
-            gate_up = self._npu.dispatch("gu", chunks, [operands], read=False)
-            down, firsts = self._slices(layer, chunks)
+            gate_up = self._npu.dispatch("gu", chunks, [operands], rows=0)
+            down, firsts = self._slices(layer, n, chunks)
             yield
             output.finish()
             lap("gemm.o")
             rows = self._input("gu", n, chunks, padding)
             layer.norm_mlp.rows(x, [self._output("o", n, config.hidden_size)], rows)
+            self._written("gu", n)
             lap("host.norm")
             gate_up.start()
             lap("gemm.gu", 0)
             down.start(behind=gate_up)
             lap("gemm.down", 0)
+            following = self._layers[layer.index + 1]
+            project = self._gemm(following.kind, n, chunks, following.w_in)
             yield
             gate_up.finish()
             lap("gemm.gu")
@@ -128,15 +135,18 @@ class Lane:
             adds = [self._c_rows[at : at + n * stride].reshape(n, stride) for at in firsts]
         return x[n - 1], mixed[n - 1].copy()
 
-    def _gemm(self, key: str, chunks: int, weights: Buffer) -> Dispatch:
-        span = self._npu.spans(key, chunks)[1]
-        return self._npu.dispatch(key, chunks, [(self._part(key, chunks), weights, self._c.sub(0, span * 2))])
+    def _gemm(self, key: str, n: int, chunks: int, weights: Buffer) -> Dispatch:
+        """A projection of the rows, of which the host reads the first `n`."""
+        operands = self._part(key, chunks), weights, self._c.sub(0, self._npu.spans(key, chunks)[1] * 2)
+        return self._npu.dispatch(key, chunks, [operands], rows=n)
 
     def _part(self, key: str, chunks: int) -> Buffer:
-        """The part of A that a GEMM reads, so that no more of it is flushed."""
-        return self._a.sub(0, self._npu.spans(key, chunks)[0] * 2)
+        """The part of A that a GEMM reads; `_written` flushes what changes in it."""
+        part = self._a.sub(0, self._npu.spans(key, chunks)[0] * 2)
+        part.clean = True
+        return part
 
-    def _slices(self, layer: Layer, chunks: int) -> tuple[Dispatch, range]:
+    def _slices(self, layer: Layer, n: int, chunks: int) -> tuple[Dispatch, range]:
         """The runs of down_proj's K slices, and where in C each one's result begins."""
         d = self._config.hidden_size
         reads, writes = self._npu.spans("down", chunks)
@@ -144,14 +154,24 @@ class Lane:
             (self._inner.sub(j * d * 2, reads * 2), w, self._c.sub(j * writes * 2, writes * 2))
             for j, w in enumerate(layer.w_down)
         ]
-        return self._npu.dispatch("down", chunks, operands), range(0, len(operands) * writes, writes)
+        dispatch = self._npu.dispatch("down", chunks, operands, rows=n)
+        return dispatch, range(0, len(operands) * writes, writes)
 
     def _input(self, key: str, n: int, chunks: int, padding: int) -> U16:
         """A as rows of the GEMM's stride; the rows that fill the last chunk hold the padding."""
         spec = self._specs[key]
-        rows = self._a_rows[: chunks * spec.m * spec.lda].reshape(-1, spec.lda)
-        rows[n:] = padding
-        return rows[:n, : spec.k]
+        first, end = n * spec.lda, chunks * spec.m * spec.lda
+        start, stop, bits = self._padded
+        if not (start <= first and end <= stop and bits == padding):
+            self._a_rows[first:end] = padding
+            self._a.to_device(first * 2, (end - first) * 2)
+            stop = end
+        self._padded = first, stop, padding
+        return self._a_rows[:first].reshape(n, spec.lda)[:, : spec.k]
+
+    def _written(self, key: str, n: int) -> None:
+        """The host has written `n` rows of A: so that the device sees them."""
+        self._a.to_device(0, n * self._specs[key].lda * 2)
 
     def _output(self, key: str, n: int, columns: int) -> U16:
         spec = self._specs[key]
@@ -173,11 +193,12 @@ class Lane:
         self._a_rows: U16 = self._a.view(np.uint16)
         self._c_rows: U16 = self._c.view(np.uint16, writable=False)
         self._chunks = chunks
+        self._padded = 0, 0, 0
 
     def groups(self) -> list[Group]:
         """The group of several runs that a chunk of a prompt takes, for a trial of it. Makes the buffers."""
         self._reserve(1)
-        dispatch, firsts = self._slices(self._layers[0], 1)
+        dispatch, firsts = self._slices(self._layers[0], self._config.chunk, 1)
         if dispatch.runs < 2:
             return []
         # a few rows say as much as a chunk, and the emulated NPU skips rows of zeros

@@ -115,19 +115,29 @@ class Projections:
             max(rows * spec.c_stride + stream.c_elems, whole * spec.c_stride),
         )
 
-    def dispatch(self, key: str, chunks: int, operands: Iterable[Operands], *, read: bool = True) -> Dispatch:
+    def dispatch(
+        self, key: str, chunks: int, operands: Iterable[Operands], *, rows: int | None = None
+    ) -> Dispatch:
         """Runs of one kernel: GEMM `key` over `chunks` chunks of rows, or the GEMV where `chunks` is 0.
 
+        Of each GEMM's C the host reads so many `rows` (None: all).
         A is then `chunks * M` rows of stride lda, C the same of stride c_stride. Where the bundle has no
         stream over so many chunks, each GEMM becomes several runs over parts of A and C.
         """
         calls: list[tuple[Kernel, Operands, int]] = []
+        results: list[tuple[Buffer, int]] = []
         for a, b, c in operands:
+            nbytes = c.nbytes
             if chunks == 0:
                 calls.append((self.kernel(key, 0), (a, b, c), self.gemv_spec(key).m - 1))
             else:
-                calls += self._parts(self.gemm_spec(key), chunks, a, b, c)
-        return Dispatch(self, self._pool, calls, read)
+                spec = self.gemm_spec(key)
+                calls += self._parts(spec, chunks, a, b, c)
+                if rows is not None:
+                    nbytes = min(nbytes, rows * spec.c_stride * 2)
+            if nbytes:
+                results.append((c, nbytes))
+        return Dispatch(self, self._pool, calls, results)
 
     def gemm(self, key: str, chunks: int, a: Buffer, b: Buffer, c: Buffer) -> None:
         """C = A B over `chunks` chunks of rows; waits, and C is readable then."""
