@@ -262,7 +262,17 @@ TABLE: dict[str, dict[str, Row]] = {
 INNER = {
     "Buffer": {"abandon", "flush_for_start"},
     "Kernel": {"check_open", "fill", "prepare"},
-    "HwContext": {"assign", "finished", "give_up", "owner", "preemption_scratch", "run", "settle", "submit"},
+    "HwContext": {
+        "assign",
+        "finished",
+        "give_up",
+        "owner",
+        "preemption_scratch",
+        "run",
+        "settle",
+        "submit",
+        "touches",
+    },
     "ContextPool": {"forget", "let_go", "load", "release", "shed_context", "shed_pdis", "unload"},
 }
 """What the binding's own files ask of each other, under the locks of those who ask."""

@@ -148,8 +148,12 @@ def test_marks_that_cannot_be(device):
     for at in (-2, 1, 63, 64):
         with pytest.raises(errors.BadArgument, match=f"byte {at} "):
             Marks([(buffer, at)])
-    marks = Marks([(buffer, 62)])
+    for nbytes in (0, 65):
+        with pytest.raises(errors.BadArgument, match=f"{nbytes} bytes of 64"):
+            Marks([], [(buffer, nbytes)])
+    marks = Marks([(buffer, 62)], [(buffer, 64)])
     buffer.close()
     marks.put()  # the memory stays while it is marked
+    assert marks.left() == 1
     with pytest.raises(errors.Closed):
         Marks([(buffer, 0)])

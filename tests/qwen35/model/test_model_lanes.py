@@ -7,20 +7,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from amdxdna._native import lib
+from amdxdna import buffer, marks
+from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.emu.driver import teardown
+from amdxdna.emu.kernels import stream
+from amdxdna.emu.npu import Slot
 from amdxdna.errors import CommandFailed
 from amdxdna.opening import open_node
 from qwen35.bundle import Bundle
 from qwen35.errors import UsageError
 from qwen35.model.options import Options
 from qwen35.model.text import TextModel
-from tests.support import synthetic, synthetic_bundle
+from tests.support import npu_watch, synthetic, synthetic_bundle
 from tests.support.binding import ProxyNode
 from tests.support.model_bundle import bundle_path, tokens
 
@@ -188,3 +192,66 @@ def test_a_model_of_one_layer(tmp_path: Path) -> None:
         ):
             found.append([text.prefill(IDS[:400]), *state(text)])
     assert same(*found)
+
+
+class Flushed:
+    """In place of the binding's C functions: what memory held when its lines were last flushed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lines: dict[int, bytes] = {}
+        self.results: list[tuple[int, int]] = []
+        """(address, bytes) of results that were made readable."""
+        for module in (buffer, marks):
+            monkeypatch.setattr(module, "lib", self)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(lib, name)
+
+    def xdna_flush(self, address: int, length: int) -> None:
+        for line in range(address & -64, address + length, 64):
+            self.lines[line] = bytes(ffi.buffer(ffi.cast("char *", line), 64))
+
+    def xdna_marked(self, places: Any, count: int, value: int, ranges: Any, pairs: int) -> int:
+        self.results += [(ranges[2 * at], ranges[2 * at + 1]) for at in range(pairs)]
+        return lib.xdna_marked(places, count, value, ranges, pairs)
+
+
+@pytest.mark.parametrize("habit", ["plain", "strides"])
+def test_a_prompts_rows_reach_the_device_and_only_they_come_back(
+    habit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows in use are flushed after each write, and the padding behind them, whatever was there before."""
+    with loaded(1, habit=habit) as text:
+        flushed, strides, inner, looked = Flushed(monkeypatch), set[tuple[int, int]](), set[int](), [0]
+
+        def saw(context: Any, slot: Slot) -> None:
+            gemm = npu_watch.op(text.device, context, slot)
+            if not isinstance(gemm, stream.Gemm):
+                return
+            spans, npu = gemm.spans(), text.device.node.driver.npu  # type: ignore[attr-defined]
+            a, _, c = (npu.resolve(context, *each) for each in zip(slot.buffers()[:3], spans, strict=True))
+            strides.add((c, gemm.c_stride))
+            if gemm.flags & stream.SWIGLU:
+                inner.update(range(c, c + spans[2]))
+            if a in inner:
+                return
+            stride = 2 * gemm.lda
+            rows = np.frombuffer(ffi.buffer(ffi.cast("char *", a), gemm.rows * stride - stride + 2 * gemm.k))
+            for line in range(a & -64, a + rows.nbytes, 64):
+                assert flushed.lines[line] == bytes(ffi.buffer(ffi.cast("char *", line), 64))
+            bits = rows.view(np.uint16)
+            assert all((bits[row * gemm.lda :][: gemm.k] == padding).all() for row in range(count, gemm.rows))
+            looked[0] += 1
+
+        for count, padding in ((9, 0), (14, 7), (5, 7), (9, 7), (30, 7), (3, 7), (3, 0)):
+            text.reset()
+            text._prefill.padding = padding
+            flushed.results.clear()
+            looked[0] = 0
+            inner.clear()
+            with npu_watch.submits(text.device, saw):
+                text.prefill(IDS[:count])
+            assert looked[0] >= 3 * len(text.config.layer_types) - 2
+            gemms = {at for at, _ in strides}
+            found = {(at, nbytes / (2 * count)) for at, nbytes in flushed.results if at in gemms}
+            assert found and found <= strides

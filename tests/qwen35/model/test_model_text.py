@@ -7,14 +7,17 @@ and transformers in float32 on the same bfp16-rounded weights.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from amdxdna.device import Device
 from qwen35 import host
+from qwen35._host import ffi, lib
 from qwen35.bundle import Bundle
 from qwen35.errors import ModelError, PromptTooLong
+from qwen35.model import cache, decode
 from qwen35.model.text import TextModel
 from tests.support import synthetic
 from tests.support.margins import margins
@@ -487,3 +490,37 @@ def test_the_rows_that_fill_a_chunk_change_nothing():
         with submits(text.device, GemmRows(text.device, fill)):
             assert np.array_equal(text.prefill(ids), want)
         assert filled
+
+
+def test_rows_are_read_ahead_where_the_thread_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the first ones, and nothing behind the last; where it computes the commands, only beside the
+    layer's own."""
+    read: set[int] = set()
+
+    class Recorder:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(lib, name)
+
+        def host_fetch(self, start: Any, nbytes: int) -> None:
+            at = int(ffi.cast("uintptr_t", start))
+            read.update(range(at, at + nbytes))
+
+    def bytes_of(rows: np.ndarray, count: int) -> set[int]:
+        return set(range(rows.ctypes.data, rows.ctypes.data + count))
+
+    sleeps = [False]
+    monkeypatch.setattr(decode, "_FETCH", 256)
+    monkeypatch.setattr(decode, "_sleeps", lambda wait: wait() or sleeps[0])
+    monkeypatch.setattr(cache, "lib", Recorder())
+    ids = tokens("tied", 40)
+    with model("tied") as text:
+        (kv,) = (each for each in text._cache.kv if each is not None)
+        row = kv.keys.strides[0]
+        text.prefill(ids[:3])
+        for past, token in enumerate(ids[3:], 3):
+            sleeps[0] = past >= 6
+            read.clear()
+            text.decode(token)
+            most = 256 if past < 8 else 7 * 256
+            wanted = min(past * row, most)
+            assert read == bytes_of(kv.keys, wanted) | bytes_of(kv.values, wanted), past
