@@ -168,6 +168,7 @@ INNER = {
     "owner",
     "settle",
     "submit",
+    "touches",
     "take",
     "forget",
     "let_go",
