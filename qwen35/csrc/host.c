@@ -146,12 +146,12 @@ int host_populate(void *start, int64_t bytes)
     return madvise(start, (size_t)bytes, POPULATE_WRITE) ? -errno : 0;
 }
 
-/* Reads memory that is wanted soon into the calling thread's caches, as far as they hold it. Loads, as a
-   processor may drop hints. */
+/* Reads memory that is wanted soon into the calling thread's caches, as far as they hold it: its beginning, which
+   is wanted first, last. Loads, as a processor may drop hints. */
 void host_fetch(const void *start, int64_t bytes)
 {
     const volatile char *from = start;
-    for (int64_t at = 0; at < bytes; at += 64)
+    for (int64_t at = (bytes - 1) & ~(int64_t)63; at >= 0; at -= 64)
         (void)from[at];
 }
 
