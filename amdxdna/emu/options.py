@@ -28,12 +28,12 @@ OPTIONS = """\
                       the driver's
   address=pasid       pasid: packets carry host addresses; iova: addresses the driver gives
   threads=0           threads a kernel computes on, 0 for one a core
-  instant             kernels compute nothing and return at once, to measure what the host costs
+  instant             kernels compute nothing and return at once, to measure what the host costs; of a
+                      result only the first element and the last row are written: 0
   timed=hx370         a command takes the wall time that it would take on a Ryzen AI 9 HX 370, by a model
                       of bandwidth, rate and fixed costs (amdxdna/emu/timing.py), and no core while it
                       waits; timed alone says the same. Where computing takes longer, a line tells so: the
-                      times do not hold then. With instant they do, but nothing is computed: results are
-                      whatever the buffers held
+                      times do not hold then. With instant they do, but nothing is computed
   held_slots=0        contexts that another process holds
   tdr=2               seconds without progress after which a command times out; 0 switches it off;
                       default: the driver's (2 to 60)

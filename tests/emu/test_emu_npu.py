@@ -229,6 +229,7 @@ def test_instant_checks_but_computes_nothing() -> None:
     rig = Rig()
     rig.npu.instant = True
     ffi.memmove(rig.memory.buffers, b"z" * 64, 64)
+    ffi.memmove(rig.memory.buffers + 4096, b"y" * 64, 64)
     assert rig.run(copy_slot(rig)).status == 0
-    assert bytes(ffi.buffer(rig.memory.buffers + 4096, 64)) == bytes(64)
+    assert bytes(ffi.buffer(rig.memory.buffers + 4096, 64)) == bytes(2) + b"y" * 60 + bytes(2)
     assert rig.run(copy_slot(rig, 64, 0, 0, BUFFERS)).status == Status.INVALID_BUFFER

@@ -26,9 +26,11 @@ from amdxdna.emu.npu import context as context_module
 from amdxdna.emu.npu import inline as inline_module
 from amdxdna.emu.npu import schedule as schedule_module
 from amdxdna.emu.npu.context import Context
+from amdxdna.emu.npu.npu import COMPUTES_NOTHING
 from amdxdna.emu.npu.schedule import Schedule, Totals
 from amdxdna.emu.timing import MODELS, TimingModel
 from amdxdna.errors import CommandTimeout, WaitTimeout
+from amdxdna.marks import Marks
 from amdxdna.run import State
 from tests.conformance import kit
 from tests.support.binding import adder, copy_xclbin, hanging, numbers
@@ -295,12 +297,23 @@ def test_results_are_those_of_an_untimed_device() -> None:
     np.testing.assert_array_equal(found[1][1], np.arange(1024) + 6)
 
 
-def test_with_instant_results_stay_as_they_were() -> None:
+def test_with_instant_a_result_stays_as_it_was_but_for_what_shows_that_the_command_ran() -> None:
     with Device.open("emu:quiet,timed,instant") as device:
         source, target = numbers(device, 1024), device.alloc(4096)
-        target.view("u4")[:] = 7
+        target.view("u2")[:] = 7
+        marks = Marks([(target, 0), (target, 4094)])
+        marks.put()
         adder(device, 4096, 3).run(source, target, outputs=[target])
-        assert set(target.view("u4")) == {7}
+        assert not marks.left() and set(target.view("u2")[1:-1]) == {7}
+
+
+def test_the_main_job_runs_on_an_instant_device_which_says_that_the_answer_means_nothing() -> None:
+    words = ["-m", "qwen35", "--prompt", "What is a whale?", "--greedy", "--max-new", "2", "--quiet"]
+    done = run("emulate", "--timed", "--instant", "--", sys.executable, *words)
+    first, *others = done.stderr.splitlines()
+    assert done.returncode == 0, done.stderr
+    assert first == f"amdxdna.emu: {COMPUTES_NOTHING}"
+    assert len(others) == 1 and "ms of the NPU for " in others[0]
 
 
 @pytest.mark.parametrize("kind", ["stream", "hang", "chain_hang"])

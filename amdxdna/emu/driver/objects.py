@@ -62,6 +62,10 @@ class Device:
         """By ioctl number, what the driver has; others are EINVAL."""
         self.kind = options.personality
         self.lock = threading.RLock()
+        self.messages: deque[str] = deque(maxlen=256)
+        """What a kernel log would show."""
+        self._records: deque[tuple[float, str]] = deque(maxlen=32)
+        self._told: set[str] = set()
         self.faults = Faults(options.faults)
         self.memory = DeviceMemory(options.address == "pasid")
         # Virtual contexts share the firmware's slots in time.
@@ -87,10 +91,6 @@ class Device:
         self.progressed = 0.0
         """When a command was last sent or answered, on the whole device."""
         self.idle_wait = min(2.0, self.kind.tdr) if self.kind.tdr else 2.0
-        self.messages: deque[str] = deque(maxlen=256)
-        """What a kernel log would show."""
-        self._records: deque[tuple[float, str]] = deque(maxlen=32)
-        self._told: set[str] = set()
 
     def watch(self) -> None:
         """A command was sent: the watchdog must be awake."""

@@ -144,6 +144,8 @@ class Prepared:
             if isinstance(op, Fail):
                 return Result(op.status, index, f"op {index}: FAIL with status 0x{op.status:x}")
             if instant:
+                if not isinstance(op, Delay):
+                    _sign(op, pointers[-1])
                 continue
             if isinstance(op, Delay):
                 if wait(op.microseconds * 1e-6):
@@ -196,10 +198,19 @@ def execute(
     the middle of an op too.
 
     threads: kernel threads, 0 for one a core. Results do not depend on it. instant: skip GEMM, GEMV,
-    COPY and DELAY (outputs stay as they are), for measuring what the host costs. Thread-safe: runs of
+    COPY and DELAY, for measuring what the host costs; of each output only the first element and the last
+    row are written, 0, by which it can be told that the command ran. Thread-safe: runs of
     several threads take turns on the kernel threads; the GIL is released while C runs.
     """
     return prepare(program, family, args).run(threads=threads, instant=instant, wait=wait, stop=stop)
+
+
+def _sign(op: Gemm | Gemv | Copy, at: int) -> None:
+    """Writes of a result at `at` what shows that its command ran (amdxdna.marks): first element, last row."""
+    nbytes = op.spans()[-1]
+    row = 2 * op.columns if isinstance(op, Gemm) else 2
+    _kernels.ffi.cast("uint16_t *", at)[0] = 0
+    _kernels.ffi.buffer(_kernels.ffi.cast("char *", at + nbytes - row), row)[:] = bytes(row)
 
 
 def compute(op: Gemm | Gemv | Copy, at: list[int], threads: int, stop: Any) -> str:

@@ -28,6 +28,9 @@ MAX_CUS = 32
 MAX_STREAM = 1 << 20
 """Longest instruction stream, bytes."""
 NO_CONTEXT = 0xFFFFFFFF
+COMPUTES_NOTHING = (
+    "instant: no kernel computes: only times mean something, what programs answer means nothing"
+)
 
 
 class Npu:
@@ -36,7 +39,7 @@ class Npu:
     `slots`: contexts it can hold. `threads`: threads a kernel uses, 0 for one a core. `instant`: kernels
     return at once and compute nothing, for measuring what the host costs. `timing`: commands take the time
     that they take on such hardware. `log` receives one line for each thing worth telling a person (a PDI that
-    cannot run, an injected fault).
+    cannot run, an injected fault, that nothing is computed).
 
     Management calls return a status word. Commands are answered through their `done` callback.
     """
@@ -73,6 +76,8 @@ class Npu:
         self._lock = threading.Lock()
         self._contexts: dict[int, Context] = {}
         self._leaving: dict[int, Context] = {}
+        if instant:
+            log(COMPUTES_NOTHING)
 
     def time(self, model: TimingModel | None) -> None:
         """Makes commands take a model's time from now on; None: the time they take. Nothing is in flight."""
