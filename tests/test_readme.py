@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from functools import cache
@@ -72,6 +74,20 @@ def test_the_map_names_what_is_there() -> None:
         for symbol, name in symbols
         if not any(re.search(rf"\b{symbol}\b", path.read_text(encoding="utf-8")) for path in named(name))
     ] == []
+
+
+def test_a_gcc_that_is_older_than_it_asks_for_is_told_so() -> None:
+    """What the compiler says of itself is enough for that; older ones know the instructions by no name."""
+    if (gcc := shutil.which("gcc")) is None:
+        pytest.skip("no gcc")
+    least = int(re.findall(r"gcc (\d+) or newer", TEXT)[0])
+    source = ROOT / "amdxdna" / "emu" / "csrc" / "gemm_bf16.c"
+    for version, refused in ((least - 1, True), (least, False)):
+        words = [gcc, "-std=gnu11", "-fsyntax-only", "-U__GNUC__", f"-D__GNUC__={version}", str(source)]
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=600, env={**os.environ, "LC_ALL": "C"}
+        )
+        assert (f"gcc {least} or newer is needed" in done.stderr) == refused, done.stderr
 
 
 @pytest.mark.parametrize("module", ["qwen35", "amdxdna"])

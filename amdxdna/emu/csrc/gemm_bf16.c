@@ -1,5 +1,8 @@
 /* GEMM for AVX-512 BF16: a bfp16 or bfp6s weight is exact in bf16, so pairs of k go through vdpbf16ps. It
    takes denormals as zero, and adds the two products of a pair to the sum one after the other. */
+#if defined(__GNUC__) && !defined(__clang__) && __GNUC__ < 10
+#error "gcc 10 or newer is needed, which is the first that knows AVX-512 BF16; another is chosen with CC=gcc-12"
+#endif
 #define TARGET __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")))
 #include "avx512.h"
 
