@@ -77,13 +77,19 @@ def as_text(found: list[tuple[float, str]], word: str) -> str:
     return "\n".join(f"{when:.6f} {text}" for when, text in found if word in text)
 
 
-def around(text: str | None, since: float, before: float) -> tuple[list[str], list[str]]:
-    """The lines of such a text, without their times, from `since` (CLOCK_MONOTONIC) on, and those of the
-    `before` seconds until then.
+_DRIFT = 500e-6
+"""By which share of the time since the boot the log's clock may be behind: NTP corrects CLOCK_MONOTONIC by at
+most so much (MAXFREQ of include/linux/timex.h), and not local_clock()."""
+
+
+def around(text: str | None, since: float, before: float) -> tuple[list[str], list[tuple[float, str]]]:
+    """The lines of such a text, without their times, from `since` (CLOCK_MONOTONIC) on; and those of the
+    `before` seconds until then, each with how many seconds it is earlier.
 
     By the log's clock. That is local_clock() (vprintk_store of kernel/printk/printk.c), which drifts from
     CLOCK_MONOTONIC and on some machines runs on in a suspend (T. Gleixner on LKML, 14 November 2017: "Re:
-    [GIT pull] printk updates for 4.15"). A log that is ahead counts as if its newest line were of now.
+    [GIT pull] printk updates for 4.15"). A log that is ahead counts as if its newest line were of now. One
+    that is behind does not show that it is: the lines before `since` go back further by what it may be.
     """
     timed = []
     for line in (text or "").split("\n"):
@@ -94,7 +100,8 @@ def around(text: str | None, since: float, before: float) -> tuple[list[str], li
         return [], []
     now = time.clock_gettime(time.CLOCK_MONOTONIC)
     since += max(0.0, max(timed)[0] - now) - _TICK
+    before += _DRIFT * now
     return (
         [said for when, said in timed if when >= since],
-        [said for when, said in timed if since - before <= when < since],
+        [(since - when, said) for when, said in timed if since - before <= when < since],
     )

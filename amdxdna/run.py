@@ -441,7 +441,11 @@ def _said(client: Client, began: float) -> str:
         if len(lines) > _LINES:
             lines[_LINES:] = [f"{len(lines) - _LINES} more"]
         return f"; the driver's log says (by its clock since the submit): {' | '.join(lines)}"
-    return f"; the driver's log says (by its clock just before the submit): {before[-1]}" if before else ""
+    if not before:
+        return ""
+    seconds, line = before[-1]
+    when = f"by its clock, which may be behind, {seconds:.1f} s before the submit"
+    return f"; the driver's log says ({when}): {line}"
 
 
 def _for(seconds: float | None) -> str:
