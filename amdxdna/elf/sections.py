@@ -114,9 +114,9 @@ class Elf:
             self.bad(f"there is no section {names}, which should hold the names", at)
         room = len(data)
         for index, (_, kind, _, _, _, offset, size) in enumerate(raw):
-            size = 0 if kind in (0, NOBITS) else size
+            size = 0 if (nowhere := kind in (0, NOBITS)) else size
             room -= size
-            if offset + size > len(data) or room < 0:
+            if (offset + size > len(data) and not nowhere) or room < 0:
                 self.bad(f"section {index} of {size} bytes at byte {offset} does not fit the file", at)
             raw[index] = (*raw[index][:6], size)
         table = self._part(data, raw[names])

@@ -166,9 +166,10 @@ def test_sections_lie_in_the_file_and_are_not_more_than_it(data: bytes) -> None:
     assert len(ControlElf(placed(0, len(data) - names[1])).code().parts[".ctrltext"]) == len(data) - names[1]
     last = placed(len(data) - 64, 64)
     assert ControlElf(last).code().parts[".ctrltext"] == last[-64:]
-    # Sections without bytes in the file may be of any size.
+    # Sections without bytes in the file may be of any size, anywhere.
     for kind in (0, NOBITS):
-        assert refusal(placed(64, 1 << 30, kind)) == (0, "there is no control code (.ctrltext)")
+        for offset in (64, len(data) + 1):
+            assert refusal(placed(offset, 1 << 30, kind)) == (0, "there is no control code (.ctrltext)")
 
 
 CONFIGURATION, UID = ".note.xrt.configuration", ".note.xrt.UID"
