@@ -16,11 +16,12 @@ _LOG_SECONDS = 10.0
 class Progress:
     """Counts bytes of `total` and says so: one line overwritten on a terminal, else a line every ten seconds.
 
-    A context manager; not thread-safe. `quiet` says nothing.
+    A `total` of 0 is not known: how much is done is told then, and how fast. A context manager; not
+    thread-safe. `quiet` says nothing.
     """
 
     def __init__(self, label: str, total: int, *, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self.label, self.total, self.done = label, max(total, 1), 0
+        self.label, self.total, self.done = label, max(total, 0), 0
         self._stream = sys.stderr if stream is None else stream
         self._quiet = quiet
         self._tty = self._stream.isatty()
@@ -41,7 +42,7 @@ class Progress:
         self.done += nbytes
         now = time.monotonic()
         wait = _TTY_SECONDS if self._tty else _LOG_SECONDS
-        finished = self.done >= self.total
+        finished = 0 < self.total <= self.done
         if self._quiet or (now - self._last < wait and not (finished and (self._tty or self._width))):
             return
         self._last = now
@@ -49,10 +50,13 @@ class Progress:
 
     def _show(self, seconds: float) -> None:
         rate = self.done / max(seconds, 1e-6)
-        left = max(self.total - self.done, 0) / max(rate, 1.0)
-        percent, done, total = 100 * self.done // self.total, self.done / 1e6, self.total / 1e6
-        text = f"{self.label}: {percent:3d}%  {done:,.0f} of {total:,.0f} MB"
-        text += f"  {rate / 1e6:,.0f} MB/s  {clock(left)} left"
+        done, total = self.done / 1e6, self.total / 1e6
+        if self.total:
+            left = max(self.total - self.done, 0) / max(rate, 1.0)
+            text = f"{self.label}: {100 * self.done // self.total:3d}%  {done:,.0f} of {total:,.0f} MB"
+            text += f"  {rate / 1e6:,.0f} MB/s  {clock(left)} left"
+        else:
+            text = f"{self.label}: {done:,.0f} MB  {rate / 1e6:,.0f} MB/s"
         if self._tty:
             print("\r" + text.ljust(self._width), end="", file=self._stream, flush=True)
         else:

@@ -71,6 +71,16 @@ def test_what_is_said(
     assert screen.getvalue() == said
 
 
+def test_a_total_that_is_not_known_has_no_share_and_no_end(now: list[float]) -> None:
+    screen = Screen(True)
+    with Progress("w", 0, stream=screen) as made:
+        for seconds, megabytes in ((1, 0), (2, 60)):
+            now[0] = 100 + seconds
+            made.add(megabytes * 1_000_000)
+    first, last = screen.getvalue().rstrip("\n").split("\r")[1:]
+    assert (first, last.rstrip()) == ("w: 0 MB  0 MB/s", "w: 60 MB  30 MB/s")
+
+
 def test_a_shorter_line_covers_a_longer_one(now: list[float]) -> None:
     screen = Screen(True)
     with Progress("w", 20_000_000_000, stream=screen) as made:
