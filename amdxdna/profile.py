@@ -370,7 +370,9 @@ def facts_of(node: Node, major: int, minor: int) -> Facts:
     # (Documentation/admin-guide/tainted-kernels.rst).
     in_tree = None
     if taint is not None:
-        in_tree = "O" not in taint and node.text(f"{MODULE}/version") is None
+        version = node.text(f"{MODULE}/version")
+        # One that cannot be read is there, or the whole folder is closed to this process.
+        in_tree = None if version == "" else "O" not in taint and version is None
     return Facts(
         major, minor, node.text(RELEASE) or "", in_tree, lambda name: node.text(f"{MODULE}/parameters/{name}")
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,36 @@ def no_descriptors(error: OSError) -> None:
         raise from_errno("open", error.errno) from None
 
 
+def hidden(path: str | Path) -> str:
+    """Why what is at `path` cannot be seen, as the system says it; empty where it can, or where nothing is.
+
+    A folder is seen when it can be listed and its entries be reached, a file when it can be read.
+    """
+    try:
+        if os.path.isdir(path) or not os.path.lexists(path):
+            os.listdir(path)
+            os.stat(os.path.join(path, "."))
+        else:
+            read_text(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        no_descriptors(error)
+        return (error.strerror or "").lower()
+    return ""
+
+
+def absent(path: str | Path) -> bool:
+    """Whether the system says that nothing is at `path`: what may not be looked at is not absent."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def _number(name: str) -> int:
     digits = name[len("accel") :]
     return int(digits) if digits.isdecimal() else 1 << 30
@@ -63,8 +94,8 @@ def find_nodes(sys: str | Path = "/sys", dev: str | Path = "/dev") -> list[Found
     for entry in entries:
         device = entry / "device"
         try:
-            driver = (device / "driver").resolve(strict=True).name
-            pci = device.resolve(strict=True).name
+            driver = os.path.basename(os.readlink(device / "driver"))
+            pci = os.path.basename(os.path.realpath(device, strict=True))
         except OSError:
             continue
         if driver == DRIVER:
@@ -83,29 +114,43 @@ def find_nodes(sys: str | Path = "/sys", dev: str | Path = "/dev") -> list[Found
 def why_none(sys: str | Path = "/sys") -> tuple[str, str]:
     """(cause, remedy) for a machine on which :func:`find_nodes` finds nothing."""
     root = Path(sys)
-    functions = [
-        p
-        for p in _listed(root / "bus" / "pci" / "devices")
-        if _hex(p / "vendor") == AMD and _hex(p / "device") in NPU_IDS
-    ]
+    bus, accel, drivers = root / "bus" / "pci" / "devices", root / "class" / "accel", root / "bus/pci/drivers"
+    listed = _listed(bus)
+    functions = [p for p in listed if _hex(p / "vendor") == AMD and _hex(p / "device") in NPU_IDS]
+    bound = any(os.path.lexists(p / "driver") for p in functions)
+    if functions:
+        places = [accel, *(p / "device" / "driver" for p in _listed(accel)), *([] if bound else [drivers])]
+    else:
+        places = [bus, *(p / key for p in listed for key in ("vendor", "device"))]
+    if unseen := _first_hidden(places):
+        return (
+            f"whether there is an NPU to open is not known: {unseen}",
+            "Run it as a user who may read /sys, name the node (/dev/accel/accel0), or use the emulated "
+            "device (`--device emu`)",
+        )
     if not functions:
         return (
             "no NPU on the PCI bus: this machine has none, its firmware setup disables it, or a virtual "
             "machine or container hides it",
             "Enable the NPU (IPU) in the firmware setup, or use the emulated device (`--device emu`)",
         )
-    if not os.path.exists(root / "bus" / "pci" / "drivers" / DRIVER):
+    if absent(drivers / DRIVER) and not bound:
         return (
             "the NPU is there but its driver is not: the amdxdna module is not loaded",
             "Load it (`modprobe amdxdna`, Linux 6.14 or newer), or use the emulated device (`--device emu`)",
         )
-    if not any(os.path.exists(p / "driver") for p in functions):
+    if not bound:
         return (
             "the amdxdna driver is loaded but did not take the NPU: its start failed",
             "Look at `dmesg | grep amdxdna`: missing firmware (linux-firmware, amdnpu/), a firmware of "
             "another protocol, or no IOMMU are the usual causes",
         )
     return ("the NPU has a driver but no accel node", "Look at `dmesg | grep amdxdna` and at /dev/accel")
+
+
+def _first_hidden(places: Iterable[Path]) -> str:
+    """The first of the places that cannot be seen, and why; empty where all can."""
+    return next((f"{place} cannot be read ({why})" for place in places if (why := hidden(place))), "")
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -7,6 +7,7 @@ import re
 from amdxdna.doctor.machine import Machine
 
 EMULATED = 'Or use the emulated device: --device emu (device "emu" in programs)'
+READABLE = "Run doctor with sudo, or as a user who may read that"
 LOG = "Look at `sudo dmesg | grep amdxdna`"
 UPDATE_FIRMWARE = (
     "Install or update your distribution's linux-firmware package (the folder amdnpu/), then "

@@ -6,7 +6,6 @@ can stand in for the real one.
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from amdxdna.doctor.models import Model, model_of
 from amdxdna.files import read_text
 from amdxdna.kmsg import newest
-from amdxdna.sysfs import AMD, NPU_IDS, no_descriptors
+from amdxdna.sysfs import AMD, NPU_IDS, absent, hidden, no_descriptors
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
@@ -135,13 +134,12 @@ class Machine:
             no_descriptors(error)
             return []
 
-    def unreadable(self, path: str | Path) -> bool:
-        """Whether a folder may be there that this process is not allowed to list."""
-        try:
-            os.listdir(self.root / path)
-        except OSError as error:
-            return error.errno == errno.EACCES
-        return False
+    def hidden(self, *paths: str | Path) -> str:
+        """Which of the paths cannot be seen, and why; empty where all can, or are not there."""
+        for path in paths:
+            if why := hidden(self.root / path):
+                return f"{self.shown(self.root / path)} cannot be read ({why})"
+        return ""
 
     def shown(self, path: Path) -> str:
         """A path below the root as the machine itself would name it."""
@@ -174,10 +172,19 @@ class Machine:
             path = folder / name
             vendor, device = (self._hex(path / key) for key in ("vendor", "device"))
             if vendor == AMD and device in NPU_IDS:
-                driver = path / "driver"
-                bound = driver.resolve().name if os.path.exists(driver) else ""
+                try:
+                    bound = os.path.basename(os.readlink(path / "driver"))
+                except OSError:
+                    bound = ""
                 found.append(PciNpu(name, device, self._hex(path / "revision"), bound, path))
         return found
+
+    def hidden_functions(self) -> str:
+        """What of the PCI bus cannot be seen, and why: an NPU may be there; empty where all can."""
+        bus = "sys/bus/pci/devices"
+        return self.hidden(
+            bus, *(f"{bus}/{name}/{key}" for name in self.names(bus) for key in ("vendor", "device"))
+        )
 
     def _hex(self, path: Path) -> int:
         try:
@@ -187,8 +194,8 @@ class Machine:
 
     @property
     def driver_loaded(self) -> bool:
-        """Whether the amdxdna driver is in the kernel."""
-        return os.path.exists(self.sys / "bus" / "pci" / "drivers" / "amdxdna")
+        """Whether the amdxdna driver is in the kernel, or may be: its folder cannot be seen."""
+        return not absent(self.sys / "bus" / "pci" / "drivers" / "amdxdna")
 
     @property
     def legacy_driver(self) -> bool:
@@ -221,6 +228,17 @@ class Machine:
                         if os.path.isfile(path):  # Path.is_file raises for a name that is too long
                             found.append(path)
         return found
+
+    def hidden_firmware(self, model: Model) -> str:
+        """Which folder of firmware cannot be seen, and why; empty where all can, or are not there."""
+        folders = [folder.format(release=self.release) for folder in _FIRMWARE_FOLDERS]
+        return self.hidden(
+            *(
+                f"{folder}/amdnpu{part}"
+                for folder in folders
+                for part in ("", *(f"/{p}" for p in model.folders))
+            )
+        )
 
     def kernel_log(self) -> KernelLog:
         """The kernel's messages about the NPU, the newest of a long log."""

@@ -70,6 +70,11 @@ class Subject:
         return found[0] if found else None
 
     @cached_property
+    def unseen(self) -> str:
+        """Where none was found: what cannot be seen, and why, so that there may be an NPU; else empty."""
+        return "" if self.npu is not None else self.machine.hidden_functions()
+
+    @cached_property
     def kernel_log(self) -> KernelLog:
         """The kernel's messages but for those about other NPUs."""
         log = self.machine.kernel_log()

@@ -121,6 +121,17 @@ def test_a_node_reads_its_machine(tmp_path: Path) -> None:
     assert (found.in_tree, found.tdr_seconds) == (False, 6.0)
 
 
+def test_a_module_that_may_not_be_looked_at_is_neither_the_kernels_nor_anothers(tmp_path: Path) -> None:
+    module = tmp_path / "module" / "amdxdna"
+    module.parent.mkdir()
+    module.symlink_to(module)  # no error of permission, which would not bind root
+    node = KernelNode("/dev/null", tmp_path)
+    try:
+        assert profile.facts_of(node, 0, 8).in_tree is None
+    finally:
+        node.close()
+
+
 @pytest.mark.parametrize("driver", ["7.3", "6.18.5", "oot-legacy"])
 def test_a_program_on_an_emulated_node_sees_that_drivers_module(driver: str) -> None:
     program = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from amdxdna.device import Device
@@ -47,6 +48,18 @@ class FakeMachine:
         source = self.root / path
         source.parent.mkdir(parents=True, exist_ok=True)
         source.symlink_to(self.root / target)
+        return self
+
+    def hide(self, *paths: str) -> FakeMachine:
+        """What is at these paths, if anything, cannot be seen, not even by root."""
+        for path in paths:
+            where = self.root / path
+            where.parent.mkdir(parents=True, exist_ok=True)
+            if where.is_dir() and not where.is_symlink():
+                shutil.rmtree(where)
+            else:
+                where.unlink(missing_ok=True)
+            where.symlink_to(where)
         return self
 
     def npu(self, device: int = 0x17F0, revision: int = 0x10, driver: str = "amdxdna") -> FakeMachine:

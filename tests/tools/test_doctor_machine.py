@@ -457,5 +457,5 @@ def test_what_may_not_be_read_is_unknown_and_the_other_checks_go_on(tmp_path: Pa
     finally:
         os.seteuid(0)
     assert len(report.findings) == len(CHECKS)
-    assert report["module"].meaning == "unknown: /sys/bus/pci/drivers cannot be read"
+    assert report["module"].meaning == "unknown: /sys/bus/pci/drivers cannot be read (permission denied)"
     assert report["npu"].status is FAIL and report["npu"].meaning.startswith("unknown: /sys/bus/pci/devices")

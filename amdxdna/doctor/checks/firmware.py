@@ -22,7 +22,8 @@ def firmware(subject: Subject) -> Finding:
         return Finding("firmware", Status.SKIP, "the emulated device needs none")
     npu = subject.npu
     if npu is None:
-        return Finding("firmware", Status.SKIP, "no NPU to load it into")
+        none = "no NPU to load it into"
+        return Finding("firmware", Status.SKIP, f"unknown: {subject.unseen}" if subject.unseen else none)
     machine = subject.machine
     files = machine.firmware_files(npu.model)
     facts: dict[str, object] = {"files": [machine.shown(path) for path in files]}
@@ -33,6 +34,16 @@ def firmware(subject: Subject) -> Finding:
             "firmware",
             Status.OK,
             f"version {running} is running" if running else "it is running (the driver started the NPU)",
+            facts=facts,
+        )
+    unseen = "" if files else machine.hidden_firmware(npu.model)
+    if unseen and npu.driver != "amdxdna":
+        line = subject.diagnosis.line(*_CAUSES) if machine.driver_loaded and not npu.driver else ""
+        return Finding(
+            "firmware",
+            Status.FAIL if line else Status.SKIP,
+            f"which is there is unknown: {unseen}" + (f"; the driver says: {line}" if line else ""),
+            (advice.READABLE,),
             facts=facts,
         )
     wanted = " or ".join(f"amdnpu/{folder}/" for folder in npu.model.folders) or "amdnpu/"
@@ -130,7 +141,7 @@ def _protocol(subject: Subject, files: list[Path], facts: dict[str, object]) -> 
     )
     if (
         "below minimum" not in subject.diagnosis.line(Trouble.PROTOCOL)
-        and subject.machine.kernel < _NEW_DRIVER
+        and (0, 0) < subject.machine.kernel < _NEW_DRIVER
     ):
         return Finding(
             "firmware",
@@ -157,7 +168,7 @@ def _protocol(subject: Subject, files: list[Path], facts: dict[str, object]) -> 
 
 def too_new(subject: Subject, files: list[Path]) -> bool:
     """Whether the file's version alone shows that this kernel's driver refuses it."""
-    return bool(files) and subject.machine.kernel < _NEW_DRIVER and "(1.1." in _version(files[0])
+    return bool(files) and (0, 0) < subject.machine.kernel < _NEW_DRIVER and "(1.1." in _version(files[0])
 
 
 def _guess(subject: Subject, files: list[Path], facts: dict[str, object]) -> Finding:

@@ -27,6 +27,7 @@ def iommu(subject: Subject) -> Finding:
         "force_iova": machine.text("sys/module/amdxdna/parameters/force_iova") in ("Y", "1"),
     }
     found = subject.diagnosis
+    unseen = machine.hidden("sys/class/iommu")
     if npu is not None and not npu.driver and machine.driver_loaded:
         if line := found.line(Trouble.NO_DOMAIN):
             return Finding(
@@ -36,7 +37,7 @@ def iommu(subject: Subject) -> Finding:
                 (_UNFORCED, *advice.iommu_off(machine)),
                 facts=facts,
             )
-        if (line := found.line(Trouble.NO_IOMMU)) or not facts["units"]:
+        if (line := found.line(Trouble.NO_IOMMU)) or not (facts["units"] or unseen):
             return _off(subject, facts, line)
         if line := found.line(Trouble.NO_PASID):
             return _needs_pasid(subject, facts, line)
@@ -44,11 +45,17 @@ def iommu(subject: Subject) -> Finding:
         return _mode(subject, facts)
     error = subject.error
     if subject.path is not None and error is not None and error.errno in _NO_ADDRESS:
-        if not facts["units"]:
+        if not (facts["units"] or unseen):
             return _off(subject, facts, found.line(Trouble.NO_PASID))
-        return _no_pasid(subject, facts, error)
+        return _no_pasid(subject, facts, error, unseen)
     if npu is None:
-        return Finding("iommu", Status.SKIP, "no NPU behind one", facts=facts)
+        none = "no NPU behind one"
+        text = f"unknown: {subject.unseen}" if subject.unseen else none
+        return Finding("iommu", Status.SKIP, text, facts=facts)
+    if unseen:
+        return Finding(
+            "iommu", Status.SKIP, f"whether it is on is unknown: {unseen}", (advice.READABLE,), facts=facts
+        )
     if not facts["units"]:
         return Finding(
             "iommu",
@@ -106,7 +113,7 @@ def _needs_pasid(subject: Subject, facts: dict[str, object], line: str) -> Findi
     )
 
 
-def _no_pasid(subject: Subject, facts: dict[str, object], error: XdnaError) -> Finding:
+def _no_pasid(subject: Subject, facts: dict[str, object], error: XdnaError, unseen: str) -> Finding:
     machine = subject.machine
     number = errno.errorcode.get(error.errno or 0, str(error.errno)).replace("ENOTSUP", "EOPNOTSUPP")
     text = f"the driver can give this process no address space on the NPU (open: {number})"
@@ -135,7 +142,9 @@ def _no_pasid(subject: Subject, facts: dict[str, object], error: XdnaError) -> F
     return Finding(
         "iommu",
         Status.FAIL,
-        f"{text}: the IOMMU is on, but without PASID for the NPU",
+        f"{text}; whether the IOMMU is on is unknown: {unseen}"
+        if unseen
+        else f"{text}: the IOMMU is on, but without PASID for the NPU",
         (
             "Update the machine's BIOS and look for IOMMU, ATS and ACS settings in its setup",
             "Check the command line for pci=noats and iommu options",

@@ -14,7 +14,8 @@ def log(subject: Subject) -> Finding:
     if subject.emulated:
         return Finding("log", Status.SKIP, "an emulated device of this process's own has none")
     if subject.npu is None and not subject.nodes:
-        return Finding("log", Status.SKIP, "no NPU that it could tell of")
+        none = "no NPU that it could tell of"
+        return Finding("log", Status.SKIP, f"unknown: {subject.unseen}" if subject.unseen else none)
     lines, unreadable, left_out = subject.kernel_log
     if unreadable:
         return Finding("log", Status.SKIP, unreadable, ("Run doctor with sudo to have it read",))

@@ -12,7 +12,9 @@ from amdxdna.doctor.machine import Machine, PciNpu
 from amdxdna.doctor.subject import Subject
 
 FIRST_KERNEL = (6, 14)
-_BLACKLIST = re.compile(r"^\s*(blacklist\s+amdxdna|install\s+amdxdna\s+/bin/(true|false))", re.MULTILINE)
+_BLACKLIST = re.compile(
+    r"^\s*(blacklist\s+amdxdna|install\s+amdxdna\s+(/usr)?/bin/(true|false))(?!\S)", re.MULTILINE
+)
 _ELSEWHERE = {
     Trouble.FIRMWARE_MISSING: "firmware",
     Trouble.PROTOCOL: "firmware",
@@ -34,10 +36,11 @@ def module(subject: Subject) -> Finding:
         return Finding("module", Status.SKIP, "the emulated device needs none")
     machine, npu = subject.machine, subject.npu
     if npu is None and not subject.nodes:
-        if machine.unreadable("sys/bus/pci/drivers"):
-            return Finding("module", Status.SKIP, "unknown: /sys/bus/pci/drivers cannot be read")
+        if unseen := machine.hidden("sys/bus/pci/drivers"):
+            return Finding("module", Status.SKIP, f"unknown: {unseen}")
         state = "loaded" if machine.driver_loaded else "not loaded"
-        return Finding("module", Status.SKIP, f"no NPU to drive (amdxdna is {state})")
+        none = "not known whether there is an NPU" if subject.unseen else "no NPU to drive"
+        return Finding("module", Status.SKIP, f"{none} (amdxdna is {state})")
     if npu is not None and npu.driver not in ("", "amdxdna"):
         return _fail(
             f"the NPU belongs to another driver, {npu.driver}"
@@ -48,9 +51,12 @@ def module(subject: Subject) -> Finding:
     if not machine.driver_loaded:
         return _not_loaded(subject)
     if npu is not None and not npu.driver:
+        if unseen := machine.hidden("sys/bus/pci/drivers"):
+            return _fail(
+                f"amdxdna does not have the NPU; whether it is loaded is unknown: {unseen}", advice.READABLE
+            )
         return _not_bound(subject, npu)
-    taint = machine.text("sys/module/amdxdna/taint")
-    outside = "O" in taint
+    outside = "O" in machine.text("sys/module/amdxdna/taint")
     text = "amdxdna is loaded and has the NPU" + (
         "; it is an out-of-tree build (DKMS or AMD's package), not the kernel's own" if outside else ""
     )
@@ -58,7 +64,10 @@ def module(subject: Subject) -> Finding:
         "module",
         Status.OK,
         text,
-        facts={"out_of_tree": outside, "srcversion": machine.text("sys/module/amdxdna/srcversion")},
+        facts={
+            "out_of_tree": None if machine.hidden("sys/module/amdxdna/taint") else outside,
+            "srcversion": machine.text("sys/module/amdxdna/srcversion"),
+        },
     )
 
 
@@ -128,10 +137,12 @@ def _not_bound(subject: Subject, npu: PciNpu) -> Finding:
             f"{text}: it runs in no virtual machine ({line})",
             "Use the NPU on the host itself: only older drivers start in a virtual machine",
         )
-    files = subject.machine.firmware_files(npu.model)
-    if (not files and npu.model.folders) or (found.first is None and too_new(subject, files)):
+    machine = subject.machine
+    files = machine.firmware_files(npu.model)
+    missing = not files and npu.model.folders and not machine.hidden_firmware(npu.model)
+    if missing or (found.first is None and too_new(subject, files)):
         return _fail(f"{text}; see firmware", symptom=True)
-    if not subject.machine.names("sys/class/iommu"):
+    if not machine.names("sys/class/iommu") and not machine.hidden("sys/class/iommu"):
         return _fail(f"{text}; see iommu", symptom=True)
     if line := found.line(Trouble.POWER):
         return _fail(

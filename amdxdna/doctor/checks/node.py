@@ -8,6 +8,7 @@ from pathlib import Path
 from amdxdna.doctor import advice
 from amdxdna.doctor.finding import Finding, Status
 from amdxdna.doctor.subject import Subject
+from amdxdna.sysfs import absent
 
 
 def node(subject: Subject) -> Finding:
@@ -16,6 +17,8 @@ def node(subject: Subject) -> Finding:
         return Finding("node", Status.SKIP, "the emulated device has none")
     machine, path = subject.machine, subject.path
     if path is None:
+        if (unseen := machine.hidden("sys/class/accel", "dev/accel")) or subject.unseen:
+            return Finding("node", Status.FAIL, f"unknown: {unseen or subject.unseen}", (advice.READABLE,))
         if subject.npu is None or not machine.driver_loaded or not subject.npu.driver:
             return Finding("node", Status.SKIP, "no driver has an NPU, so there is no node")
         if subject.spec.isdecimal():
@@ -40,6 +43,8 @@ def node(subject: Subject) -> Finding:
                 facts=facts,
             )
         return Finding("node", Status.OK, shown, facts=facts)
+    if not absent(path):
+        return Finding("node", Status.FAIL, f"{shown} cannot be looked at; see permission", symptom=True)
     if not known:
         return Finding(
             "node",

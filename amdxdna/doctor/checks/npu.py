@@ -67,13 +67,9 @@ def _none(subject: Subject) -> Finding:
             ("In a container pass the host's /sys in (read-only will do)",),
             facts=facts,
         )
-    if machine.unreadable("sys/bus/pci/devices"):
+    if subject.unseen:
         return Finding(
-            "npu",
-            Status.FAIL,
-            "unknown: /sys/bus/pci/devices cannot be read (permission denied)",
-            ("Run doctor with sudo, or as a user who may read /sys",),
-            facts=facts,
+            "npu", Status.FAIL, f"unknown: {subject.unseen}", (advice.READABLE, advice.EMULATED), facts=facts
         )
     if not machine.names("sys/bus/pci/devices"):
         return Finding(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import os
 
 from amdxdna.doctor.finding import Finding, Status
 from amdxdna.doctor.subject import Subject
+from amdxdna.sysfs import absent
 
 _OVERFLOW = 65534  # what ids outside a user namespace are shown as
 
@@ -16,7 +16,7 @@ def permission(subject: Subject) -> Finding:
     if subject.emulated:
         return Finding("permission", Status.SKIP, "the emulated device asks for none")
     path, machine = subject.path, subject.machine
-    if path is None or not os.path.exists(path):
+    if path is None or absent(path):
         return Finding("permission", Status.SKIP, "there is no node")
     try:
         node = machine.stat(path)
