@@ -14,7 +14,7 @@ from __future__ import annotations
 import mmap
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter, thread_time
+from time import perf_counter, process_time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,7 +48,7 @@ _LAYERS_AHEAD = 2
 """The layers before an attention layer in which its rows are read, the first rows last: with its own 14 MiB,
 about what a last-level cache keeps so long."""
 _SURE = 3
-"""Tokens: on a busy machine a thread that computes seems to sleep now and then."""
+"""Tokens: on a busy machine who computes seems to sleep now and then."""
 
 
 @dataclass
@@ -175,7 +175,7 @@ class Decoder:
                     plan = self._plans[index - before]
                     plan.ahead, plan.start = kv, _FETCH * (3 * before - 2)
         self._slept = 0
-        """Tokens in a row in which this thread slept while it waited for the device."""
+        """Tokens in a row in which this process slept while it waited for the device."""
 
     def run(self, past: int, sides: tuple[int, int], position: int) -> F32:
         """The row `x` at a rotary `position` through every layer after `past` tokens: logits float32 [vocab].
@@ -270,7 +270,7 @@ class Decoder:
             kv.fetch(past, 0, _FETCH)
 
     def _fetch_ahead(self, plan: _Plan, past: int, start: int, stop: int) -> None:
-        """The same for an attention layer to come; not where this thread computes the commands itself: they
+        """The same for an attention layer to come; not where this process computes the commands itself: they
         take the caches."""
         if plan.ahead is not None and self._slept >= _SURE:
             plan.ahead.fetch(past, plan.start + start, plan.start + stop)
@@ -370,7 +370,7 @@ class Decoder:
 
 
 def _sleeps(wait: Callable[[], None]) -> bool:
-    """Whether the thread sleeps in most of a wait, as it does for what some other processor computes."""
-    began, busy = perf_counter(), thread_time()
+    """Whether this process does nothing in most of a wait, as for what some other processor computes."""
+    began, busy = perf_counter(), process_time()
     wait()
-    return thread_time() - busy < (perf_counter() - began) / 2
+    return process_time() - busy < (perf_counter() - began) / 2
