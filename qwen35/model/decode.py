@@ -265,7 +265,9 @@ class Decoder:
         """The state that the layer's mixer reads, into the caches."""
         pair, kv = self._cache.linear[layer.index], self._cache.kv[layer.index]
         if pair is not None:
+            assert isinstance(layer.mixer, DeltaNet)
             pair[side].fetch()
+            layer.mixer.fetch()
         elif kv is not None:
             kv.fetch(past, 0, _FETCH)
 

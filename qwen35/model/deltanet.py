@@ -37,8 +37,9 @@ class LinearState:
         self.conv_pointer, self.matrices_pointer = pointer(conv), pointer(matrices)
 
     def fetch(self) -> None:
-        """Brings the matrices into the caches: a step that reads them comes soon."""
+        """Brings it into the caches: a step that reads it comes soon."""
         lib.host_fetch(self.matrices_pointer, self.matrices.nbytes)
+        lib.host_fetch(self.conv_pointer, self.conv.nbytes)
 
 
 class DeltaNet:
@@ -93,6 +94,10 @@ class DeltaNet:
                 row_stride(out, self.width),
             )
         )
+
+    def fetch(self) -> None:
+        """Brings the convolution's taps into the caches: a step comes soon."""
+        lib.host_fetch(self._struct.taps, self._keep[0].nbytes)
 
     @property
     def rest(self) -> int:
