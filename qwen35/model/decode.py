@@ -83,6 +83,11 @@ class _RowNorm:
             )
         )
 
+    def fetch(self) -> None:
+        """Brings the weights and the row into the caches: `run` comes soon."""
+        lib.host_fetch(self._norm.struct.weight, self._norm.weight.nbytes)
+        lib.host_fetch(self._x, self._norm.weight.nbytes)
+
     def project(self) -> None:
         """The gates of the row that `run` has made, if there are any."""
         if self._norm.proj_cols:
@@ -167,8 +172,11 @@ class Decoder:
             (row, weights, self._part(logits, j * size, size)) for j, weights in enumerate(heads)
         ]
         self._head = npu.dispatch("head", 0, self._head_operands)
-        self._next = [*(plan.project for plan in self._plans[1:]), self._head]
-        """What follows each layer."""
+        self._next = [
+            *((plan.project, norm) for plan, (norm, _) in zip(self._plans[1:], self._norms[1:], strict=True)),
+            (self._head, self._final),
+        ]
+        """What follows each layer, and its norm."""
         for index, kv in enumerate(cache.kv):
             for before in range(1, 1 + _LAYERS_AHEAD) if kv is not None else ():
                 if index >= before:
@@ -314,6 +322,7 @@ class Decoder:
             self._write(plan.layer, sides)
             lap("beside.deltanet")
         plan.gate_up.ready()
+        norm.fetch()
         lap("beside.ready")
         plan.output.finish()
         lap("gemv.o")
@@ -333,9 +342,11 @@ class Decoder:
         lap("host.swiglu")
         plan.down.start()
         lap("host.submit")
-        self._next[plan.layer.index].ready()
+        following, norm = self._next[plan.layer.index]
+        following.ready()
         lap("beside.ready")
         self._fetch_ahead(plan, past, 0, _FETCH)
+        norm.fetch()
         plan.down.finish()
         lap("gemv.down")
 
