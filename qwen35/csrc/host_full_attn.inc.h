@@ -95,64 +95,91 @@ INLINE void full_transpose(const float *in, int rows, int columns, float *out)
             memcpy(out + c * rows + r, in + r * columns + c, sizeof *out);
 }
 
-INLINE void full_rotate(const float *restrict in, const float *restrict c, const float *restrict s, int half,
-                        float scale, float *restrict out)
+enum { FULL_AHEAD = 4 }; /* rows, too far apart for the processor to foresee */
+
+/* out[0..count) = factors * in; `factors` NULL: all one */
+INLINE void full_widen(const uint16_t *in, const float *factors, float *out, int count)
 {
-    for (int i = 0; i < half; i++) {
+    int i = 0;
+    for (; i + VL <= count; i += VL) {
+        vf x = v_load_bf16(in + i);
+        v_store(out + i, factors ? v_mul(x, v_load(factors + i)) : x);
+    }
+    for (; i < count; i++)
+        out[i] = factors ? f32_of_bf16(in[i]) * factors[i] : f32_of_bf16(in[i]);
+}
+
+INLINE void full_rotate(const float *in, const float *c, const float *s, int half, float scale, float *out)
+{
+    int i = 0;
+    for (; i + VL <= half; i += VL) {
+        vf a = v_load(in + i), b = v_load(in + i + half), cosine = v_load(c + i), sine = v_load(s + i);
+        v_store(out + i, v_mul(v_sub(v_mul(a, cosine), v_mul(b, sine)), v_set(scale)));
+        v_store(out + i + half, v_mul(v_add(v_mul(b, cosine), v_mul(a, sine)), v_set(scale)));
+    }
+    for (; i < half; i++) {
         out[i] = (in[i] * c[i] - in[i + half] * s[i]) * scale;
         out[i + half] = (in[i + half] * c[i] + in[i] * s[i]) * scale;
     }
 }
 
-enum { FULL_AHEAD = 8 }; /* rows, too far apart for the processor to foresee */
-
-/* Task: 64 rows of one head into its scratch; rows past the end are zero. */
-static int full_attn_load(const struct full_attn_job *j, int task)
+/* 64 rows of queries and of values of one head, as they came, into the cells of its scratch. */
+INLINE void full_cells(full_elem *q, full_elem *v, const struct full_head *to, int64_t first, int hd)
 {
-    const host_full_attn *d = j->d;
-    int hd = d->hd, half = hd / 2, head = task % d->heads;
-    int64_t first = j->first + (int64_t)(task / d->heads) * FULL_TILE, width = (int64_t)d->heads * hd;
-    int count = j->end - first < FULL_TILE ? (int)(j->end - first) : FULL_TILE;
-    struct full_head to = full_head(j, head);
-    full_elem *q = host_scratch(sizeof(full_elem) * 2 * FULL_TILE * (size_t)hd), *v = q + FULL_TILE * hd;
-    if (!q)
-        return -1;
-    /* The softmax's powers are of two. */
-    float scale = 1.44269504088896341f / sqrtf((float)hd), line[128], turned[128];
-    memset(q + count * hd, 0, sizeof(full_elem) * (size_t)((FULL_TILE - count) * hd));
-    memset(v + count * hd, 0, sizeof(full_elem) * (size_t)((FULL_TILE - count) * hd));
-    for (int r = 0; r < count; r++) {
-        const float *c = j->cosines + (first + r) * half, *s = j->sines + (first + r) * half;
-        for (int part = 0; part < 3; part++) {
-            int64_t column = part * width + (int64_t)head * hd;
-            const uint16_t *src = j->qkv + (first - j->first + r) * j->qkv_stride + column;
-            for (int i = 0; i < hd && r + FULL_AHEAD < count; i += 32)
-                __builtin_prefetch(src + FULL_AHEAD * j->qkv_stride + i);
-            bf16_to_f32(src, line, hd);
-            if (d->factors)
-                for (int i = 0; i < hd; i++)
-                    line[i] *= d->factors[column + i];
-            if (part < 2)
-                full_rotate(line, c, s, half, part ? 1.0f : scale, turned);
-            if (part == 0)
-                full_narrow(turned, q + r * hd, hd);
-            else if (part == 1)
-                full_narrow(turned, to.k + (first + r) * hd, hd);
-            else
-                full_narrow(line, v + r * hd, hd);
-        }
-    }
     for (int r = 0; r < FULL_TILE; r += FULL_BLOCK)
-        full_transpose((const float *)(q + r * hd), FULL_BLOCK, hd / PACK, (float *)(to.q + (first + r) * hd));
+        full_transpose((const float *)(q + r * hd), FULL_BLOCK, hd / PACK, (float *)(to->q + (first + r) * hd));
 #if HOST_BF16
     full_cell *pairs = (full_cell *)q;
     for (int r = 0; r < FULL_TILE / 2; r++)
         for (int i = 0; i < hd; i++)
             pairs[r * hd + i] = v[2 * r * hd + i] | (uint32_t)v[(2 * r + 1) * hd + i] << 16;
-    full_transpose((const float *)pairs, FULL_TILE / 2, hd, (float *)(to.v + first * hd));
+    full_transpose((const float *)pairs, FULL_TILE / 2, hd, (float *)(to->v + first * hd));
 #else
-    full_transpose(v, FULL_TILE, hd, to.v + first * hd);
+    full_transpose(v, FULL_TILE, hd, to->v + first * hd);
 #endif
+}
+
+/* Task: 64 rows of some heads, whose columns are neighbours, into their scratch; rows past the end are zero. */
+static int full_attn_load(const struct full_attn_job *j, int task)
+{
+    const host_full_attn *d = j->d;
+    int hd = d->hd, half = hd / 2, groups = full_groups(d->heads), head = task % groups * FULL_HEADS;
+    int heads = d->heads - head < FULL_HEADS ? d->heads - head : FULL_HEADS, tile = FULL_TILE * hd;
+    int64_t first = j->first + (int64_t)(task / groups) * FULL_TILE, width = (int64_t)d->heads * hd;
+    int count = j->end - first < FULL_TILE ? (int)(j->end - first) : FULL_TILE;
+    full_elem *q = host_scratch(sizeof(full_elem) * 2 * FULL_HEADS * (size_t)tile), *v = q + FULL_HEADS * tile;
+    if (!q)
+        return -1;
+    /* The softmax's powers are of two. */
+    float scale = 1.44269504088896341f / sqrtf((float)hd), line[128], turned[128];
+    for (int h = 0; h < heads; h++) {
+        memset(q + h * tile + count * hd, 0, sizeof(full_elem) * (size_t)(tile - count * hd));
+        memset(v + h * tile + count * hd, 0, sizeof(full_elem) * (size_t)(tile - count * hd));
+    }
+    for (int r = 0; r < count; r++) {
+        const float *c = j->cosines + (first + r) * half, *s = j->sines + (first + r) * half;
+        for (int part = 0; part < 3; part++) {
+            int64_t column = part * width + (int64_t)head * hd;
+            const uint16_t *src = j->qkv + (first - j->first + r) * j->qkv_stride + column;
+            for (int i = 0; i < heads * hd && r + FULL_AHEAD < count; i += 32)
+                __builtin_prefetch(src + FULL_AHEAD * j->qkv_stride + i);
+            for (int h = 0; h < heads; h++) {
+                full_widen(src + h * hd, d->factors ? d->factors + column + h * hd : NULL, line, hd);
+                if (part < 2)
+                    full_rotate(line, c, s, half, part ? 1.0f : scale, turned);
+                if (part == 0)
+                    full_narrow(turned, q + h * tile + r * hd, hd);
+                else if (part == 1)
+                    full_narrow(turned, full_head(j, head + h).k + (first + r) * hd, hd);
+                else
+                    full_narrow(line, v + h * tile + r * hd, hd);
+            }
+        }
+    }
+    for (int h = 0; h < heads; h++) {
+        struct full_head to = full_head(j, head + h);
+        full_cells(q + h * tile, v + h * tile, &to, first, hd);
+    }
     return 0;
 }
 

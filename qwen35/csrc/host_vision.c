@@ -69,7 +69,7 @@ int host_full_attn_load(const host_full_attn *d, int rows, int first, int end, c
                                 .first = first, .end = end};
     if (!full_attn_fits(d, rows, first, end))
         return -EINVAL;
-    host_pool_run(load_one, &job, (end - first + FULL_TILE - 1) / FULL_TILE * d->heads);
+    host_pool_run(load_one, &job, (end - first + FULL_TILE - 1) / FULL_TILE * full_groups(d->heads));
     return job.failed ? -ENOMEM : 0;
 }
 

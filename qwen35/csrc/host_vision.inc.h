@@ -1,29 +1,34 @@
 /* The vision tower: LayerNorm and GELU. */
 
-/* into[0..count) = factors * (sum of the adds' row `row`) */
+/* into[0..dim) = factors * (sum of the adds' row `row`); `count` is a constant where it matters. */
+INLINE void sum_row_of(const int count, const uint16_t *const *adds, const int64_t *strides, int64_t row,
+                       int dim, const float *factors, float *into)
+{
+    int i = 0;
+    for (; i + VL <= dim; i += VL) {
+        vf sum = v_set(0.0f);
+#pragma GCC unroll 4
+        for (int s = 0; s < count; s++)
+            sum = v_add(sum, v_load_bf16(adds[s] + row * strides[s] + i));
+        v_store(into + i, factors ? v_mul(sum, v_load(factors + i)) : sum);
+    }
+    for (; i < dim; i++) {
+        float sum = 0.0f;
+        for (int s = 0; s < count; s++)
+            sum += f32_of_bf16(adds[s][row * strides[s] + i]);
+        into[i] = factors ? sum * factors[i] : sum;
+    }
+}
+
 INLINE void sum_row(const uint16_t *const *adds, const int64_t *strides, int count, int64_t row, int dim,
                     const float *factors, float *into)
 {
-    for (int i = 0; i < dim; i += VL) {
-        int whole = i + VL <= dim;
-        float tail[VL] = {0};
-        vf sum = v_set(0.0f);
-        for (int s = 0; s < count; s++) {
-            const uint16_t *p = adds[s] + row * strides[s] + i;
-            if (whole) {
-                sum = v_add(sum, v_load_bf16(p));
-            } else {
-                for (int j = 0; i + j < dim; j++)
-                    tail[j] += f32_of_bf16(p[j]);
-            }
-        }
-        if (whole) {
-            v_store(into + i, factors ? v_mul(sum, v_load(factors + i)) : sum);
-        } else {
-            for (int j = 0; i + j < dim; j++)
-                into[i + j] = factors ? tail[j] * factors[i + j] : tail[j];
-        }
-    }
+    if (count == 1)
+        sum_row_of(1, adds, strides, row, dim, factors, into);
+    else if (count == 4)
+        sum_row_of(4, adds, strides, row, dim, factors, into);
+    else
+        sum_row_of(count, adds, strides, row, dim, factors, into);
 }
 
 /* Two passes, so that a large mean costs no accuracy. */
@@ -82,6 +87,24 @@ INLINE vf gelu_tanh(vf x)
     return v_div(x, v_add(v_set(1.0f), v_exp(y)));
 }
 
+/* One matrix: nothing but the row itself is read or written. */
+INLINE void gelu_row(const uint16_t *in, const float *factors, uint16_t *out, int dim)
+{
+    int i = 0;
+    for (; i + VL <= dim; i += VL) {
+        vf x = v_load_bf16(in + i);
+        v_store_bf16(out + i, gelu_tanh(factors ? v_mul(x, v_load(factors + i)) : x));
+    }
+    if (i == dim)
+        return;
+    float line[VL] = {0};
+    for (int l = 0; i + l < dim; l++)
+        line[l] = factors ? f32_of_bf16(in[i + l]) * factors[i + l] : f32_of_bf16(in[i + l]);
+    v_store(line, gelu_tanh(v_load(line)));
+    for (int l = 0; i + l < dim; l++)
+        out[i + l] = bf16_of(line[l]);
+}
+
 static int activate_task(const struct activate_job *j, int block)
 {
     int dim = j->dim, padded = (dim + VL - 1) / VL * VL;
@@ -91,6 +114,11 @@ static int activate_task(const struct activate_job *j, int block)
         return -1;
     memset(line + dim, 0, sizeof(float) * (size_t)(padded - dim));
     for (int64_t r = block * NORM_ROWS; r < end; r++) {
+        uint16_t *out = j->out + r * j->out_stride;
+        if (j->kind == 1 && j->count == 1) {
+            gelu_row(j->adds[0] + r * j->add_strides[0], j->factors, out, dim);
+            continue;
+        }
         sum_row(j->adds, j->add_strides, j->count, r, dim, j->factors, line);
         if (j->kind == 1)
             for (int i = 0; i < dim; i += VL)
@@ -98,7 +126,7 @@ static int activate_task(const struct activate_job *j, int block)
         else if (j->kind == 2)
             for (int i = 0; i < dim; i++)
                 line[i] = 0.5f * line[i] * (1.0f + erff(line[i] * 0.70710678118654752f));
-        f32_to_bf16(line, j->out + r * j->out_stride, dim);
+        f32_to_bf16(line, out, dim);
     }
     return 0;
 }

@@ -43,10 +43,12 @@ struct full_attn_job {
 
 enum {
     FULL_BLOCK = 32, /* queries of a task */
-    FULL_TILE = 64   /* keys of a tile */
+    FULL_TILE = 64,  /* keys of a tile */
+    FULL_HEADS = 4   /* heads of a task that loads */
 };
 
 static inline int64_t full_rows(int rows) { return ((int64_t)rows + FULL_TILE - 1) / FULL_TILE * FULL_TILE; }
+static inline int full_groups(int heads) { return (heads + FULL_HEADS - 1) / FULL_HEADS; }
 static inline int64_t full_floats(int hd, int64_t rows_up) { return rows_up * (4 * hd + 2); }
 
 #endif
