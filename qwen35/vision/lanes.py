@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from qwen35.model.dispatch import Dispatch
+from qwen35.model.dispatch import Dispatch, Operands
 
 if TYPE_CHECKING:
     from amdxdna.buffer import Buffer
@@ -95,6 +95,9 @@ class Slot:
     def __init__(self, npu: Projections) -> None:
         self._npu = npu
         self._buffers: dict[str, Buffer] = {}
+        self._groups: dict[str, tuple[tuple[int, int], Dispatch, list[Buffer]]] = {}
+        """By weight: of how many chunks and rows, the group, and the parts of buffers that it reads and
+        writes."""
         self.chunks = 0
         """Of patches that the buffers hold."""
 
@@ -113,6 +116,7 @@ class Slot:
             held = self._buffers.get(name)
             if held is None or held.nbytes < elements * 2:
                 if held is not None:
+                    self._forget(*self._groups)
                     del self._buffers[name]
                     held.close()
                 self._buffers[name] = self._npu.alloc(elements * 2)
@@ -122,14 +126,50 @@ class Slot:
         flat: U16 = self._buffers[name].view("u2")
         return flat[: flat.size // stride * stride].reshape(-1, stride)[:, :columns]
 
+    def group(
+        self, weight: str, key: str, chunks: int, rows: int, operands: Sequence[tuple[str, int, Buffer, str]]
+    ) -> Dispatch:
+        """The group of GEMM `key`'s runs over a weight, kept for the next picture of so many rows.
+
+        `operands`: the name of A and the element at which it begins, B, the name of C. No start flushes A
+        or C: who has written A calls `written`. Of C the host reads `rows` rows.
+        """
+        held = self._groups.get(weight)
+        if held is not None and held[0] == (chunks, rows):
+            return held[1]
+        self._forget(weight)
+        reads, writes = self._npu.spans(key, chunks)
+        calls: list[Operands] = []
+        parts: list[Buffer] = []
+        for a, at, b, c in operands:
+            pair = self._buffers[a].sub(2 * at, 2 * reads), self._buffers[c].sub(0, 2 * writes)
+            parts += pair
+            for part in pair:
+                part.to_device()  # clean from here on
+            calls.append((pair[0], b, pair[1]))
+        group = self._npu.dispatch(key, chunks, calls, rows=rows)
+        self._groups[weight] = (chunks, rows), group, parts
+        return group
+
+    def written(self, name: str, elements: int) -> None:
+        """Makes the first elements of a buffer, which the host has written, visible to the NPU."""
+        self._buffers[name].to_device(0, 2 * elements)
+
+    def _forget(self, *weights: str) -> None:
+        for weight in weights:
+            for part in self._groups.pop(weight, (None, None, []))[2]:
+                part.close()
+
     def release(self) -> None:
         """Gives the buffers back."""
+        self._forget(*self._groups)
         buffers, self._buffers, self.chunks = self._buffers, {}, 0
         for buffer in buffers.values():
             buffer.close()
 
     def abandon(self) -> None:
         """Lets go of buffers that a command may still write."""
+        self._groups = {}
         buffers, self._buffers, self.chunks = self._buffers, {}, 0
         for buffer in buffers.values():
             buffer.abandon()

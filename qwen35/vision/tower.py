@@ -287,14 +287,14 @@ class VisionTower:
         def reads(key: str) -> U16:
             return self._reads(slot, key, "a")
 
-        def gemm(key: str, a: str, weight: str, out: str, slices: int = 0) -> Steps:
-            return self._gemm(slot, key, chunks, a, weight, out, slices)
+        def gemm(key: str, a: str, weight: str, out: str, slices: int = 0, rows: int = n) -> Steps:
+            return self._gemm(slot, key, rows, chunks, a, weight, out, slices)
 
         a = reads("v_patch")[: chunks * self._npu.gemm_spec("v_patch").m]
         a[:] = 0  # the padding of K, and rows past the picture
         a[:n, : c.patch_dim] = bf16.to_bf16(picture.patches[first:end])
         lap("vision.host")
-        yield from gemm("v_patch", "a", "patch", "c")
+        yield from gemm("v_patch", "a", "patch", "c", rows=len(a))
         picture.prepare(self._table, self._blocks[0].attention)
         x = picture.x[first:end]
         embedded = bf16.from_bf16(self._writes(slot, "v_patch", "c")[:n])
@@ -363,11 +363,11 @@ class VisionTower:
         chunks = -(-tokens // self._npu.gemm_spec("v_m1").m)
         self._reads(slot, "v_m1", "joined", wide)[:tokens] = picture.normed.reshape(tokens, wide)
         lap("vision.host")
-        yield from self._gemm(slot, "v_m1", chunks, "joined", "m1", "inner", c.n_merge)
+        yield from self._gemm(slot, "v_m1", tokens, chunks, "joined", "m1", "inner", c.n_merge)
         inner = [self._writes(slot, "v_m1", f"inner{j}") for j in range(c.n_merge)]
         activate(GELU_ERF, tokens, wide, inner, self._reads(slot, "v_m2", "joined", wide), self._m1_factors)
         lap("vision.host")
-        yield from self._gemm(slot, "v_m2", chunks, "joined", "m2", "out", c.n_merge)
+        yield from self._gemm(slot, "v_m2", tokens, chunks, "joined", "m2", "out", c.n_merge)
         picture.out = out = np.zeros((tokens, c.out_hidden_size), np.float32)
         for j in range(c.n_merge):
             out += bf16.from_bf16(self._writes(slot, "v_m2", f"out{j}")[:tokens, : c.out_hidden_size])
@@ -375,14 +375,17 @@ class VisionTower:
             out *= self._m2_factors
         lap("vision.host")
 
-    def _gemm(self, slot: Slot, key: str, chunks: int, a: str, weight: str, c: str, slices: int = 0) -> Steps:
-        """One product, or its K slices, each reading A from its own column on; all submitted at once."""
-        step = self._npu.gemm_spec(key).k * 2
+    def _gemm(
+        self, slot: Slot, key: str, rows: int, chunks: int, a: str, weight: str, c: str, slices: int = 0
+    ) -> Steps:
+        """One product, or its K slices, each reading A from its own column on; all submitted at once. The
+        host has written `rows` rows of A and reads as many of C."""
+        spec = self._npu.gemm_spec(key)
         operands = [
-            (slot[a].sub(j * step), self._weights[f"vis.{weight}.{j}"], slot[f"{c}{j}"])
-            for j in range(slices)
-        ] or [(slot[a], self._weights["vis." + weight], slot[c])]
-        group = self._npu.dispatch(key, chunks, operands)
+            (a, j * spec.k, self._weights[f"vis.{weight}.{j}"], f"{c}{j}") for j in range(slices)
+        ] or [(a, 0, self._weights["vis." + weight], c)]
+        group = slot.group(weight, key, chunks, rows, operands)
+        slot.written(a, rows * spec.lda)
         group.start()
         self.timing.lap("vision.submit")
         yield group

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from amdxdna import Device
+from amdxdna import buffer as buffer_module
+from amdxdna._native import ffi, lib
 from amdxdna.errors import CommandFailed, CommandTimeout
 from qwen35 import vision
 from qwen35.bundle import Bundle
@@ -157,3 +160,55 @@ def test_a_picture_again_takes_no_new_buffers(tower: VisionTower, pictures: list
             usage = device.bo_usage()
             held.append(usage.total - usage.internal)  # without the command buffers that contexts keep
     assert max(held) == held[0] > 100_000
+
+
+def test_the_npu_sees_what_the_host_wrote(
+    tower: VisionTower, pictures: list[Any], alone: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every operand as memory has it by the flushes so far: the NPU does not snoop."""
+    tower.release()
+    seen: list[tuple[int, bytes]] = []
+    looked = 0
+
+    def flush(address: int, size: int) -> None:
+        lib.xdna_flush(address, size)
+        line = address // 64 * 64
+        seen.append((line, bytes(ffi.buffer(ffi.cast("char *", line), address + size - line))))
+
+    def look(calls: Any, chained: bool) -> None:
+        nonlocal looked
+        for _, (a, _, c) in calls:
+            memory, first = bytearray(a.nbytes), a.host_address
+            for address, content in seen:
+                start, end = max(address, first), min(address + len(content), first + a.nbytes)
+                if start < end:
+                    memory[start - first : end - first] = content[start - address : end - address]
+            assert memory == bytes(a.view(writable=False))
+            looked += 1
+            seen.append((c.host_address, bytes(c.view(writable=False))))
+
+    monkeypatch.setattr(buffer_module, "lib", SimpleNamespace(xdna_flush=flush))
+    monkeypatch.setattr(tower._npu, "watcher", look)
+    same(tower.encode_all(pictures[:3]), alone[:3])
+    assert looked > 50
+
+
+def test_a_picture_of_the_same_shape_makes_no_new_groups(
+    tower: VisionTower, pictures: list[Any], alone: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tower.release()
+    made = 0
+    dispatch = Projections.dispatch
+
+    def counted(self: Projections, *args: Any, **options: Any) -> Dispatch:
+        nonlocal made
+        made += 1
+        return dispatch(self, *args, **options)
+
+    monkeypatch.setattr(Projections, "dispatch", counted)
+    same([tower.encode(*pictures[2])], [alone[2]])
+    first = made
+    same([tower.encode(*pictures[2])], [alone[2]])
+    assert made == first > 10
+    same([tower.encode(*pictures[1]), tower.encode(*pictures[2])], [alone[1], alone[2]])
+    assert made > first
