@@ -142,13 +142,20 @@ INLINE void expect(const struct delta_job *j, int first, int count, int channel,
             __builtin_prefetch(j->y + row * j->y_stride + channel + c, 0, 2);
 }
 
-/* One panel of columns of one value head: its outputs before the norm, and its state after the chunk. */
-INLINE void delta_panel(const struct delta_scratch *s, int dk, int padded, int column, float *state)
+/* One panel of columns of one value head: its outputs before the norm, and its state after the chunk. `empty`:
+   the state is zero, of which nothing is to be read. */
+INLINE void delta_panel(const struct delta_scratch *s, int dk, int padded, int column, int empty, float *state)
 {
     int64_t stride = s->columns + GAP;
     float kept[WIDTH], *o = s->o + column;
-    panel_rows(2, padded, dk, s->kt, TOKENS, state, WIDTH, s->reads, WIDTH, NULL);
-    panel_rows(2, padded, dk, s->qt, TOKENS, state, WIDTH, o, stride, NULL);
+    if (empty) {
+        memset(s->reads, 0, sizeof(float) * (size_t)padded * WIDTH);
+        for (int i = 0; i < padded; i++)
+            memset(o + i * stride, 0, sizeof(float) * WIDTH);
+    } else {
+        panel_rows(2, padded, dk, s->kt, TOKENS, state, WIDTH, s->reads, WIDTH, NULL);
+        panel_rows(2, padded, dk, s->qt, TOKENS, state, WIDTH, o, stride, NULL);
+    }
     for (int i = 0; i < padded; i++) {
         vf beta = v_set(s->beta[i]), past = v_set(s->past[i]), minus = v_set(-s->past[i]);
 #pragma GCC unroll 2
@@ -208,7 +215,7 @@ static void delta_chunk(const struct delta_job *j, struct delta_scratch *s, int 
             expect(j, from + CHUNK, part, key_head * dk, dk);
             expect(j, from + CHUNK, part, keys + key_head * dk, dk);
         }
-        delta_panel(s, dk, padded, column, state + (int64_t)column * dk);
+        delta_panel(s, dk, padded, column, !first && !j->state_in, state + (int64_t)column * dk);
     }
     for (int i = 0; i < rows; i++) {
         int64_t row = first + i;
