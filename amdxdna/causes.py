@@ -285,6 +285,11 @@ CAUSES: dict[tuple[str, int], _Row] = {
     ("*", _errno.ENOMEM): _Row(
         OutOfMemory, "the kernel has no memory for this", "Close buffers or free memory"
     ),
+    ("*", _errno.EFBIG): _Row(
+        OutOfMemory,
+        "files may not grow so large (ulimit -f), and the emulated device keeps its buffers in one",
+        "Raise the limit",
+    ),
     ("*", _errno.ENOTTY): _Row(
         Unsupported, "the file is no amdxdna node, or its driver is too old for this call", _OLD_REMEDY
     ),

@@ -23,11 +23,20 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 MANY = "the limit on processes and threads is reached (ulimit -u; in a container its limit on pids)"
 _TOO_MANY = f"no thread can be started: {MANY}: raise it, or end other programs"
 
-ADDRESS_SPACE = 480 << 20
-"""Bytes of address space (RLIMIT_AS) below which numpy's and the tokenizer's libraries do not get through
-their start: they abort, or hang, where an allocation fails. Measured with the built-in model on two cores:
-it answers under 488 MiB and aborts at 293; each further core may take a thread's stack more."""
-_STACK = 8 << 20
+ADDRESS_SPACE, DATA = 424 << 20, 136 << 20
+"""Bytes of address space (RLIMIT_AS) and of private memory (RLIMIT_DATA) that the main job takes beside its
+threads' stacks: below, libraries abort or hang where an allocation fails. Measured with the built-in model,
+with 8 MiB stacks on two cores: a text is answered from 380 and 160 MiB on, a picture from 400 and 180."""
+_THREADS, _THREADS_A_CORE = 4, 3
+"""On one core, and for each further one: numpy's, the host math's and the emulated kernels' own."""
+_STACK, _LEAST_STACK = 8 << 20, 256 << 10
+"""A stack where no limit is set (glibc's are 2 MiB then), and the least that is not refused: the main job
+crashes at 72 KiB and answers from 80 on, Python itself crashes at 64."""
+_MEMORY = (
+    (resource.RLIMIT_AS, "the address space", "ulimit -v"),
+    (resource.RLIMIT_DATA, "private memory", "ulimit -d"),
+)
+_ARENA_MAX = -8  # M_ARENA_MAX of glibc's malloc.h
 _AFTER = 0.05
 """Seconds after which a finalizer's hook has surely returned."""
 
@@ -82,6 +91,7 @@ def _told(
     _require_streams()
     sys.unraisablehook = _unraisable
     try:
+        _require_stack()
         status = body()
         if take_back():
             raise KeyboardInterrupt
@@ -114,18 +124,51 @@ def _told(
     return _flushed(status, tell)
 
 
-def require_address_space(more: int = 0) -> None:
-    """Raises MemoryError where the address space is limited to less than loading takes.
+def needed(bound: int, more: int = 0, cores: int = 0) -> int:
+    """Bytes that RLIMIT_AS or RLIMIT_DATA must allow the main job and `more` data; cores 0: those here."""
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    stack = _STACK if stack == resource.RLIM_INFINITY else stack
+    threads = _THREADS + _THREADS_A_CORE * ((cores or len(os.sched_getaffinity(0))) - 1)
+    return (ADDRESS_SPACE if bound == resource.RLIMIT_AS else DATA) + more + threads * stack
+
+
+def require_memory(more: int = 0) -> None:
+    """Raises MemoryError where a limit of this process leaves less memory than loading takes.
 
     `more` bytes of it are data.
 
     The libraries abort where it runs out under them, so it is asked for before they are loaded.
     """
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    need = ADDRESS_SPACE + more + max(0, len(os.sched_getaffinity(0)) - 2) * _STACK
-    if soft != resource.RLIM_INFINITY and soft < need:
+    for bound, what, how in _MEMORY:
+        soft, _ = resource.getrlimit(bound)
+        if soft == resource.RLIM_INFINITY:
+            continue
+        need = needed(bound, more)
+        if soft < need:
+            raise MemoryError(
+                f"{what} is limited to {soft >> 20:,} MiB ({how}) and at least {need >> 20:,} are needed: "
+                "raise the limit"
+            )
+        _one_arena()
+
+
+def _one_arena() -> None:
+    """Keeps glibc's malloc from reserving 64 MiB of address space and more for each thread that allocates.
+
+    Where that is limited, what comes later would find none.
+    """
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes
+
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
+
+
+def _require_stack() -> None:
+    """Raises MemoryError where the stack is too small for libraries, which crash then."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    if soft != resource.RLIM_INFINITY and soft < _LEAST_STACK:
         raise MemoryError(
-            f"the address space is limited to {soft >> 20:,} MiB (ulimit -v) and at least {need >> 20:,} are "
+            f"the stack is limited to {soft >> 10:,} KiB (ulimit -s) and at least {_LEAST_STACK >> 10:,} are "
             "needed: raise the limit"
         )
 
@@ -169,10 +212,11 @@ def memory_fault(error: BaseException) -> str | None:
         return None
     if isinstance(error, MemoryError) and "ulimit" in str(error):
         return f"out of memory: {error}"
-    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if soft == resource.RLIM_INFINITY:
-        return None
-    return f"out of memory: the address space is limited to {soft >> 20:,} MiB (ulimit -v): raise the limit"
+    for bound, what, how in _MEMORY:
+        soft, _ = resource.getrlimit(bound)
+        if soft != resource.RLIM_INFINITY:
+            return f"out of memory: {what} is limited to {soft >> 20:,} MiB ({how}): raise the limit"
+    return None
 
 
 def descriptor_fault(error: BaseException) -> str | None:

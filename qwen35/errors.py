@@ -6,7 +6,7 @@ what went wrong, where (a path, an option, a turn), and what to do about it.
 
 from __future__ import annotations
 
-from amdxdna.entry import library_fault, memory_fault, thread_fault
+from amdxdna.entry import descriptor_fault, library_fault, memory_fault, thread_fault
 from amdxdna.text import one_line
 
 __all__ = [
@@ -116,7 +116,10 @@ def explain(error: BaseException) -> str:
     """One line for any exception that may reach a user: what (where): what to do."""
     if isinstance(error, QwenError):
         return str(error)
-    if (known := memory_fault(error) or library_fault(error) or thread_fault(error)) is not None:
+    known = memory_fault(error) or library_fault(error) or thread_fault(error)
+    if known is None and getattr(error, "meaning", None) is None:
+        known = descriptor_fault(error)
+    if known is not None:
         return one_line(known)
     if isinstance(error, MemoryError):
         return "out of memory: lower --max-ctx or close other programs"

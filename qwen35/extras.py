@@ -48,8 +48,11 @@ def own_program(name: str) -> str:
     for short in (name, path.name):  # "python3" may be there where "python" is not
         if shutil.which(short) == str(path):
             return short
-    relative = os.path.relpath(path)
-    return shlex.quote(str(path) if os.getcwd() == "/" or relative.startswith("..") else relative)
+    try:
+        relative = ".." if os.getcwd() == "/" else os.path.relpath(path)
+    except OSError:  # a current folder that is gone
+        relative = ".."
+    return shlex.quote(str(path) if relative.startswith("..") else relative)
 
 
 def _name(requirement: str) -> str:

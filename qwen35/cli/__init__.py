@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from amdxdna.entry import FAILED, USAGE, guarded, require_address_space
+from amdxdna.entry import FAILED, USAGE, guarded, require_memory
 from qwen35.cli.output import notice, report
 from qwen35.errors import UsageError
 
@@ -48,7 +48,7 @@ def _run(words: list[str], load: Loader | None) -> int:
         if words[0] not in commands:
             raise UsageError(f"this installation has no command {words[0]}", "", "see qwen35 --help")
         if not {"-h", "--help"} & set(words):
-            require_address_space()
+            require_memory()
         from importlib import import_module
 
         command: Callable[[list[str]], int] = getattr(import_module(commands[words[0]]), f"{words[0]}_main")

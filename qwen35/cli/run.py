@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from amdxdna.entry import require_address_space
+from amdxdna.entry import require_memory
 from qwen35.cli.answers import answer_options, show
 from qwen35.cli.entries import STDIN, Endless, read_line, read_picture, read_piped, read_prompt
 from qwen35.cli.output import Progress, notice, report
@@ -24,6 +24,7 @@ __all__ = ["load_model", "run"]
 
 def run(options: argparse.Namespace, load: Callable[[argparse.Namespace], Qwen35] | None = None) -> int:
     """Runs the parsed options; the exit status."""
+    require_memory()
     prompt = _prompt(options)
     options.schema = None
     if options.json_schema is not None:
@@ -119,10 +120,9 @@ def _prompt(options: argparse.Namespace) -> str | None:
 
 
 def _check_before_loading(options: argparse.Namespace) -> None:
-    """Raises what can be told of pictures, schema and limits before gigabytes of weights are read."""
+    """Raises what can be told of pictures and schema before gigabytes of weights are read."""
     if options.schema is not None:
         require("json", "--json-schema")
-    require_address_space()
     if options.image:
         from qwen35.images import MAX_BYTES, check_file
 

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from amdxdna.entry import require_address_space
+from amdxdna.entry import require_memory
 from qwen35.cli.args import Parser
 from qwen35.cli.args import number_of as _number
 from qwen35.cli.output import Progress, notice
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["build", "main"]
 
-_ADDRESS_SPACE = 416 << 20
+ADDRESS_SPACE = 416 << 20
 """Address space beyond the main job's, for the HTTP libraries, threads' stacks and heaps, and grammars.
 Measured with the built-in model on two cores: under 800 MiB in all everything is answered, at 700 no schema
 is, and at 620 Python may hang in the middle of an answer, deaf to signals."""
@@ -190,7 +190,7 @@ def main(argv: list[str], load: Callable[[argparse.Namespace], Qwen35] | None = 
         options.api_key.encode("ascii")
     except UnicodeEncodeError:
         raise UsageError("the key must be ASCII", "--api-key") from None
-    require_address_space(_ADDRESS_SPACE)
+    require_memory(ADDRESS_SPACE)
     with contextlib.ExitStack() as stack:
         listening = stack.enter_context(bind(options.host, options.port))  # a taken port is told at once
         model = (load or _load)(options)

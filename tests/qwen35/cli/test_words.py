@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from amdxdna.entry import needed
+from qwen35.serve.cli import ADDRESS_SPACE as SERVER
 from tests.support.program import ROOT, SECONDS, holding
 
 DRIVER, QWEN, AMD = "tests.support.cli_driver", "qwen35", "amdxdna"
@@ -267,13 +270,105 @@ def test_a_full_stdout_is_an_error_and_a_full_stderr_is_none(module: str, words:
     assert run(module, *words, shell="@ 2>/dev/full")[0] == 0
 
 
-@pytest.mark.parametrize("mebibytes", [150, 290, 400, 470])
-def test_an_address_space_that_is_too_small_is_one_line(mebibytes: int) -> None:
-    status, _, err = run(QWEN, "-p", "x", "-q", shell=f"ulimit -v {mebibytes << 10};")
-    assert status == 1 and err.startswith(
-        f"{E}out of memory: the address space is limited to {mebibytes} MiB (ulimit -v) and at least "
+SAMPLE = ["-q", "--image", "qwen35/data/sample.png", "--prompt", "What is in this picture?", "--max-new", "2"]
+
+
+@pytest.mark.parametrize(
+    ("module", "limit", "words", "says"),
+    [
+        # A prompt or a picture that is not there would be told, if it were looked at first.
+        (
+            QWEN,
+            "-v 153600",
+            ["--image", "no.png", "-p", "x"],
+            "the address space is limited to 150 MiB",
+        ),
+        (
+            QWEN,
+            "-v 450560",
+            ["--prompt-file", "no.txt"],
+            "the address space is limited to 440 MiB",
+        ),
+        (QWEN, "-v 450560", ["info"], "the address space is limited to 440 MiB"),
+        (QWEN, "-d 16384", ["-p", "x"], "private memory is limited to 16 MiB"),
+        (QWEN, "-d 122880", SAMPLE, "private memory is limited to 120 MiB"),
+        (QWEN, "-s 128", ["info"], "the stack is limited to 128 KiB"),
+        (AMD, "-s 128", ["doctor", "--device", "emu"], "the stack is limited to 128 KiB"),
+    ],
+)
+def test_a_limit_that_is_too_low_is_told_before_anything_else(
+    module: str, limit: str, words: list[str], says: str
+) -> None:
+    status, out, err = run(module, *words, shell=f"ulimit {limit};")
+    assert (status, out) == (1, "")
+    told = (
+        rf"{module}: error: out of memory: {says} \(ulimit {limit[:2]}\) and at least \d+ are needed: raise "
     )
-    assert err.count("\n") == 1
+    assert re.fullmatch(rf"{told}the limit\n", err), err
+
+
+@pytest.mark.parametrize(
+    ("letter", "more", "words"),
+    [
+        ("v", 0, SAMPLE),
+        ("d", 0, SAMPLE),
+        # Where malloc could reserve for one thread, and others would find nothing.
+        ("v", 60 << 20, ["-q", "--prompt", "What is a whale?", "--max-new", "2"]),
+    ],
+)
+def test_what_is_asked_for_is_enough(letter: str, more: int, words: list[str]) -> None:
+    least = needed(resource.RLIMIT_AS if letter == "v" else resource.RLIMIT_DATA)
+    status, out, err = run(QWEN, *words, shell=f"ulimit -{letter} {least + more >> 10};")
+    assert (status, err) == (0, "") and out.strip(), err
+
+
+def test_larger_stacks_of_threads_are_asked_for() -> None:
+    before = resource.getrlimit(resource.RLIMIT_STACK)
+    try:
+        resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, before[1]))
+        usual = needed(resource.RLIMIT_AS, cores=2)
+        resource.setrlimit(resource.RLIMIT_STACK, (64 << 20, before[1]))
+        larger = needed(resource.RLIMIT_AS, cores=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_STACK, before)
+    assert larger - usual == 7 * (56 << 20)
+
+
+def test_the_readme_names_what_is_asked_for() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    before = resource.getrlimit(resource.RLIMIT_STACK)
+    try:
+        resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, before[1]))
+        two, three = (needed(resource.RLIMIT_AS, cores=cores) >> 20 for cores in (2, 3))
+        data = needed(resource.RLIMIT_DATA, cores=2) >> 20
+    finally:
+        resource.setrlimit(resource.RLIMIT_STACK, before)
+    found = re.search(
+        r"asks for (\d+) MiB of address space on two cores and\s(\d+) more for each further one, `serve` for "
+        r"(\d+) more; under `ulimit -d` for (\d+)\.",
+        text,
+    )
+    assert found is not None
+    assert [int(each) for each in found.groups()] == [two, three - two, SERVER >> 20, data]
+
+
+@pytest.mark.parametrize(
+    ("limit", "words", "says"),
+    [
+        ("-n 5", ["-q", "-p", "x"], "file descriptors ran out: 5 may be open (ulimit -n): raise the limit"),
+        ("-f 0", ["-q", "-p", "x", "--device", "emu:quiet"], "files may not grow so large (ulimit -f)"),
+    ],
+)
+def test_other_limits_are_named(limit: str, words: list[str], says: str) -> None:
+    status, out, err = run(QWEN, *words, shell=f"ulimit {limit};")
+    assert (status, out, err.count("\n")) == (1, "", 1) and says in err, err
+
+
+def test_a_folder_that_is_gone_is_no_reason_not_to_answer(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    status, _, err = run(DRIVER, "-p", "x", cwd=gone, shell=f"rmdir {gone};")
+    assert status == 0 and "running mock" in err, err
 
 
 def test_a_limit_on_processes_is_no_ctrl_c() -> None:
