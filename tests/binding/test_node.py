@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from amdxdna import errors, node, sysfs
+from amdxdna import errors, ioctl, node, sysfs
 from amdxdna._native import ffi, lib
 from amdxdna.node import KernelNode
 from amdxdna.opening import open_node, resolve
@@ -45,6 +45,15 @@ def make_sysfs(root, *accels, driver_loaded=True):
             entry.mkdir()
             (entry / "device").symlink_to(function)
     return root
+
+
+def test_a_request_through_a_closed_node_is_refused(open_emu):
+    """In the binding's words, whatever the caller looked at before: another thread may have closed it."""
+    device = open_emu()
+    seam, request = device.node, ffi.new("struct amdxdna_drm_get_info *")
+    device.close()
+    with pytest.raises(errors.Closed):
+        ioctl.call(seam, "GET_INFO", request)
 
 
 def test_finds_only_amdxdna_nodes_in_number_order(tmp_path):

@@ -28,6 +28,19 @@ def test_copy_moves_words_and_adds() -> None:
     assert rig.memory.released == [rig.context]
 
 
+@pytest.mark.parametrize("size", ["bytes", "words"])
+def test_a_size_in_words_means_no_byte_behind_the_stream(size: str) -> None:
+    """mlir-air's tests count the stream's words; here it ends with the memory that the context has."""
+    rig = Rig()
+    program = stream.program([stream.Copy(64, addend=5)] * 3)
+    slot = rig.slot(program, (BUFFERS, BUFFERS + 4096), at=(256 << 10) - len(program))
+    args = [*slot.args]
+    args[4] = len(program) // (4 if size == "words" else 1)
+    ffi.memmove(rig.memory.buffers, struct.pack("<I", 37), 4)
+    assert rig.run(Slot(1, 0, tuple(args))) == Reply(0, 0, 0)
+    assert struct.unpack("<I", ffi.buffer(rig.memory.buffers + 4096, 4)) == (42,)
+
+
 def test_buffers_may_lie_in_the_device_heap() -> None:
     rig = Rig()
     ffi.memmove(rig.memory.heap + 0x8000, b"abcd" * 4, 16)

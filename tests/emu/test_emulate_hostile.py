@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
 import signal
 import subprocess
@@ -13,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from amdxdna._native import ffi
+from amdxdna._native import ffi, lib
 from amdxdna.emu.seccomp import folders
 from amdxdna.emu.seccomp.call import Call, Stale
 from amdxdna.emu.seccomp.client import TaskMemory
@@ -43,6 +45,91 @@ def test_c_program(tmp_path: Path, case: str) -> None:
     ended = emulate(str(c_program(name="hostile")), NODE, str(blob), str(code), case)
     assert ended.stdout.splitlines() == ANSWERS[case], ended.stderr
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_program_without_a_free_descriptor() -> None:
+    """It gets the errno that the kernel's own open has, for the node and for a file of the tree."""
+    ended = emulate_python(
+        """
+import errno, os, resource
+held = os.open("/", os.O_RDONLY)
+resource.setrlimit(resource.RLIMIT_NOFILE, (held + 1, held + 1))
+for path in ("/dev/accel/accel0", "/sys/class/accel/accel0/device/vendor", "/etc/passwd"):
+    try:
+        os.close(os.open(path, os.O_RDONLY))
+        print("opened")
+    except OSError as failed:
+        print(errno.errorcode[failed.errno])
+os.close(held)
+os.close(os.open("/dev/accel/accel0", os.O_RDWR))
+print("fine")
+"""
+    )
+    assert ended.stdout.splitlines() == ["EMFILE"] * 3 + ["fine"], ended.stderr
+
+
+@ROOT_ONLY
+def test_the_nodes_mode_is_what_others_may(tmp_path: Path) -> None:
+    """By each access mode, for the node's group and for everybody else; user 0 may do all."""
+    ended = emulate_python(
+        """
+import os
+node, ways = "/dev/accel/accel0", (os.O_RDONLY, os.O_WRONLY, os.O_RDWR)
+def tries():
+    found = ""
+    for way in ways:
+        try:
+            os.close(os.open(node, way))
+            found += "y"
+        except PermissionError:
+            found += "n"
+    return found
+for mode in (0o666, 0o644, 0o622, 0o660, 0o600):
+    os.chmod(node, mode)
+    print(f"{mode:o} {tries()}", end=" ", flush=True)
+    for group in (0, 65534):
+        if not (child := os.fork()):
+            os.setgroups([]); os.setgid(group); os.setuid(65534)
+            print(tries(), end=" ", flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+    print(flush=True)
+"""
+    )
+    assert [line.split() for line in ended.stdout.splitlines()] == [
+        ["666", "yyy", "yyy", "yyy"],
+        ["644", "yyy", "ynn", "ynn"],
+        ["622", "yyy", "nyn", "nyn"],
+        ["660", "yyy", "yyy", "nnn"],
+        ["600", "yyy", "nnn", "nnn"],
+    ], ended.stderr
+
+
+@pytest.mark.parametrize("length", [0, 1, 99, 100, 4095, 5000])
+@pytest.mark.parametrize("at", [0, 4000, 4095])
+def test_no_path_is_longer_than_its_room(length: int, at: int) -> None:
+    """A string of another process, from any place in a page, with room for 100 bytes: none behind them."""
+    theirs = mmap.mmap(-1, 4 << 12)
+    theirs[at : at + length] = b"x" * length
+    text = ffi.new("char[8192]", b"#" * 8191)
+    address = int(ffi.cast("uintptr_t", ffi.from_buffer(theirs)))
+    found = lib.xdna_read_string(os.getpid(), address + at, text, 100)
+    assert found == (length if length < 100 else -errno.ENAMETOOLONG)
+    assert ffi.buffer(text)[100:8191] == b"#" * 8091
+    assert ffi.buffer(text)[: min(length, 100)] == b"x" * min(length, 100)
+
+
+def test_a_string_ends_with_its_memory() -> None:
+    """One without an end, in the last page that is there."""
+    theirs = mmap.mmap(-1, 2 << 12)
+    theirs[:] = b"x" * len(theirs)
+    address = int(ffi.cast("uintptr_t", ffi.from_buffer(theirs)))
+    ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + 4096), 4096, 0)
+    text = ffi.new("char[4096]")
+    assert lib.xdna_read_string(os.getpid(), address + 4090, text, 4096) == -errno.EFAULT
+    theirs[4090:4096] = b"/dev/x"[:5] + b"\0"
+    assert lib.xdna_read_string(os.getpid(), address + 4090, text, 4096) == 5
+    assert ffi.string(text) == b"/dev/"
 
 
 def test_memory_that_nobody_fills_holds_up_its_own_calls_alone() -> None:

@@ -51,6 +51,34 @@ def opened(options: str) -> Device:
     return Device.open(f"emu:quiet,privileged=1,threads=1,{options}")
 
 
+def test_what_each_driver_tells_of_itself():
+    """DRM version and kernel: the in-tree driver's minor of that release (amdxdna_pci_drv.c), and AMD's."""
+    told = {}
+    for driver in DRIVERS:
+        with opened(f"driver={driver}") as device:
+            version = device.version
+            release = device.node.text("proc/sys/kernel/osrelease")
+            told[driver] = (
+                version.major,
+                version.minor,
+                release,
+                device.node.text("sys/module/amdxdna/taint"),
+            )
+    assert told == {
+        "7.3": (0, 10, "7.3.4", ""),
+        "7.2": (0, 10, "7.2.12", ""),
+        "6.18": (0, 1, "6.18.15", ""),
+        "6.18.5": (0, 1, "6.18.5", ""),
+        "6.14": (0, 0, "6.14.11", ""),
+        "oot-2026-08": (0, 16, "6.18.12", "OE"),
+        "oot-2026-05": (0, 15, "6.18.12", "OE"),
+        "oot-legacy": (1, 0, "6.18.12", "OE"),
+        "oot-2025-12": (1, 0, "6.17.13", "OE"),
+        "oot-2025-09": (1, 0, "6.16.12", "OE"),
+        "oot-2025-06": (1, 0, "6.12.94", "OE"),
+    }
+
+
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_failed_chain_names_its_member_and_never_reads_as_success(driver):
     with opened(f"driver={driver}") as device:

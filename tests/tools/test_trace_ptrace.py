@@ -194,6 +194,31 @@ except OSError as failed:
     assert summary["errors"] == {"CREATE_BO ENOTTY": 1, "open ENOENT": 1}
 
 
+def test_every_call_that_opens_is_seen(file: Path) -> None:
+    """open, openat and openat2 (numbers of x86-64's table), with an errno each that fails."""
+    ended = trace_python(
+        """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+how = (ctypes.c_uint64 * 3)(os.O_RDWR)
+for path in (NODE, "/dev/accel/accel0"):
+    path = ctypes.c_char_p(path.encode())
+    for call in ((2, path, os.O_RDWR), (257, -100, path, os.O_RDWR), (437, -100, path, how, 24)):
+        fd = libc.syscall(*call)
+        if fd >= 0:
+            os.close(fd)
+""",
+        file,
+    )
+    assert ended.returncode == 0, ended.stderr
+    _, calls, summary = read_trace(file.with_name("trace.jsonl"))
+    assert [line["call"] for line in calls] == ["open", "close"] * 3 + ["open"] * 3
+    opened = [line for line in calls if line["call"] == "open"]
+    assert [line["in"]["path"] for line in opened] == [str(file)] * 3 + ["/dev/accel/accel0"] * 3
+    assert [line.get("errno") for line in opened] == [None] * 3 + ["ENOENT"] * 3
+    assert summary["opens"] == 3
+
+
 def test_a_node_is_the_device_whatever_its_name(file: Path) -> None:
     """Not another file of the same name, nor one whose name begins alike; a link, a second name and an accel
     device in another folder are."""

@@ -87,6 +87,18 @@ def test_what_was_unpacked_is_looked_at(tmp_path: Path) -> None:
     assert rig.sealed(tmp_path, stamp) is None
 
 
+def test_a_cache_that_is_only_read_is_used(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    rig.seal(tmp_path, ["tree"], tmp_path / "rig.json", {"kernel": "7", "versions": {"qemu": "10"}})
+    (tmp_path / "lock").mkdir()  # what nobody, root included, can open for writing
+    found = rig.cached(tmp_path)
+    assert found is not None and (found.root, found.kernel_release, found.versions) == (
+        tmp_path,
+        "7",
+        {"qemu": "10"},
+    )
+
+
 def test_layouts_have_their_own_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkouts of several ages share a cache without undoing each other's."""
     monkeypatch.setenv("AMDXDNA_VM_CACHE", "/cache")
