@@ -49,8 +49,9 @@ def _exists(module: str) -> bool:
     )
 
 
-def number_of(kind: Callable[[str], Any], low: float, high: float, rule: str) -> Callable[[str], Any]:
+def number_of(kind: Callable[[str], Any], low: float, high: float, rule: str = "") -> Callable[[str], Any]:
     """A converter for argparse: a number of `kind` from `low` to `high`, else an error that says `rule`."""
+    rule = rule or f"{low} to {high}"
 
     def convert(text: str) -> Any:
         try:
@@ -135,11 +136,11 @@ def build() -> Parser:
         kind: type,
         low: float,
         high: float,
-        rule: str,
         metavar: str,
         text: str,
         default: Any = None,
         group: argparse._ArgumentGroup = how,
+        rule: str = "",
     ) -> None:
         convert = number_of(kind, low, high, rule)
         group.add_argument(option, type=convert, metavar=metavar, help=text, default=default)
@@ -149,20 +150,20 @@ def build() -> Parser:
         whole,
         1,
         most,
-        "1 or more",
         "N",
         f"most tokens of an answer (default {MAX_NEW})",
         MAX_NEW,
     )
     how.add_argument("--greedy", action="store_true", help="always the most probable token")
-    number("--temperature", real, 0, 100, "0 to 100", "T", "how freely to draw; 0 is greedy")
-    number("--top-k", whole, 0, most, "0 or more", "N", "only the N most probable tokens; 0 all")
-    number("--top-p", real, 1e-9, 1, "above 0, at most 1", "P", "only the most probable tokens up to mass P")
-    number("--min-p", real, 0, 1, "0 to 1", "P", "only tokens P times as probable as the best")
-    number("--repetition-penalty", real, 0.01, 100, "0.01 to 100", "F", "against tokens in prompt or answer")
-    number("--presence-penalty", real, -100, 100, "-100 to 100", "F", "against tokens in the answer")
-    number("--frequency-penalty", real, -100, 100, "-100 to 100", "F", "the same for each time they appear")
-    number("--seed", whole, 0, 2**64 - 1, "0 to 2^64 - 1", "N", "draw the same answer again")
+    number("--temperature", real, 0, 100, "T", "how freely to draw; 0 is greedy")
+    number("--top-k", whole, 0, most, "N", "only the N most probable tokens; 0 all")
+    rule = "above 0, at most 1"
+    number("--top-p", real, 1e-9, 1, "P", "only the most probable tokens up to mass P", rule=rule)
+    number("--min-p", real, 0, 1, "P", "only tokens P times as probable as the best")
+    number("--repetition-penalty", real, 0.01, 100, "F", "against tokens in prompt or answer")
+    number("--presence-penalty", real, -100, 100, "F", "against tokens in the answer")
+    number("--frequency-penalty", real, -100, 100, "F", "the same for each time they appear")
+    number("--seed", whole, 0, 2**64 - 1, "N", "draw the same answer again", rule="0 to 2^64 - 1")
     how.add_argument(
         "--stop",
         action="append",
@@ -181,7 +182,6 @@ def build() -> Parser:
         whole,
         1,
         most,
-        "1 or more",
         "N",
         "stop an answer whose last N tokens are one pattern over and over (default 1024)",
     )
@@ -202,15 +202,14 @@ def build() -> Parser:
         "--help), a path, a number",
     )
     tokens = "tokens of a conversation (default 8192)"
-    number("--max-ctx", whole, 1, TRAINED_CTX, f"1 to {TRAINED_CTX}", "N", tokens, 8192, run)
+    number("--max-ctx", whole, 1, TRAINED_CTX, "N", tokens, 8192, run)
     number(
         "--cache-mb",
         whole,
         0,
         most,
-        "0 (off) or more",
         "N",
-        "memory for states kept between turns (default 512)",
+        "memory for states kept between turns (default 512); 0 is off",
         512,
         run,
     )

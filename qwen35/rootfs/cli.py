@@ -89,13 +89,13 @@ def _parser() -> Parser:
     add("--boot", action="store_true", help="boot it in QEMU on the emulated NPU and print what --run prints")
     add(
         "--memory",
-        type=number_of(int, 64, 1 << 20, "64 or more"),
+        type=number_of(int, 64, 1 << 20),
         metavar="MIB",
         help="of the guest (default 384 and what the image needs more)",
     )
     add(
         "--seconds",
-        type=number_of(float, 1, 86400, "1 to 86400"),
+        type=number_of(float, 1, 86400),
         default=300.0,
         metavar="S",
         help="most time for the guest (default 300)",

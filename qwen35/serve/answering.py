@@ -83,14 +83,15 @@ class Form(Protocol):
 
 @dataclass
 class Limits:
-    """`timeout` seconds of a request with its wait, `body` bytes, `reading` seconds that a request's head or
-    body may take, `grace` seconds that a running answer has once the server is told to end."""
+    """`timeout` seconds of a request with its wait, `body` bytes, `grace` seconds that a running answer has
+    once the server is told to end, `queue` requests that may wait, `reading` seconds that a request's head or
+    body may take."""
 
-    timeout: float = 600.0
-    body: int = 32 << 20
+    timeout: float
+    body: int
+    grace: float
+    queue: int
     reading: float = 60.0
-    grace: float = 10.0
-    queue: int = 64
     stored: int = 64 << 20
     """Bytes of responses that are kept for requests which go on from them."""
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.entry import require_memory
+from qwen35.arguments import TRAINED_CTX
 from qwen35.cli.args import Parser
 from qwen35.cli.args import number_of as _number
 from qwen35.cli.output import Progress, notice
@@ -55,7 +56,7 @@ def build() -> Parser:
     )
     where.add_argument(
         "--port",
-        type=_number(int, 0, 65535, "0 to 65535"),
+        type=_number(int, 0, 65535),
         default=8000,
         metavar="N",
         help="default %(default)s; 0 takes a free one",
@@ -91,7 +92,7 @@ def build() -> Parser:
     )
     answer.add_argument(
         "--max-new",
-        type=_number(int, 1, 1 << 20, "1 or more"),
+        type=_number(int, 1, 1 << 20),
         default=0,
         metavar="N",
         help="most tokens of any answer (default: what the context has room for)",
@@ -104,17 +105,17 @@ def build() -> Parser:
         help="a name that requests may give the model, beside its own; repeatable",
     )
     bounds = parser.add_argument_group("bounds")
-    seconds = _number(float, 0, 86_400, "0 to 86400")
+    seconds = _number(float, 0, 86_400)
     bounds.add_argument(
         "--queue",
-        type=_number(int, 0, 100_000, "0 or more"),
+        type=_number(int, 0, 100_000),
         default=64,
         metavar="N",
         help="requests that may wait; more get 429 (default %(default)s)",
     )
     bounds.add_argument(
         "--timeout",
-        type=_number(float, 0.01, 86_400, "0.01 to 86400"),
+        type=_number(float, 0.01, 86_400),
         default=600.0,
         metavar="S",
         help="seconds a request may take with its wait (default 600)",
@@ -128,14 +129,14 @@ def build() -> Parser:
     )
     bounds.add_argument(
         "--max-body-mb",
-        type=_number(int, 1, 1024, "1 to 1024"),
+        type=_number(int, 1, 1024),
         default=32,
         metavar="N",
         help="largest request (default %(default)s)",
     )
     bounds.add_argument(
         "--max-images",
-        type=_number(int, 0, 1000, "0 to 1000"),
+        type=_number(int, 0, 1000),
         default=16,
         metavar="N",
         help="pictures a request may hold (default %(default)s)",
@@ -149,17 +150,17 @@ def build() -> Parser:
     )
     run.add_argument(
         "--max-ctx",
-        type=_number(int, 1, 262_144, "1 to 262144"),
+        type=_number(int, 1, TRAINED_CTX),
         default=8192,
         metavar="N",
         help="tokens of a conversation (default %(default)s)",
     )
     run.add_argument(
         "--cache-mb",
-        type=_number(int, 0, 1 << 20, "0 (off) or more"),
+        type=_number(int, 0, 1 << 20),
         default=1024,
         metavar="N",
-        help="memory for states kept of prompts (default %(default)s)",
+        help="memory for states kept of prompts (default %(default)s; 0 keeps none)",
     )
     run.add_argument("--chains", choices=["auto", "on", "off"], default=None, help="command chains")
     run.add_argument("--weights", choices=["auto", "copy", "map"], default=None, help="copied or mapped")
@@ -271,7 +272,7 @@ def _serve(model: Qwen35, options: argparse.Namespace, listening: socket.socket)
 
     names = tuple(dict.fromkeys([model.info.name, *_hub_id(options.bundle), *options.name]))
     served = Served(model, names, options.thinking, options.max_new, options.max_images, options.draft)
-    limits = Limits(options.timeout, options.max_body_mb << 20, grace=options.grace, queue=options.queue)
+    limits = Limits(options.timeout, options.max_body_mb << 20, options.grace, options.queue)
     service = Service(served, limits, None if options.quiet else notice)
     app = make_app(
         service, api_key=options.api_key, origins=options.cors, hosts=[options.host, *options.allow_host]

@@ -97,9 +97,8 @@ def serving(
     from qwen35.serve.connection import patient
     from qwen35.serve.options import Served
 
-    service = Service(
-        Served(model, (model.info.name, *served.pop("names", ())), **served), Limits(**(limits or {}))
-    )
+    bounds = Limits(**{"timeout": 600.0, "body": 32 << 20, "grace": 10.0, "queue": 64} | (limits or {}))
+    service = Service(Served(model, (model.info.name, *served.pop("names", ())), **served), bounds)
     app = make_app(service, api_key=api_key, origins=origins, hosts=hosts)
     config = uvicorn.Config(
         app,

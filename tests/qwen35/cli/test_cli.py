@@ -173,7 +173,7 @@ def test_pictures_without_a_tower() -> None:
         (["--prompt", "x", "y", "z"], "'y z' is taken for a question, and --prompt asks already"),
         (["--prompt", "x", "--chat"], "not allowed with"),
         (["--prompt", " \n"], "the prompt is empty (--prompt)"),
-        (["--prompt", "x", "--max-new", "0"], "must be 1 or more"),
+        (["--prompt", "x", "--max-new", "0"], "must be 1 to 1048576"),
         (["--prompt", "x", "--max-new", "many"], "no number"),
         (["--prompt", "x", "--top-p", "0"], "above 0"),
         (["--prompt", "x", "--temperature", "nan"], "out of range"),
@@ -193,6 +193,35 @@ def test_pictures_without_a_tower() -> None:
 def test_wrong_usage_is_one_line_and_status_2(words: list[str], text: str) -> None:
     status, out, err = run(*words)
     assert (status, out) == (2, "") and text in one_error(err)
+
+
+def test_numbers_have_bounds() -> None:
+    """The outermost values are taken, and those beyond refused by a rule that names both ends."""
+    from qwen35.cli.args import parse
+    from qwen35.errors import UsageError
+
+    for option, low, high in (
+        ("max-new", 1, 1 << 20),
+        ("top-k", 0, 1 << 20),
+        ("loop-tokens", 1, 1 << 20),
+        ("seed", 0, 2**64 - 1),
+        ("max-ctx", 1, 262_144),
+        ("cache-mb", 0, 1 << 20),
+        ("temperature", 0, 100),
+        ("top-p", 1e-9, 1),
+        ("min-p", 0, 1),
+        ("repetition-penalty", 0.01, 100),
+        ("presence-penalty", -100, 100),
+        ("frequency-penalty", -100, 100),
+    ):
+        for value in (low, high):
+            assert vars(parse(["--prompt", "x", f"--{option}={value}"]))[option.replace("-", "_")] == value
+        step = 1 if isinstance(low, int) and high > 100 else 1e-10
+        for value in (low - step, high + step * 1000):
+            with pytest.raises(UsageError, match=rf"--{option}: .* is out of range: it must be ") as caught:
+                parse(["--prompt", "x", f"--{option}={value}"])
+            if option not in ("top-p", "seed"):
+                assert str(caught.value).endswith(f"it must be {low} to {high}: see qwen35 --help")
 
 
 def test_a_prompt_file_that_is_no_text(tmp_path: Path) -> None:

@@ -92,7 +92,40 @@ def test_an_answer_is_what_the_engine_says(client: Any, model: Qwen35) -> None:
     assert got.usage.prompt_tokens == want.stats.prompt_tokens
     assert got.usage.completion_tokens == want.stats.new_tokens
     assert got.usage.total_tokens == got.usage.prompt_tokens + got.usage.completion_tokens
-    assert got.timings["predicted_n"] == want.stats.new_tokens and got.timings["first_token_ms"] >= 0
+    assert got.timings["predicted_n"] == want.stats.new_tokens and got.timings["finish"] == "stop"
+    assert got.timings["prompt_n"] + got.timings["cache_n"] == want.stats.prompt_tokens
+
+
+def test_times_are_those_of_the_engine(client: Any, model: Qwen35, monkeypatch: pytest.MonkeyPatch) -> None:
+    from qwen35.stats import Stats
+
+    made: list[Stats] = []
+    reply = model.reply
+
+    def kept(*args: Any, **options: Any) -> Any:
+        found = reply(*args, **options)
+        made.append(found.stats)
+        return found
+
+    monkeypatch.setattr(model, "reply", kept)
+    for _ in range(2):  # the second one finds the state of the first
+        got = ask(client, "How long does it take?").timings
+    stats = made[-1]
+    want = {
+        "prompt_n": stats.prompt_tokens - stats.cached_tokens,
+        "cache_n": stats.cached_tokens,
+        "prompt_ms": stats.prefill_s * 1000,
+        "prompt_per_second": stats.prompt_tokens_per_s,
+        "predicted_n": stats.new_tokens,
+        "predicted_ms": stats.decode_s * 1000,
+        "predicted_per_second": stats.tokens_per_s,
+        "first_token_ms": stats.first_token_s * 1000,
+        "vision_ms": 0,
+        "finish": "stop",
+    }
+    assert stats.cached_tokens > 0 and stats.decode_s > 0 and got["queue_ms"] >= 0
+    for name, value in want.items():
+        assert got[name] == (value if isinstance(value, str) else pytest.approx(value, abs=6e-4)), name
 
 
 def test_a_draft_is_asked_for(client: Any, model: Qwen35) -> None:
@@ -295,6 +328,62 @@ def test_what_would_change_the_answer_is_named(client: Any, options: dict[str, A
         ask(client, "Hi", **options)
     assert caught.value.param == param and param in caught.value.message
     assert caught.value.type == "invalid_request_error"
+
+
+def test_numbers_have_bounds(model: Qwen35) -> None:
+    """The outermost values are taken as they are, and those beyond refused by a rule that names both ends."""
+    from qwen35.serve.errors import ApiError
+    from qwen35.serve.fields import Fields
+    from qwen35.serve.options import Served, read_logprobs, read_options
+
+    served = Served(model, ("mock",))
+
+    def read(name: str, value: Any) -> Any:
+        body = Fields({name: value})
+        if name == "top_logprobs":
+            return read_logprobs(body, asked=True)
+        options = read_options(body, served, lengths=("max_completion_tokens", "max_tokens"))
+        return options.answer.max_new if name.startswith("max") else options.sampling[name]
+
+    for name, low, high in (
+        ("max_tokens", 1, 2**31),
+        ("max_completion_tokens", 1, 2**31),
+        ("top_logprobs", 0, 20),
+        ("top_k", -1, 2**31),
+        ("seed", -(2**63), 2**64 - 1),
+        ("temperature", 0, 100),
+        ("top_p", 0, 1),
+        ("min_p", 0, 1),
+        ("repetition_penalty", 0.01, 100),
+        ("presence_penalty", -100, 100),
+        ("frequency_penalty", -100, 100),
+    ):
+        for value in (low, high):
+            means = {("top_k", -1): 0, ("seed", -(2**63)): 2**63, ("top_p", 0): 1e-9}
+            assert read(name, value) == means.get((name, value), value)
+        whole = name.startswith(("max", "top_l", "top_k", "seed"))
+        for value in (low - 1 if whole else low - 0.001, high + 1 if whole else high + 0.001):
+            ends = f"{low:,} to {high:,}" if whole else f"{low:g} to {high:g}"
+            with pytest.raises(ApiError, match=f"{name} must be from {ends}$") as caught:
+                read(name, value)
+            assert caught.value.status == 400 and caught.value.param == name
+        for value in ("1", True, [1]):
+            with pytest.raises(ApiError, match=f"{name} must be a"):
+                read(name, value)
+    assert read("seed", 3.0) == 3 and read("seed", -1) == 2**64 - 1
+    with pytest.raises(ApiError, match="whole"):
+        read("seed", 3.5)
+
+
+def test_the_servers_own_bound_of_an_answer(model: Qwen35) -> None:
+    """A request may ask for less; without one the context is the bound."""
+    from qwen35.serve.fields import Fields
+    from qwen35.serve.options import Served, read_options
+
+    for own, asked, want in ((0, None, 4096), (0, 9, 9), (5, None, 5), (5, 3, 3), (5, 9, 5)):
+        served = Served(model, ("mock",), max_new=own)
+        made = read_options(Fields({"max_tokens": asked}), served, lengths=("max_tokens",))
+        assert made.answer.max_new == want
 
 
 def test_unknown_fields_are_ignored(client: Any) -> None:

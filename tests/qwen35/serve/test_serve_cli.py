@@ -294,6 +294,81 @@ def test_mistakes_are_one_line() -> None:
             assert "Traceback" not in done.stderr
 
 
+def test_numbers_have_bounds() -> None:
+    from qwen35.errors import UsageError
+    from qwen35.serve.cli import build
+
+    for option, low, high, default in (
+        ("port", 0, 65535, 8000),
+        ("max-new", 1, 1 << 20, 0),
+        ("queue", 0, 100_000, 64),
+        ("timeout", 0.01, 86_400, 600),
+        ("grace", 0, 86_400, 10),
+        ("max-body-mb", 1, 1024, 32),
+        ("max-images", 0, 1000, 16),
+        ("max-ctx", 1, 262_144, 8192),
+        ("cache-mb", 0, 1 << 20, 1024),
+    ):
+        name = option.replace("-", "_")
+        assert vars(build().parse_args([]))[name] == default
+        for value in (low, high):
+            assert vars(build().parse_args([f"--{option}={value}"]))[name] == value
+        for value in (low - 0.001 if isinstance(low, float) else low - 1, high + 1):
+            with pytest.raises(UsageError, match=f"is out of range: it must be {low} to {high}:"):
+                build().parse_args([f"--{option}={value}"])
+
+
+def test_the_largest_body_is_that_of_the_option() -> None:
+    """A client that waits to be told to go on with its body is told so up to the last byte."""
+    with started("--max-body-mb", "3") as (_, url, _):
+        port = int(url.rpartition(":")[2].partition("/")[0])
+        for length, status in ((3 << 20, b"HTTP/1.1 100 "), ((3 << 20) + 1, b"HTTP/1.1 413 ")):
+            with socket.create_connection(("127.0.0.1", port), WAIT) as raw:
+                raw.sendall(
+                    b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+                    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % length
+                )
+                assert raw.recv(13) == status
+
+
+def test_nothing_of_it_is_left_in_its_process(tmp_path: Path) -> None:
+    """The model's thread ends before the model is closed; handlers, threads and the port are as before."""
+    from qwen35.serve import cli
+    from tests.support.mock_model import fake
+
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = set(threading.enumerate()), [signal.getsignal(one) for one in signals]
+    port, model, beside, said = spare_port(), fake(tmp_path, lambda question: "word"), [], []
+    close = model.close
+    model.close = lambda: [beside.extend(threading.enumerate()), close()]  # type: ignore[method-assign]
+
+    def ask() -> None:
+        try:
+            while not said:
+                with contextlib.suppress(urllib.error.URLError):
+                    body = {"messages": [{"role": "user", "content": "Hi"}]}
+                    said.append(json.load(post(f"http://127.0.0.1:{port}/v1", body)))
+                time.sleep(0.01)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    client = threading.Thread(target=ask, daemon=True)
+    client.start()
+    kept = signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal once more
+    try:
+        assert cli.main(["--port", port, "--quiet"], lambda options: model) == 0
+    finally:
+        signal.signal(signal.SIGTERM, kept)
+    client.join(WAIT)
+    assert said[0]["choices"][0]["message"]["content"] == "word"
+    assert set(beside) <= before[0] | {client}
+    assert set(threading.enumerate()) <= before[0]
+    assert [signal.getsignal(one) for one in signals] == before[1]
+    with socket.socket() as again:
+        again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # fails beside one that listens
+        again.bind(("127.0.0.1", int(port)))
+
+
 def test_too_little_address_space_is_told_at_the_start() -> None:
     """620 MiB were enough to begin, and not to end."""
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_AS, (620 << 20,) * 2)"
