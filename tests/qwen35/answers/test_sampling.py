@@ -167,8 +167,9 @@ def test_penalties(sampling: Sampling) -> None:
 
 
 def test_prompt_tokens_beyond_the_logits_are_ignored() -> None:
-    sampler = Sampler(Sampling(temperature=0, repetition_penalty=2), [1000])
-    assert sampler(logits(0)) == int(np.argmax(logits(0)))
+    for beyond in (len(logits(0)), 1000):
+        sampler = Sampler(Sampling(temperature=0, repetition_penalty=2), [beyond])
+        assert sampler(logits(0)) == int(np.argmax(logits(0)))
 
 
 @pytest.mark.parametrize("top", [0, 1, 5, 40])

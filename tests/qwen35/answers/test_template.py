@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from qwen35.errors import TemplateError, TokenizerError, UsageError
-from qwen35.template import Data, ImageSpan, encode, render, to_text
+from qwen35.template import Data, ImageSlot, ImageSpan, encode, render, to_text
 from qwen35.tokenizer import Tokenizer
 from tests.support import real_tokenizer, synthetic
 from tests.support.chat_cases import GOLDEN, TOOLS, conversation, digest
@@ -166,6 +166,14 @@ def test_images_take_their_tokens(tokenizer: Tokenizer) -> None:
     assert prompt.ids[second.start - 1] == tokenizer.added["<|vision_start|>"]
     assert prompt.ids[second.start + 6] == tokenizer.added["<|vision_end|>"]
     assert isinstance(first, ImageSpan)
+
+
+def test_an_image_stands_behind_the_text_before_it(tokenizer: Tokenizer) -> None:
+    """Also without a control token between them."""
+    prompt = encode([Data("Look: "), ImageSlot("a"), Data(" here")], tokenizer, image_tokens=[2])
+    pad = tokenizer.added["<|image_pad|>"]
+    assert prompt.ids == [*tokenizer.encode("Look: "), pad, pad, *tokenizer.encode(" here")]
+    assert prompt.images[0].start == len(tokenizer.encode("Look: "))
 
 
 @pytest.mark.parametrize("counts", [[], [4, 4]])

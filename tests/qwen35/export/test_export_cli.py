@@ -111,6 +111,15 @@ def test_no_space_is_said_before_anything_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_so_much_space_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tensors' bytes and 64 MiB, to the last byte."""
+    assert export_main(["--random", "tiny", "--out", str(tmp_path / "a"), "--quiet"]) == 0
+    enough = (tmp_path / "a" / "tensors.bin").stat().st_size + (64 << 20)
+    for free, status in ((enough, 0), (enough - 4096, 1)):  # tensors.bin is padded to whole pages
+        monkeypatch.setattr("shutil.disk_usage", lambda path, free=free: type("Usage", (), {"free": free}))
+        assert export_main(["--random", "tiny", "--out", str(tmp_path / str(status)), "--quiet"]) == status
+
+
 SLOW = """
 import sys, time
 from qwen35.export import export_main, random

@@ -177,6 +177,24 @@ def test_threads_do_not_change_a_bit():
     assert len(results) == 1
 
 
+@pytest.mark.parametrize(
+    ("head_dim", "rotary_dim", "kv_heads"),
+    [(24, 8, 2), (528, 8, 2), (0, 0, 2), (32, 7, 2), (32, 34, 2), (32, 8, 3), (32, 8, 0)],
+)
+def test_dims_it_cannot_take(head_dim, rotary_dim, kv_heads):
+    """Odd rotations, rotations wider than a head, heads that cannot be shared out: nothing is written."""
+    case = Case("pairs", 2)
+    dims = {"head_dim": head_dim, "rotary_dim": rotary_dim, "num_key_value_heads": kv_heads}
+    layer = Attention(SimpleNamespace(**{**vars(case.config), **dims}), case.q_norm, case.k_norm)
+    keys, values, out = (np.full((2, 4 * 528), 7, np.uint16) for _ in range(3))
+    tables = np.ones((2, 2, rotary_dim // 2), np.float32)
+    with pytest.raises(ValueError, match="multiples of 16"):
+        layer.prefill(case.y, 0, *tables, keys, values, out)
+    with pytest.raises(ValueError, match="multiples of 16"):
+        layer.step(host.pointer(case.y), 0, *map(host.pointer, (*tables, keys, values, out)))
+    assert (keys == 7).all() and (values == 7).all() and (out == 7).all()
+
+
 def test_operands_that_are_too_short():
     case = Case("pairs", 5)
     with pytest.raises(ValueError, match="5 rows after 4"):

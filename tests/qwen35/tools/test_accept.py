@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pkgutil
+import re
 import shutil
 import signal
 import subprocess
@@ -370,6 +371,38 @@ def test_kernels_whose_weights_only_they_can_read(quick: None, monkeypatch: pyte
     text.device.node.driver.npu.faults.next("corrupt", 1, 2)
     broken = {item.name: item for item in text_kernels(text)}
     assert any(item.verdict is Verdict.FAIL for item in broken.values())
+    run.close()
+
+
+def test_kernels_of_the_tower(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong with a result is said of that result alone."""
+    from qwen35.accept import kernels
+
+    run = Acceptance(DEFAULT_BUNDLE, EMU, max_ctx=64)
+    items = run.items()
+    while next(items).name != "driver":
+        pass
+    assert run.model is not None
+    text = run.model.model
+    found = list(kernels.vision_kernels(text, kernels.Kept()))
+    assert [item.name for item in found] == [
+        f"gemm v_{part} x1" for part in ("patch", "qkv", "proj", "fc1", "fc2", "m1", "m2")
+    ]
+    for item in found:
+        assert item.verdict is Verdict.OK and re.fullmatch(r"\d+\.\d\d ms", item.text), item.line
+    text.device.node.driver.npu.faults.next("corrupt", 1, 1)
+    broken = list(kernels.vision_kernels(text, kernels.Kept()))
+    assert [item.verdict is Verdict.FAIL for item in broken] == [True] + [False] * 6
+    assert broken[0].text.endswith(" ms; two runs differ") and broken[0].values["repeatable"] is False
+    runs = kernels._vision_runs
+
+    def no_numbers(*args):
+        results, seconds = runs(*args)
+        return [result | 0x7FC0 for result in results], seconds
+
+    monkeypatch.setattr(kernels, "_vision_runs", no_numbers)
+    for item in kernels.vision_kernels(text, kernels.Kept()):
+        assert item.verdict is Verdict.FAIL and item.text.endswith(" ms; results are no numbers"), item.line
     run.close()
 
 
