@@ -47,6 +47,32 @@ def test_contents(tmp_path: Path) -> None:
     assert oct(out.stat().st_mode & 0o777) == oct(0o777 & ~current_umask())
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_its_name_is_on_the_disk_before_it_is_said_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """A power cut after `finish` loses nothing: files are written back, then the folder that names them."""
+    target, synced, fsync = tmp_path / "b", [], os.fsync
+    if there:
+        with BundleWriter(target) as writer:
+            fill(writer)
+            writer.finish()
+    with BundleWriter(target, force=there) as writer:
+        fill(writer)
+        made = writer.path.stat().st_ino
+
+        def told(fd: int) -> None:
+            in_place = target.exists() and target.stat().st_ino == made
+            synced.append((os.readlink(f"/proc/self/fd/{fd}"), in_place))
+            fsync(fd)
+
+        monkeypatch.setattr(os, "fsync", told)
+        writer.finish()
+    assert synced[-1] == (str(tmp_path), True)
+    before = {Path(name).name for name, in_place in synced if not in_place}
+    assert before >= {"tensors.bin", "tensors.txt", "a.bin", "manifest.txt"}
+
+
 def test_a_number_is_an_array_of_one(tmp_path: Path) -> None:
     with BundleWriter(tmp_path / "b") as writer:
         writer.array("n", np.array(7, np.int32))

@@ -207,6 +207,8 @@ def test_shards(hf: Path) -> None:
         ({"a": 3}, "names no files of this directory"),
         ({"a": "missing.safetensors", "b": None}, "names no files of this directory"),
         ({"a": "missing.safetensors"}, "no such file"),
+        ({str(n): f"{n}.safetensors" for n in range(4096)}, "no such file"),
+        ({str(n): f"{n}.safetensors" for n in range(4097)}, "names no files of this directory"),
         ({"nowhere": shard}, "tensor nowhere is missing, the index puts it here"),
     ):
         index.write_text(json.dumps({"weight_map": files}))

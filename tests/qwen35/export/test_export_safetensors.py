@@ -63,9 +63,13 @@ def test_data_at_an_odd_offset(tmp_path: Path) -> None:
     np.testing.assert_array_equal(file.array("t"), [[0, 1, 2], [3, 4, 5]])
 
 
-@pytest.mark.parametrize("dtype", ["I64", "F8_E4M3", "F64"])
+SIZES = {"F64": 8, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1}
+SIZES |= {f"{kind}{bits}": bits // 8 for kind in "IU" for bits in (8, 16, 32, 64)}
+
+
+@pytest.mark.parametrize("dtype", SIZES)
 def test_dtypes_that_cannot_be_exported(tmp_path: Path, dtype: str) -> None:
-    size = {"I64": 8, "F8_E4M3": 1, "F64": 8}[dtype]
+    size = SIZES[dtype]
     file = SafeTensors(raw(tmp_path / "f", entry(dtype, (6,), (0, 6 * size))))
     with pytest.raises(CheckpointError, match=f"t is {dtype}; BF16, F16 and F32 can be exported"):
         file.array("t")

@@ -313,15 +313,19 @@ class Echo:
         return {"prompt": 1e-9, "token": 1e9}
 
 
-def test_the_server_is_measured_beside_the_same_in_process():
+def test_the_server_is_measured_beside_the_same_in_process(monkeypatch):
     pytest.importorskip("uvicorn")
+    from qwen35.bench import serve
     from qwen35.bench.serve import CONVERSATIONS, serve_figures
 
+    in_process = serve._in_process
+    monkeypatch.setattr(serve, "_in_process", lambda *given: tuple(s / 1e6 for s in in_process(*given)))
     out = Printer(True, io.StringIO())
     serve_figures(DEFAULT_BUNDLE, DEVICE, out, [], 6, 1)
     found = {f.name: f for f in out.figures}
     for name in ("serve_first_token", "serve_token"):
-        assert found[name].value > 0 and found[f"{name}_ratio"].value > 0 and f"{name}_overhead" in found
+        assert found[name].value > 0 and f"{name}_overhead" in found
+        assert found[f"{name}_ratio"].value > 1000  # ours over that in process
     assert 0.3 < found["serve_cached"].value < 1
     assert found["serve_cached"].where["conversations"] == CONVERSATIONS
 
