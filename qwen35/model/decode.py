@@ -44,11 +44,6 @@ U16 = NDArray[np.uint16]
 _FETCH = 1 << 20
 """Bytes of keys, and of values: what one thread reads while an NPU computes a projection, about; gate_up, the
 largest, takes twice as long."""
-_LAYERS_AHEAD = 2
-"""The layers before an attention layer in which its rows are read, the first rows last: with its own 14 MiB,
-about what a last-level cache keeps so long."""
-_SURE = 3
-"""Tokens: on a busy machine who computes seems to sleep now and then."""
 
 
 @dataclass
@@ -62,8 +57,8 @@ class _Plan:
     gate_up: Dispatch
     down: Dispatch
     ahead: KVRows | None = None
-    """A later layer's rows, which are read into the caches from byte `start` on."""
-    start: int = 0
+    """The rows of the attention layer that follows: read into the caches beside gate_up and down, the first
+    ones last. More than 8 MiB of a layer, or earlier, they hardly kept until then."""
 
 
 class _RowNorm:
@@ -178,12 +173,10 @@ class Decoder:
         ]
         """What follows each layer, and its norm."""
         for index, kv in enumerate(cache.kv):
-            for before in range(1, 1 + _LAYERS_AHEAD) if kv is not None else ():
-                if index >= before:
-                    plan = self._plans[index - before]
-                    plan.ahead, plan.start = kv, _FETCH * (3 * before - 2)
-        self._slept = 0
-        """Tokens in a row in which this process slept while it waited for the device."""
+            if kv is not None and index:
+                self._plans[index - 1].ahead = kv
+        self._slept = False
+        """Whether this process slept while the device computed the last head, a token's longest wait."""
 
     def run(self, past: int, sides: tuple[int, int], position: int) -> F32:
         """The row `x` at a rotary `position` through every layer after `past` tokens: logits float32 [vocab].
@@ -280,10 +273,10 @@ class Decoder:
             kv.fetch(past, 0, _FETCH)
 
     def _fetch_ahead(self, plan: _Plan, past: int, start: int, stop: int) -> None:
-        """The same for an attention layer to come; not where this process computes the commands itself: they
+        """The same for the attention layer that follows; not where this process computes the commands, which
         take the caches."""
-        if plan.ahead is not None and self._slept >= _SURE:
-            plan.ahead.fetch(past, plan.start + start, plan.start + stop)
+        if plan.ahead is not None and self._slept:
+            plan.ahead.fetch(past, start, stop)
             self._timing.lap("beside.fetch")
 
     def _mix(self, layer: Layer, past: int, side: int) -> None:
@@ -314,7 +307,7 @@ class Decoder:
 
     def _rest(self, plan: _Plan, norm: _RowNorm, sides: tuple[int, int] | None = None, past: int = 0) -> None:
         """What follows a layer's mixer. `sides`: of the state that the mixer has read and that is written;
-        `past`: rows that attention layers to come read."""
+        `past`: rows that an attention layer behind it reads."""
         lap = self._timing.lap
         plan.output.start()
         lap("host.submit")
@@ -332,11 +325,8 @@ class Decoder:
         lap("host.submit")
         plan.down.ready()
         lap("beside.ready")
-        self._fetch_ahead(plan, past, _FETCH, 3 * _FETCH)
-        if plan.layer.index:
-            plan.gate_up.finish()
-        else:
-            self._slept = self._slept + 1 if _sleeps(plan.gate_up.finish) else 0
+        self._fetch_ahead(plan, past, 2 * _FETCH, 4 * _FETCH)
+        plan.gate_up.finish()
         lap("gemv.gu")
         lib.host_swiglu_pairs(self._pairs_pointer, self._swiglu, self._hidden_pointer)
         lap("host.swiglu")
@@ -345,7 +335,7 @@ class Decoder:
         following, norm = self._next[plan.layer.index]
         following.ready()
         lap("beside.ready")
-        self._fetch_ahead(plan, past, 0, _FETCH)
+        self._fetch_ahead(plan, past, _FETCH, 2 * _FETCH)
         norm.fetch()
         plan.down.finish()
         lap("gemv.down")
@@ -361,7 +351,7 @@ class Decoder:
         out[:: mmap.PAGESIZE // 4] = 0
         self._plans[0].project.ready()
         lap("beside.logits")
-        self._head.finish()
+        self._slept = _sleeps(self._head.finish)
         lap("gemv.head")
         lib.host_bf16_to_f32(self._logits_pointer, pointer(out), out.size)
         lap("host.logits")

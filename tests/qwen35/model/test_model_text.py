@@ -521,6 +521,6 @@ def test_rows_are_read_ahead_where_the_thread_sleeps(monkeypatch: pytest.MonkeyP
             sleeps[0] = past >= 6
             read.clear()
             text.decode(token)
-            most = 256 if past < 8 else 7 * 256
+            most = 256 if past < 7 else 4 * 256
             wanted = min(past * row, most)
             assert read == bytes_of(kv.keys, wanted) | bytes_of(kv.values, wanted), past
