@@ -294,6 +294,29 @@ def test_a_context_the_driver_cannot_destroy_is_closed_all_the_same():
             context.close()
 
 
+def test_what_ran_in_a_context_the_driver_cannot_destroy_is_over(monkeypatch):
+    """Nobody can tell how it ended, and nobody waits for it: it counts as ended with the context."""
+    refusing = []
+
+    def refuse(request, address):
+        if request == lib.DRM_IOCTL_AMDXDNA_DESTROY_HWCTX and refusing:
+            raise OSError(errno.EIO, "gone")
+
+    with Device.open(ProxyNode(open_node("emu:quiet,threads=1,tdr=600"), refuse)) as opened:
+        context = opened.context(copy_xclbin())
+        insts, code = opened.alloc(64, "dev"), stream.hang()
+        insts.write(code)
+        run = context.run(packet.start_cu(0, insts.address, len(code), []), [insts])
+        monkeypatch.setattr(type(context), "drain", lambda _: False)
+        refusing.append(True)
+        with pytest.raises(errors.DeviceLost):
+            context.close()
+        assert run.done and run.state is State.ABORT
+        with pytest.raises(errors.CommandFailed) as caught:
+            run.wait()
+        assert caught.value.state is State.ABORT
+
+
 def test_a_packet_longer_than_its_buffer(device):
     with device.context(copy_xclbin()) as context, pytest.raises(errors.BadArgument):
         context.run(bytes(4100))

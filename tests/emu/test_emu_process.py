@@ -17,8 +17,11 @@ from tests.conformance import kit
 PAGE = 4096
 
 
-def run_python(code: str, *, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    """Runs code in a process of its own, with a kit.Ready called `ready` and everything it needs."""
+def run_python(code: str, *, first: str = "", timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    """Runs code in a process of its own, with a kit.Ready called `ready` and everything it needs.
+
+    `first` is run before anything is imported.
+    """
     prelude = """
         import os, signal, sys, threading, time
         from amdxdna._native import ffi, lib
@@ -28,7 +31,7 @@ def run_python(code: str, *, timeout: float = 120) -> subprocess.CompletedProces
         from tests.conformance import kit
         ready = kit.Ready(EmuNode(EmuOptions(threads=1, quiet=True)))
     """
-    text = textwrap.dedent(prelude) + textwrap.dedent(code)
+    text = textwrap.dedent(first) + textwrap.dedent(prelude) + textwrap.dedent(code)
     return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=timeout)
 
 
@@ -111,6 +114,26 @@ def test_the_interpreter_ends_with_work_in_flight(program: str) -> None:
         timeout=60,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "bye\n", "")
+
+
+def test_no_thread_of_a_device_is_left_at_the_interpreters_end() -> None:
+    done = run_python(
+        """
+        for _ in range(2):
+            print(ready.copy())
+    """,
+        first="""
+        import atexit, threading
+        def left():
+            for thread in threading.enumerate():
+                if thread.name.startswith("amdxdna-emu"):
+                    thread.join(30)
+                    print(thread.name, thread.is_alive())
+        atexit.register(left)  # what is registered first comes last
+    """,
+    )
+    lines = done.stdout.splitlines()
+    assert lines[:2] == [str(kit.COMPLETED)] * 2 and not [line for line in lines if "True" in line], done
 
 
 def test_messages_go_to_stderr_once() -> None:

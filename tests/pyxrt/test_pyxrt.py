@@ -412,6 +412,35 @@ def test_empty_objects_say_so(use):
         use()
 
 
+def test_a_forked_child_is_refused_in_xrts_way(emu, folder):
+    """The binding's own errors never come through, whatever is called: XRT's programs catch RuntimeError."""
+    s = Setup(folder)
+    begun = s.kernel(3, s.insts, s.code.nbytes, s.a, s.b)
+    begun.wait()
+    uses = {
+        "run": lambda: pyxrt.run(s.kernel),
+        "kernel": lambda: s.kernel(3, s.insts, s.code.nbytes, s.a, s.b),
+        "start": begun.start,
+        "bo": lambda: pyxrt.bo(s.device, 4096, pyxrt.bo.host_only, 0),
+        "hw_context": lambda: pyxrt.hw_context(s.device, s.xclbin.get_uuid()),
+    }
+    child = os.fork()
+    if not child:
+        wrong = 0
+        for number, use in enumerate(uses.values()):
+            try:
+                use()
+            except BaseException as error:
+                wrong |= (type(error) is not RuntimeError) << number
+            else:
+                wrong |= 1 << number
+        os._exit(wrong)
+    wrong = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert [name for number, name in enumerate(uses) if wrong >> number & 1] == []
+    begun.start()
+    begun.wait()
+
+
 def test_a_run_that_is_not_started_is_not_waited_for(emu, folder):
     s = Setup(folder)
     for wait in (pyxrt.run(s.kernel).wait, pyxrt.run(s.kernel).wait2):
