@@ -15,6 +15,7 @@ from amdxdna.emu.npu import DEVICE_HEAP, HEAP_CHUNK, BadAddress, Npu, Reply, Slo
 from amdxdna.emu.npu import npu as npu_module
 from amdxdna.emu.npu.context import Context
 from tests.conformance import kit
+from tests.support import control_code
 from tests.support.npu_rig import BUFFERS, HOST, FlatMemory, Rig, copy_slot
 
 
@@ -175,6 +176,31 @@ def test_destroy_ends_a_hung_command_unanswered_and_others_go_on() -> None:
     rig.npu.close()
     assert len(rig.replies) == 1
     assert rig.npu.submit(rig.context, [copy_slot(rig)], rig.done) == Status.INVALID_PARAM
+
+
+@pytest.mark.parametrize("program", [stream.copy(64, 1), stream.hang()], ids=["copy", "hang"])
+@pytest.mark.parametrize("carried", [False, True])
+def test_a_destroyed_context_computes_no_more_and_says_nothing(
+    carried: bool, program: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the device is removed under a command: at the moment in which its operands are known."""
+    rig = Rig()
+    pointer = rig.memory.pointer
+
+    def removed(context: int, address: int, size: int) -> int:
+        if address == where[-1]:
+            rig.npu.destroy_context(context)
+        return pointer(context, address, size)
+
+    monkeypatch.setattr(rig.memory, "pointer", removed)
+    made = control_code.carrier(program).code if carried else program
+    slot = rig.slot(made, (BUFFERS, BUFFERS + 4096), at=0x4000)
+    where = [BUFFERS + 4096] if program == stream.copy(64, 1) else [HOST + 0x4000]
+    assert rig.npu.submit(rig.context, [slot], rig.done) == Status.OK
+    kit.until(lambda: rig.npu.contexts == 0, 60, "the removal")
+    assert rig.npu.close(60)
+    assert bytes(ffi.buffer(rig.memory.buffers + 4096, 64)) == bytes(64)
+    assert (rig.replies, rig.lines) == ([], [])
 
 
 def test_close_waits_for_all_workers_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -187,6 +187,9 @@ class Executor:
         """Runs a command whose operands are resolved; its status."""
         self.executed += 1
         context.stream = (slot.stream()[0], program)
+        return self._run(context, prepared)
+
+    def _run(self, context: Context, prepared: kernels.Prepared | kernels.Result) -> int:
         result = prepared.run(
             threads=self.threads, instant=self.instant, wait=self._kernel_wait(context), stop=context.halt
         )
@@ -216,12 +219,9 @@ class Executor:
             stream, addresses = step.program, step.addresses(slot.buffers())
             if step.updates:
                 stream, addresses = step.updated(addresses, self._read(context, *step.table))
-            result = self._prepared(context, stream, family, addresses).run(
-                threads=self.threads, instant=self.instant, wait=self._kernel_wait(context)
-            )
-            if result.status:
-                self.log(f"context {context.id}: {result.message}")
-                return result.status
+            status = self._run(context, self._prepared(context, stream, family, addresses))
+            if status:
+                return status
         return Status.OK
 
     def operands(self, context: Context, slot: Slot) -> list[kernels.Operand]:

@@ -20,16 +20,16 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from amdxdna._native import ffi
 from amdxdna.emu import kernels
-from amdxdna.emu.faults import Faults
 from amdxdna.emu.kernels import transaction
 from amdxdna.emu.npu.context import Context, Reply
-from amdxdna.emu.npu.memory import BadAddress, Memory
+from amdxdna.emu.npu.executor import Executor
+from amdxdna.emu.npu.memory import BadAddress
 from amdxdna.emu.npu.schedule import Schedule
 from amdxdna.emu.npu.slot import Slot
 from amdxdna.emu.npu.status import Status
@@ -55,43 +55,6 @@ class Command(NamedTuple):
     family: int
     work: float
     prepared: kernels.Prepared | kernels.Result | None
-
-
-class Executor(Protocol):
-    """What executes commands: the NPU, as far as this file needs it."""
-
-    instant: bool
-    faults: Faults
-    schedule: Schedule | None
-
-    @property
-    def memory(self) -> Memory: ...
-
-    @property
-    def log(self) -> Callable[[str], None]: ...
-
-    def fetch(self, context: Context, slot: Slot) -> tuple[int, bytes, int]:
-        """(status, instruction stream, kernel family) of a command."""
-
-    def resolve(self, context: Context, address: int, size: int) -> int:
-        """Where `size` bytes of the context's memory are in this process. Raises BadAddress."""
-
-    def load(self, context: Context, slot: Slot) -> None:
-        """Has a timed NPU configured for a command's CU."""
-
-    def pdi(self, context: Context, slot: Slot) -> int | None:
-        """Device address of the PDI of a command's CU, if the context has CUs."""
-
-    def operands(self, context: Context, slot: Slot) -> list[kernels.Operand]:
-        """The command's operands. Raises BadAddress where one is not there."""
-
-    def execute(self, context: Context, slot: Slot, program: bytes, family: int) -> int:
-        """Runs a command of which stream and family are known; its status. Raises BadAddress."""
-
-    def run(
-        self, context: Context, slot: Slot, program: bytes, prepared: kernels.Prepared | kernels.Result
-    ) -> int:
-        """Runs a command whose operands are resolved; its status."""
 
 
 def run_inline(npu: Executor, context: Context, seconds: float) -> bool:
