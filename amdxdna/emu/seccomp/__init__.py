@@ -8,7 +8,7 @@ program gets is a sparse memfd (:mod:`.client`), so its mappings are ordinary on
 sees too.
 
 What only the program can do to its own address space (showing the pages of an exported BO, or those of memory
-that a user-pointer BO is made of) it is made to do through ptrace (:mod:`.call`).
+that a user-pointer BO is made of) it is made to do through ptrace (:mod:`.call`, :mod:`.injected`).
 
 What is different from a driver's node:
 

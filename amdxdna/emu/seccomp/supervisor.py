@@ -7,7 +7,6 @@ import errno
 import os
 import resource
 import shutil
-import stat
 import sys
 import threading
 import time
@@ -17,13 +16,13 @@ from functools import partial
 from typing import Any
 
 from amdxdna import uapi
-from amdxdna._native import ffi, lib
+from amdxdna._native import lib
 from amdxdna.emu.driver import teardown
 from amdxdna.emu.driver.device import EmuDriver
 from amdxdna.emu.driver.errors import error
 from amdxdna.emu.options import EmuOptions
-from amdxdna.emu.seccomp import files, folders, kernellog, polling, spawn
-from amdxdna.emu.seccomp.call import CLOSE, Call, Stale
+from amdxdna.emu.seccomp import files, folders, injected, kernellog, polling, spawn
+from amdxdna.emu.seccomp.call import Call, Stale
 from amdxdna.emu.seccomp.client import HOT, RemoteClient
 from amdxdna.emu.seccomp.files import Caller, Files
 from amdxdna.emu.seccomp.observer import Observer
@@ -34,7 +33,6 @@ from amdxdna.emu.seccomp.watch import CloseWatch
 from amdxdna.emu.seccomp.workers import Workers
 from amdxdna.usermem import UserMemory
 
-_LONGEST_NAME = 4096
 DEFAULT_NODE = "/dev/accel/accel0"
 
 
@@ -254,18 +252,8 @@ class Supervisor:
         if not through or path.rstrip("/") == PCI_DEVICES:
             call.go_on()
             return
-        self._workers.run(partial(self._guard, partial(self._renamed, call, os.fsencode(path) + b"\0"), call))
-
-    @staticmethod
-    def _renamed(call: Call, path: bytes) -> None:
-        try:
-            value = call.again(files.path_argument(call.nr), path)
-        except OSError as failed:
-            if failed.errno != errno.EOPNOTSUPP or call.injected:
-                raise
-            call.go_on()
-        else:
-            call.succeed(value)
+        named = os.fsencode(path) + b"\0"
+        self._workers.run(partial(self._guard, partial(injected.with_path, call, named), call))
 
     def _follows(self, call: Call) -> bool:
         """Whether a call goes through a link at its path's end."""
@@ -277,7 +265,7 @@ class Supervisor:
     def _entry(self, call: Call, entry: int | None) -> None:
         """A call about a file of the tree, None for the node."""
         if call.nr == files.CHDIR and entry is not None:
-            self._later(call, os.dup(entry), self._chdir)
+            self._later(call, os.dup(entry), injected.change_folder)
         elif call.nr not in files.OPENS:
             self._answer(
                 call, self._files.answer(call.nr, call.arguments, entry, lambda: Caller.of(call.thread))
@@ -291,7 +279,7 @@ class Supervisor:
         elif self._flags(call) & os.O_PATH:
             flags = self._flags(call)
             self._files.check_entry(entry, flags)
-            self._later(call, os.dup(entry), partial(self._give_path, flags=flags))
+            self._later(call, os.dup(entry), partial(injected.give_path, flags=flags))
         else:
             flags = self._flags(call)
             fd = self._files.open_entry(entry, flags)
@@ -307,24 +295,6 @@ class Supervisor:
         except BaseException:
             os.close(fd)
             raise
-
-    def _chdir(self, call: Call, folder: int) -> None:
-        """Makes the caller go to a folder of the tree, as only it can."""
-        try:
-            if not stat.S_ISDIR(os.fstat(folder).st_mode):
-                raise error(errno.ENOTDIR)
-            own = os.open(f"/proc/self/fd/{folder}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        finally:
-            os.close(folder)
-        try:
-            fd = call.give(own, True)
-        finally:
-            os.close(own)
-        try:
-            call.inject(files.FCHDIR, fd)
-        finally:
-            call.inject(CLOSE, fd)
-        call.succeed()
 
     def _flags(self, call: Call) -> int:
         """The flags of an open."""
@@ -379,7 +349,7 @@ class Supervisor:
                 self._later(
                     call,
                     os.open(self._files.tree.root + self.node, os.O_PATH | os.O_CLOEXEC),
-                    partial(self._give_path, flags=flags),
+                    partial(injected.give_path, flags=flags),
                 )
                 return
             opened = self.driver.open(caller.process, RemoteClient)
@@ -397,35 +367,6 @@ class Supervisor:
                 self._observer.opened(None, caller, self.node, -1, failed.errno or 0, began)
             raise
         self.opens += 1
-
-    def _give_path(self, call: Call, path: int, flags: int) -> None:
-        """Gives the program an O_PATH descriptor of what `path` is a descriptor of, which is closed. Such a
-        descriptor cannot be handed over: the program has to make it."""
-        try:
-            own = os.open(f"/proc/self/fd/{path}", os.O_RDONLY | os.O_CLOEXEC)
-        finally:
-            os.close(path)
-        try:
-            fd = call.give(own, True)
-        finally:
-            os.close(own)
-        name = call.arguments[files.path_argument(call.nr)]
-        # An empty string means the descriptor itself: the end of the name that the program gave.
-        end = name + len(self._name(call, name))
-        try:
-            made = call.inject(files.OPEN_TREE, fd, end, files.AT_EMPTY_PATH | flags & os.O_CLOEXEC)
-        finally:
-            call.inject(CLOSE, fd)
-        call.succeed(made)
-
-    def _name(self, call: Call, address: int) -> bytes:
-        """A string of the program's. Raises OSError."""
-        text = ffi.new("char[]", _LONGEST_NAME)
-        length = int(lib.xdna_read_string(call.thread, address, text, len(text)))
-        call.check()
-        if length < 0:
-            raise error(-length)
-        return bytes(ffi.buffer(text, length))
 
     def _hand_over(self, client: RemoteClient, call: Call, flags: int) -> int:
         """Gives the program its descriptor. The watch is there before it can be closed."""
