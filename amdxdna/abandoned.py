@@ -47,16 +47,28 @@ def held() -> int:
     )
 
 
-def destroy(client: Client, handles: list[int]) -> bool:
+def destroy(client: Client, handle: int) -> BadArgument | None:
+    """Has the driver destroy a context; its error (EINVAL) where it knows no such context any more.
+
+    Raises what else the driver says, DeviceLost where the context is gone with its device.
+    """
+    request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": handle})
+    try:
+        ioctl.call(client.node, "DESTROY_HWCTX", request)
+    except BadArgument as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return error
+    return None
+
+
+def _destroy(client: Client, handles: list[int]) -> bool:
     """Destroys contexts, if they are there; `handles` is empty then. False where the driver failed in it."""
     gone = True
     for handle in list(handles):
-        request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": handle})
         try:
-            ioctl.call(client.node, "DESTROY_HWCTX", request)
-        except BadArgument as error:
-            gone = gone and error.errno == errno.EINVAL  # the driver knows no such context any more
-        except XdnaError:  # gone with its device
+            destroy(client, handle)
+        except XdnaError:
             gone = False
     handles.clear()
     return gone
@@ -141,7 +153,7 @@ class Abandoned:
 
     def _cut(self) -> None:
         """Destroys the context under its commands, which ends them; takes the driver some two seconds."""
-        self._destroyed = destroy(self._client, self._handles)
+        self._destroyed = _destroy(self._client, self._handles)
         if not self._over(time.monotonic_ns() + int(reaper.PATIENCE * 1e9)):
             for command, kept in list(self._pending.items()):
                 if command.state is None:
@@ -150,7 +162,7 @@ class Abandoned:
 
     def _end(self) -> None:
         node = self._client.node
-        self._destroyed &= destroy(self._client, self._handles)
+        self._destroyed &= _destroy(self._client, self._handles)
         for command in list(self._pending):
             reset = command.state == State.NORESPONSE or (command.state in RESETS and not self._destroyed)
             for each in (command, *command.members):

@@ -14,7 +14,7 @@ from typing import Any
 
 from amdxdna import ioctl, packet
 from amdxdna._native import ffi, lib
-from amdxdna.abandoned import RESETS, abandon, hold
+from amdxdna.abandoned import RESETS, abandon, destroy, hold
 from amdxdna.allocation import allocate
 from amdxdna.arguments import Uncopied, instance, wants, whole
 from amdxdna.arguments import buffers as _buffers
@@ -181,14 +181,7 @@ class HwContext(Uncopied):
 
     def _was_dropped(self) -> bool:
         """Whether the driver knows this context no more, which was never used. It is gone then."""
-        request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": self.handle})
-        dropped = False
-        try:
-            ioctl.call(self.client.node, "DESTROY_HWCTX", request)
-        except BadArgument as error:
-            dropped = error.errno == errno.EINVAL
-            if not dropped:
-                raise
+        dropped = destroy(self.client, self.handle) is not None
         self._finalizer.detach()
         self._open.clear()
         self.handle = 0
@@ -458,20 +451,18 @@ class HwContext(Uncopied):
     def _destroy(self) -> None:
         if not (self.hung or self.lost):
             self.drain()
-        request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": self.handle})
         try:
-            if self._open:
-                ioctl.call(self.client.node, "DESTROY_HWCTX", request)
-        except BadArgument as error:
-            # The driver has dropped it already, which is no news once the context is known to be lost, and
-            # none on a driver that drops contexts whenever a child process ends.
-            loses = self.client.profile.loses_contexts
-            if error.errno != errno.EINVAL or not (self.lost or loses):
-                raise
-            self.lost = True
-            if loses:
-                self._open.clear()
-                self.client.losses += 1
+            unknown = destroy(self.client, self.handle) if self._open else None
+            if unknown is not None:
+                # No news once the context is known to be lost, and none on a driver that drops contexts
+                # whenever a child process ends.
+                loses = self.client.profile.loses_contexts
+                if not (self.lost or loses):
+                    raise unknown
+                self.lost = True
+                if loses:
+                    self._open.clear()
+                    self.client.losses += 1
         except XdnaError:
             raise
         except BaseException:

@@ -30,7 +30,7 @@ from amdxdna.cli.device import add_machine, plain
 from amdxdna.cli.errors import decode
 from amdxdna.cli.screen import show, size, wrap
 from amdxdna.doctor import Machine, examine
-from amdxdna.doctor.scrub import Scrubber, private_names, words_starting
+from amdxdna.doctor.scrub import Scrubber, words_starting
 from amdxdna.errors import XdnaError
 from amdxdna.files import read_regular
 from amdxdna.output import write_whole
@@ -127,7 +127,7 @@ def gather(spec: str, machine: Machine) -> dict[str, Any]:
     }
     if unreadable:
         value["errors"]["kernel_log"] = unreadable
-    scrubbed: dict[str, Any] = Scrubber(private_names(machine)).value(value)
+    scrubbed: dict[str, Any] = Scrubber.of(machine).value(value)
     return document("snapshot", **scrubbed)
 
 

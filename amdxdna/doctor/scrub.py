@@ -73,6 +73,11 @@ class Scrubber:
         words = "|".join(re.escape(name) for name in sorted(names, key=len, reverse=True))
         self._names = re.compile(rf"(?<![\w]){'(?:' + words + ')'}(?![\w])", re.IGNORECASE) if names else None
 
+    @classmethod
+    def of(cls, machine: Machine | None = None) -> Scrubber:
+        """For reports of a machine; None: this one."""
+        return cls(private_names(machine or Machine()))
+
     def text(self, text: str) -> str:
         """`text` with a mark in the place of each name, address and number that tells who or where."""
         for pattern, mark in _PATTERNS:

@@ -75,11 +75,10 @@ def accept_main(argv: Sequence[str]) -> int:
 
 def _why(error: BaseException) -> str:
     """What kept the run from beginning, without names of a person or a machine."""
-    from amdxdna.doctor.machine import Machine
-    from amdxdna.doctor.scrub import Scrubber, private_names
+    from amdxdna.doctor.scrub import Scrubber
 
     what = error.what if isinstance(error, QwenError) else type(error).__name__
-    return Scrubber(private_names(Machine())).text(what)
+    return Scrubber.of().text(what)
 
 
 def _empty(state: str) -> dict[str, Any]:

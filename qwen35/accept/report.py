@@ -118,12 +118,11 @@ class Report:
     """Makes the report of a run, scrubbed: no names, no serial numbers, and of the bundle no path."""
 
     def __init__(self, run: Acceptance) -> None:
-        from amdxdna.doctor.machine import Machine
-        from amdxdna.doctor.scrub import Scrubber, private_names
+        from amdxdna.doctor.scrub import Scrubber
         from qwen35.find import DEFAULT_BUNDLE
 
         self._run = run
-        self._scrubber = Scrubber(private_names(Machine()))
+        self._scrubber = Scrubber.of()
         path = run.path
         places = sorted({str(path), str(path.resolve())} - {"/"}, key=len, reverse=True)
         nowhere = r"(?!)"

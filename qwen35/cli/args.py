@@ -13,6 +13,7 @@ from qwen35.arguments import MAX_NEW, TRAINED_CTX, stop_fault
 from qwen35.cli.entries import STDIN
 from qwen35.cli.words import command_line, interpret, refuse_misspelt
 from qwen35.errors import UsageError
+from qwen35.imageformats import FORMATS, MAX_PIXELS
 
 __all__ = ["COMMANDS", "Parser", "available_commands", "parse"]
 
@@ -121,7 +122,8 @@ def build() -> Parser:
         action="append",
         default=[],
         metavar="FILE",
-        help="a picture of up to 16,777,216 pixels (WebP: 12,582,912), - for stdin; repeatable",
+        help=f"a picture of up to {MAX_PIXELS:,} pixels (WebP: {FORMATS['WEBP'].pixels:,}), - for stdin; "
+        "repeatable",
     )
     ask.add_argument("--thinking", action="store_true", help="let the model reason first")
     ask.add_argument("--show-thinking", action="store_true", help="reasoning on stdout, not dimmed on stderr")

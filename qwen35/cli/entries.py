@@ -6,7 +6,6 @@ import contextlib
 import errno
 import io
 import os
-import re
 import select
 import shlex
 import stat
@@ -16,6 +15,7 @@ from typing import Any, BinaryIO
 
 from amdxdna.files import read_up_to
 from qwen35.errors import UsageError
+from qwen35.imageformats import BEGINNING
 
 __all__ = [
     "STDIN",
@@ -70,7 +70,7 @@ def read_prompt(path: str, max_ctx: int, waiting: Callable[[], None] | None = No
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        if _PICTURE.match(data):
+        if BEGINNING.match(data):
             name = "-" if path == "-" else shlex.quote(path)
             raise UsageError(
                 "this is a picture, not a prompt", where, f"give it with --image {name}"
@@ -92,10 +92,6 @@ def read_picture(most: int, waiting: Callable[[], None] | None = None) -> bytes:
     if not data:
         raise UsageError("no picture came", "stdin", "pipe one in, or name its file")
     return data
-
-
-_PICTURE = re.compile(rb"\x89PNG|\xff\xd8\xff|GIF8|RIFF....WEBP|BM", re.DOTALL)
-"""The beginnings of the formats that are read."""
 
 
 class _Watched:

@@ -124,7 +124,8 @@ def _check_before_loading(options: argparse.Namespace) -> None:
     if options.schema is not None:
         require("json", "--json-schema")
     if options.image:
-        from qwen35.images import MAX_BYTES, check_file
+        from qwen35.imageformats import MAX_BYTES
+        from qwen35.images import check_file
 
         def waiting() -> None:
             if not options.quiet:

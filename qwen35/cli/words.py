@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from amdxdna.entry import nearest
 from qwen35.errors import UsageError
 from qwen35.find import model_size, nearest_folders, where_from
+from qwen35.imageformats import SUFFIXES
 
 __all__ = ["command_line", "interpret", "refuse_misspelt"]
 
@@ -23,7 +24,6 @@ _ELSEWHERE = {
 }
 _NAME = re.compile(r"^\d[\d.]*b$|[/_]|\w[-.]\w|^(bundle|checkpoint)$")
 """What a bundle's, checkpoint's or file's name has and a word of a sentence has not."""
-_PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp")
 
 
 def command_line(words: Sequence[str]) -> list[str]:
@@ -120,7 +120,7 @@ def _path(word: str) -> bool:
 
 
 def _picture(word: str) -> bool:
-    return word.lower().endswith(_PICTURES) and not _question(word)
+    return word.lower().endswith(SUFFIXES) and not _question(word)
 
 
 def _question(word: str) -> bool:

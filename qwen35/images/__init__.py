@@ -7,7 +7,8 @@ tower make their embeddings.
 
 from __future__ import annotations
 
-from qwen35.images.load import MAX_BYTES, MAX_PIXELS, check_file, load
+from qwen35.imageformats import MAX_BYTES, MAX_PIXELS
+from qwen35.images.load import check_file, load
 from qwen35.images.patches import Prepared, Preprocessor, smart_resize
 from qwen35.images.resize import resize
 

@@ -19,17 +19,8 @@ from numpy.typing import NDArray
 from amdxdna.files import open_regular
 from amdxdna.signals import imports
 from qwen35.errors import ImageError
+from qwen35.imageformats import FORMATS, MAX_BYTES, MAX_PIXELS, SHOWN, Format
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP")
-MAX_PIXELS = 16_777_216
-"""Largest picture that is read: as many pixels as a Qwen3.5 checkpoint's processor lets through unshrunk
-(`longest_edge` of its preprocessor_config.json). Larger ones are refused by their header: whatever is read
-takes less than 300 MiB."""
-MAX_BYTES = 80_000_000
-"""Largest file: more than such a picture takes without compression, at four bytes a pixel."""
-LIMITS = {"WEBP": (12_582_912, 4 * 12_582_912)}
-"""Pixels and bytes of the formats that take less: Pillow's WebP decoder (libwebp's WebPAnimDecoder) holds two
-canvases, the picture twice and the file, about 15 bytes a pixel."""
 MAX_RATIO = 200
 """Thinnest picture taken: the longer side over the shorter (transformers' Qwen2-VL smart_resize)."""
 
@@ -44,8 +35,8 @@ def load(source: ImageLike) -> Rgb:
     """The picture's pixels, uint8 [height, width, 3].
 
     Raises ImageError for a file that is missing, is no picture of a known format, is cut short, is larger
-    than :data:`MAX_PIXELS` or :data:`LIMITS` or thinner than :data:`MAX_RATIO`, and for an array of another
-    shape or dtype. Thread-safe.
+    than its format may be (:mod:`qwen35.imageformats`) or thinner than :data:`MAX_RATIO`, and for an array of
+    another shape or dtype. Thread-safe.
     """
     if isinstance(source, np.ndarray):
         rgb = _from_array(source)
@@ -108,8 +99,8 @@ def _from_stream(file: BinaryIO, size: int, where: str, read: Callable[[Any, str
     from PIL import Image
 
     _check_bytes(size, MAX_BYTES, where)
-    with Image.open(file, formats=FORMATS) as image:
-        _check_bytes(size, LIMITS.get(image.format or "", (0, MAX_BYTES))[1], where)
+    with Image.open(file, formats=tuple(FORMATS)) as image:
+        _check_bytes(size, _limits(image.format).nbytes, where)
         _check_size(image.width, image.height, where, image.format)
         return read(image, where)
 
@@ -127,9 +118,7 @@ def _reading(where: str) -> Iterator[None]:
     except ImageError:
         raise
     except UnidentifiedImageError:
-        raise ImageError(
-            "not a picture of a known format", where, "give a JPEG, PNG, WebP, GIF or BMP file"
-        ) from None
+        raise ImageError("not a picture of a known format", where, f"give a {SHOWN} file") from None
     except Image.DecompressionBombError:
         raise _too_large(where) from None
     except OSError as error:
@@ -144,6 +133,11 @@ def _reading(where: str) -> Iterator[None]:
         ) from None
 
 
+def _limits(kind: str | None) -> Format:
+    """Those of what Pillow calls so; of a JPEG with several pictures (MPO) a JPEG's."""
+    return FORMATS.get(kind or "JPEG", FORMATS["JPEG"])
+
+
 def _too_large(where: str, pixels: int | None = None, most: int = MAX_PIXELS) -> ImageError:
     size = f"{pixels:,} pixels" if pixels else "too many pixels"
     return ImageError(f"the picture has {size}; at most {most:,} are read", where, "make it smaller")
@@ -155,7 +149,7 @@ def _check_bytes(size: int, most: int, where: str) -> None:
 
 
 def _check_size(width: int, height: int, where: str, kind: str | None = None) -> None:
-    most = LIMITS.get(kind or "", (MAX_PIXELS, 0))[0]
+    most = _limits(kind).pixels
     if width < 1 or height < 1:
         raise ImageError(f"the picture is empty ({width}x{height})", where)
     if width * height > most:

@@ -202,10 +202,8 @@ def _read(
 ) -> dict[str, Buffer]:
     store = bundle.tensors
     infos = sorted((store.info(name) for name in dict.fromkeys(names)), key=lambda info: info.offset)
-    spans = [
-        (info.offset + at, min(_PIECE, info.nbytes - at))
-        for info in infos
-        for at in range(0, info.nbytes, _PIECE)
+    pieces = [
+        (info, at, min(_PIECE, info.nbytes - at)) for info in infos for at in range(0, info.nbytes, _PIECE)
     ]
     total = sum(info.nbytes for info in infos)
     buffers: dict[str, Buffer] = {}
@@ -217,29 +215,29 @@ def _read(
             Threads(threads or min(len(os.sched_getaffinity(0)), 8)) as pool,
         ):
 
-            def piece(job: tuple[int, Buffer, int, int]) -> int:
-                number, buffer, at, offset = job
-                for start, size in spans[number + _AHEAD if number else 1 : number + _AHEAD + 1]:
+            def read(number: int) -> int:
+                for info, at, size in pieces[number + _AHEAD if number else 1 : number + _AHEAD + 1]:
                     with contextlib.suppress(OSError):
-                        os.posix_fadvise(file.fileno(), start, size, os.POSIX_FADV_WILLNEED)
-                view = views[buffer][at : at + _PIECE]
-                lib.host_populate(ffi.cast("void *", ffi.from_buffer(view)), len(view))
+                        os.posix_fadvise(file.fileno(), info.offset + at, size, os.POSIX_FADV_WILLNEED)
+                info, at, size = pieces[number]
+                offset, buffer = info.offset + at, buffers[info.name]
+                view = views[buffer][at : at + size]
+                lib.host_populate(ffi.cast("void *", ffi.from_buffer(view)), size)
                 _fill(file.fileno(), view, offset, str(store.path))
                 if release:
-                    os.posix_fadvise(file.fileno(), offset, len(view), os.POSIX_FADV_DONTNEED)
-                buffer.to_device(at, len(view))
-                return len(view)
+                    os.posix_fadvise(file.fileno(), offset, size, os.POSIX_FADV_DONTNEED)
+                buffer.to_device(at, size)
+                return size
 
-            def jobs() -> Iterable[tuple[int, Buffer, int, int]]:
-                number = 0
-                for info in infos:
-                    buffer = buffers[info.name] = device.alloc(info.nbytes, flush=False)
-                    views[buffer] = buffer.view().data
-                    for at in range(0, info.nbytes, _PIECE):
-                        yield number, buffer, at, info.offset + at
-                        number += 1
+            def numbers() -> Iterable[int]:
+                """The pieces' numbers, each once its buffer is there."""
+                for number, (info, at, _) in enumerate(pieces):
+                    if at == 0:
+                        buffer = buffers[info.name] = device.alloc(info.nbytes, flush=False)
+                        views[buffer] = buffer.view().data
+                    yield number
 
-            for size in pool.map(piece, jobs()):
+            for size in pool.map(read, numbers()):
                 done += size
                 if progress is not None:
                     progress(done, total)

@@ -10,7 +10,7 @@ from pathlib import Path
 from amdxdna import sysfs
 from amdxdna.cli import snapshot
 from amdxdna.doctor import diagnosis, events
-from amdxdna.doctor.scrub import Scrubber, private_names
+from amdxdna.doctor.scrub import Scrubber
 from amdxdna.emu.options import EmuOptions
 from amdxdna.errors import BadArgument
 from amdxdna.selftest import program
@@ -154,7 +154,7 @@ def machine(folder: Path) -> Ready:
         parts = [snapshot._system(found), snapshot._module(found), told, lines, found.user_name()]
         parts += [[str(node) for node in sysfs.find_nodes(found.sys, found.dev)], sysfs.why_none(found.sys)]
         parts += [str(file) for npu in found.npus() for file in found.firmware_files(npu.model)]
-        json.dumps(Scrubber(private_names(found)).value(parts))
+        json.dumps(Scrubber.of(found).value(parts))
 
     release = folder / "proc/sys/kernel/osrelease"
     return Ready(parse, make, (), (lambda: {release: b"x" * 5000},))

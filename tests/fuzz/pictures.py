@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from qwen35.errors import ImageError
-from qwen35.images.load import MAX_PIXELS, load
+from qwen35.imageformats import MAX_PIXELS
+from qwen35.images.load import load
 from tests.fuzz import mutate
 from tests.fuzz.run import Ready
 

@@ -17,7 +17,7 @@ from amdxdna.doctor.advice import memlock
 from amdxdna.doctor.checks import CHECKS
 from amdxdna.doctor.machine import UNLIMITED, Identity
 from amdxdna.doctor.models import model_of
-from amdxdna.doctor.scrub import Scrubber, private_names
+from amdxdna.doctor.scrub import Scrubber
 from amdxdna.doctor.subject import Subject
 from amdxdna.opening import open_node
 from tests.support.binding import ProxyNode
@@ -295,7 +295,7 @@ def test_what_is_taken_out_of_a_public_report(text: str, scrubbed: str, fake: Fa
     users = ("root:x:0:0::", "daemon:x:999:1:A B:", "jane:x:1000:1000:Jane Doe,,,:", "npu:x:1001:1:npu:")
     fake.file("etc/passwd", "".join(f"{user}/:/x\n" for user in users))
     fake.file("proc/sys/kernel/hostname", "box.lan\n").environ = {"USER": "jane", "SUDO_USER": "r"}
-    scrubber = Scrubber(private_names(fake.machine()))
+    scrubber = Scrubber.of(fake.machine())
     assert scrubber.text(text) == scrubbed
     assert scrubber.value({text: [(text, 3, None)]}) == {scrubbed: [[scrubbed, 3, None]]}
     assert Scrubber({}).text("jane") == "jane"

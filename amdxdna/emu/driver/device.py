@@ -98,14 +98,15 @@ class EmuDriver(Device):
             if strong is None or strong._stopped:
                 return
             delay = strong.look()
-            sleep = period if delay is None else min(delay, period)
-            if delay is None and strong.progressed + period < strong.clock():
+            if delay is None and strong.progressed + period >= strong.clock():
+                delay = period
+            elif delay is None:
                 strong._watching = False
                 # A command sent since the look, before the flag fell, found the watchdog awake: look again.
                 delay = strong.look()
-                sleep = None if delay is None else min(delay, period)
                 if delay is not None:
                     strong._watching = True
+            sleep = None if delay is None else min(delay, period)
             del strong
 
     def look(self) -> float | None:

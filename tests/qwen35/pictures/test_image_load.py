@@ -12,7 +12,8 @@ import pytest
 from PIL import Image
 
 from qwen35.errors import ImageError
-from qwen35.images.load import MAX_PIXELS, load
+from qwen35.imageformats import MAX_PIXELS
+from qwen35.images.load import load
 
 RNG = np.random.default_rng(11)
 RGB = RNG.integers(0, 256, (13, 21, 3), dtype=np.uint8)
@@ -45,6 +46,13 @@ def test_gif_first_frame(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (9, 5), c) for c in ((255, 0, 0), (0, 255, 0))]
     path = save(tmp_path, frames[0], "a.gif", save_all=True, append_images=frames[1:])
     assert load(path).reshape(-1, 3).tolist() == [[255, 0, 0]] * 45
+
+
+def test_a_jpeg_with_several_pictures(tmp_path: Path) -> None:
+    """Which Pillow calls a format of its own, MPO: phones write them."""
+    first = Image.new("RGB", (9, 5), (255, 255, 255))
+    path = save(tmp_path, first, "a.mpo", save_all=True, append_images=[Image.new("RGB", (9, 5))])
+    assert load(path).reshape(-1, 3).tolist() == [[255, 255, 255]] * 45
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P"])

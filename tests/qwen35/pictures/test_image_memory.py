@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from qwen35.errors import ImageError
-from qwen35.images.load import LIMITS, MAX_BYTES, MAX_PIXELS, load
+from qwen35.imageformats import FORMATS, MAX_BYTES, MAX_PIXELS
+from qwen35.images.load import load
 
 SIDE, WEBP_SIDE = 4096, 3072
 MOST = 300 << 20
@@ -86,7 +87,7 @@ FILES: dict[str, Callable[[Path], str]] = {
     "palette": saved("c.png", lambda: Image.new("P", (SIDE, SIDE)), transparency=0),
     "bmp": saved("d.bmp", lambda: noise(3)),
     "png of the largest file": padded("f.png", lambda: noise(4), MAX_BYTES, compress_level=1),
-    "webp": padded("e.webp", lambda: noise(4, WEBP_SIDE), LIMITS["WEBP"][1], quality=50, method=0),
+    "webp": padded("e.webp", lambda: noise(4, WEBP_SIDE), FORMATS["WEBP"].nbytes, quality=50, method=0),
     "turned jpeg": turned,
     "gif": gif,
 }
@@ -127,7 +128,7 @@ def test_larger_ones_are_refused_by_their_header(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(ImageError, match=f"at most {MAX_PIXELS:,}"):
         load(path)
-    pixels, most = LIMITS["WEBP"]
+    pixels, most = FORMATS["WEBP"].pixels, FORMATS["WEBP"].nbytes
     assert pixels == SIDE * WEBP_SIDE
     Image.new("RGB", (SIDE, WEBP_SIDE + 1)).save(tmp_path / "large.webp")
     with pytest.raises(ImageError, match=f"at most {pixels:,}"):
@@ -160,7 +161,7 @@ def test_every_orientation_is_pillows(tmp_path: Path) -> None:
 def test_the_limits_are_told() -> None:
     root = Path(__file__).resolve().parents[3]
     assert f"{MAX_PIXELS:,} pixels and {MAX_BYTES // 10**6} MB" in (root / "README.md").read_text()
-    pixels, most = LIMITS["WEBP"]
+    pixels, most = FORMATS["WEBP"].pixels, FORMATS["WEBP"].nbytes
     assert f"WebP {pixels:,} and {most // 10**6} MB" in (root / "README.md").read_text()
     told = subprocess.check_output([sys.executable, "-m", "qwen35", "--help"], text=True, timeout=120)
     assert f"{MAX_PIXELS:,} pixels" in " ".join(told.split())
