@@ -25,7 +25,8 @@ CORE = [
     "abandoned kernel",
     "create_hwctx",
     "hwctx chain",
-    "pool restart controlcode",
+    "shared restart controlcode",
+    "pool",
     "opening",
     "device",
 ]

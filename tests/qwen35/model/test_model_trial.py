@@ -415,7 +415,7 @@ def test_buffers_of_a_command_that_never_ended_are_not_used_again(
     monkeypatch: pytest.MonkeyPatch, wanted: np.ndarray
 ) -> None:
     """A driver that cannot even destroy the context: new buffers, the user is told, the model goes on."""
-    from amdxdna.pool import SharedContext
+    from amdxdna.shared import SharedContext
 
     notes: list[str] = []
     text = load("hang=40", notes, chains="off")
@@ -441,7 +441,7 @@ def test_buffers_of_a_command_that_never_ended_are_not_used_again(
 
 
 def test_a_towers_buffers_are_left_alone_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from amdxdna.pool import SharedContext
+    from amdxdna.shared import SharedContext
     from qwen35.model.projections import Projections
     from qwen35.vision.tower import VisionTower
 
