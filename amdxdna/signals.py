@@ -93,16 +93,16 @@ class _Main:
         self.seen = found
 
 
-_main = _Main()
+MAIN = _Main()
 
 
 def _after_fork() -> None:
     """In a child of another thread than the main one, nobody comes back to end the section."""
-    if _main.ident == get_ident():
+    if MAIN.ident == get_ident():
         return
-    _main.ident = get_ident()
-    _main.noting = _main.replaced = False
-    _main.noted.clear()
+    MAIN.ident = get_ident()
+    MAIN.noting = MAIN.replaced = False
+    MAIN.noted.clear()
     _restore()
 
 
@@ -114,7 +114,7 @@ def uninterrupted(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
 
     Sections may lie in each other: the outermost counts.
     """
-    main = _main
+    main = MAIN
     if main.noting or get_ident() != main.ident:
         return function(*args, **kwargs)
     if main.replaced:
@@ -153,7 +153,7 @@ def uninterrupted(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
 
 def _restore() -> None:
     """Puts the handlers back that are not."""
-    main = _main
+    main = MAIN
     try:
         for number in main.numbers:
             if _get(number) is main.handler:
@@ -165,7 +165,7 @@ def _restore() -> None:
 
 def _handle_noted() -> None:
     """Calls the handlers of the signals that were noted, whatever each raises."""
-    main = _main
+    main = MAIN
     try:
         while main.noted:
             number = next(iter(main.noted))
@@ -182,7 +182,7 @@ def _handle_noted() -> None:
 
 def interruptible(wait: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Calls `wait`, which blocks and changes nothing, so that signal handlers run and may raise in it."""
-    main = _main
+    main = MAIN
     if not main.noting or get_ident() != main.ident:
         return wait(*args, **kwargs)
     try:

@@ -84,17 +84,17 @@ def insts_main(argv: list[str]) -> int:
         most = max((len(listing.ops) for listing in listings), default=0)
         raise CommandError(f"there is no operation {given.at}", f"The stream has {most}, counted from 0")
     if given.json:
-        print_json(document("insts", file=given.file, streams=[_stream(listing) for listing in listings]))
+        print_json(document("insts", file=given.file, streams=[stream_json(listing) for listing in listings]))
     else:
         for listing in listings:
-            show(_text(listing, given.at, max(given.around, 0)))
+            show(stream_text(listing, given.at, max(given.around, 0)))
     problems = [problem for listing in listings for problem in listing.problems]
     for problem in problems:
         tell([f"amdxdna: insts: {given.file}: {problem}"])
     return 1 if problems else 0
 
 
-def _stream(listing: Listing) -> dict[str, Any]:
+def stream_json(listing: Listing) -> dict[str, Any]:
     return {
         "format": listing.format,
         "section": listing.section,
@@ -106,7 +106,7 @@ def _stream(listing: Listing) -> dict[str, Any]:
     }
 
 
-def _text(listing: Listing, marked: int | None = None, around: int = 0) -> list[str]:
+def stream_text(listing: Listing, marked: int | None = None, around: int = 0) -> list[str]:
     what = {"txn": "AIE transaction", "emu": "emulator stream", "unknown": "unknown format"}[listing.format]
     head = ", ".join(f"{name} {value}" for name, value in listing.header.items() if value is not None)
     lines = [

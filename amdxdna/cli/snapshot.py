@@ -105,7 +105,7 @@ def gather(spec: str, machine: Machine) -> dict[str, Any]:
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "process_names": "all" if machine.name_others else "own",
         "package": _package(),
-        "system": _system(machine),
+        "system": system(machine),
         "npus": [
             {
                 "address": npu.address,
@@ -116,7 +116,7 @@ def gather(spec: str, machine: Machine) -> dict[str, Any]:
             }
             for npu in machine.npus()
         ],
-        "module": _module(machine),
+        "module": module(machine),
         "iommu": report["iommu"].facts,
         "firmware_files": [
             _file(machine, path) for npu in machine.npus() for path in machine.firmware_files(npu.model)
@@ -142,7 +142,8 @@ def _package() -> dict[str, Any]:
     }
 
 
-def _system(machine: Machine) -> dict[str, Any]:
+def system(machine: Machine) -> dict[str, Any]:
+    """Its part about the kernel and the distribution."""
     release = dict(line.partition("=")[::2] for line in machine.text("etc/os-release").splitlines())
     cpu = next(
         (
@@ -168,7 +169,8 @@ def _system(machine: Machine) -> dict[str, Any]:
     }
 
 
-def _module(machine: Machine) -> dict[str, Any]:
+def module(machine: Machine) -> dict[str, Any]:
+    """Its part about the driver's module."""
     folder = "sys/module/amdxdna"
     return {
         "loaded": machine.driver_loaded,

@@ -342,11 +342,11 @@ def _pdi_text(
         if given.draw:
             lines += drawing.text(what)
         if given.commands:
-            lines += [_command_text(command) for command in _commands(what)]
+            lines += [command_text(command) for command in _commands(what)]
     return lines
 
 
-def _command_text(command: dict[str, Any]) -> str:
+def command_text(command: dict[str, Any]) -> str:
     """A command in a line; a block write's first words."""
     said = f"{command['offset']:#08x}  {command['command']:<13}"
     if "tile" in command:

@@ -22,7 +22,6 @@ __all__ = [
     "cores",
     "cpu_name",
     "fma_rate",
-    "free_bytes",
     "fresh_pages",
     "gemm_rate",
     "memory",
@@ -41,7 +40,7 @@ class Memory:
 
 def memory() -> Memory:
     """This process's memory now; the peak is since its start or the last `reset_peak`."""
-    found = _fields("/proc/self/status")
+    found = _status()
     kilobytes = [found.get(key, 0) for key in ("RssAnon", "RssShmem", "RssFile", "VmRSS", "VmHWM")]
     anonymous, shm, file, resident, peak = (1024 * value for value in kilobytes)
     return Memory(anonymous, shm + file, resident, peak)
@@ -53,14 +52,9 @@ def reset_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def free_bytes() -> int:
-    """Memory that a new program could take without swapping."""
-    return 1024 * _fields("/proc/meminfo").get("MemAvailable", 0)
-
-
-def _fields(path: str) -> dict[str, int]:
+def _status() -> dict[str, int]:
     found = {}
-    for line in Path(path).read_text().splitlines():
+    for line in Path("/proc/self/status").read_text().splitlines():
         key, _, rest = line.partition(":")
         number = rest.split()[:1]
         if number and number[0].isdigit():

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from qwen35 import meminfo
 from qwen35.errors import ModelError
 
 if TYPE_CHECKING:
@@ -225,9 +226,7 @@ def text_config(c: ModelConfig) -> Any:
 
 
 def _needs(count: float) -> None:
-    from qwen35.bench.machine import free_bytes
-
-    free = free_bytes()
+    free = meminfo.available() or 0
     if count * 1.15 > free:
         raise MemoryError(f"it needs {count / 1e9:.1f} GB of memory, {free / 1e9:.1f} are free")
 

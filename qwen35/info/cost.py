@@ -12,9 +12,9 @@ import shutil
 import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from qwen35 import meminfo
 from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.hub import listing
 from qwen35.bundle.schema import TensorSpec, text_schema, vision_schema
@@ -28,7 +28,8 @@ from qwen35.info.describe import memory, size_text
 
 __all__ = ["cost", "cost_lines", "is_model"]
 
-_SAMPLE_SECONDS, _SAMPLE_BYTES = 1.5, 96 << 20
+SAMPLE_SECONDS, _SAMPLE_BYTES = 1.5, 96 << 20
+"""An export's time is told from the first of these that is over."""
 
 
 def is_model(word: str) -> bool:
@@ -79,7 +80,7 @@ def cost(word: str, max_ctx: int = 8192) -> dict[str, Any]:
             "disk": nbytes,
             "memory": nbytes + rest,
         }
-    free = {"disk": shutil.disk_usage(".").free, "memory": _available()}
+    free = {"disk": shutil.disk_usage(".").free, "memory": meminfo.available() or 0}
     ways: list[dict[str, Any] | None] = [export, compiled]
     for way in ways:
         if way is not None:
@@ -158,7 +159,7 @@ def _export_rate(width: int) -> float:
     with file:
         began = time.perf_counter()
         # One piece at least: what else runs may take the processor for longer than that.
-        while not done or (done < _SAMPLE_BYTES and time.perf_counter() - began < _SAMPLE_SECONDS):
+        while not done or (done < _SAMPLE_BYTES and time.perf_counter() - began < SAMPLE_SECONDS):
             piece = encode(weights)
             digest.update(piece)
             file.write(piece)
@@ -182,13 +183,6 @@ def _ask(model: str) -> tuple[str, int]:
         model,
         f"known are {', '.join(PUBLISHED)}; qwen35 export tries any Qwen3.5 checkpoint",
     )
-
-
-def _available() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    return 0
 
 
 def _duration(seconds: float) -> str:

@@ -27,8 +27,9 @@ __all__ = ["run_singly", "probe_chains", "probe_mapped"]
 
 _ROUNDS, _MOST = 2, 8
 """How often each way runs; the more, where one seems slower."""
-_SLOWER, _GRACE = 1.5, 5e-3
-"""What is tried may take this many times the known way's time, and so many seconds: other work disturbs."""
+_SLOWER = 1.5
+GRACE = 5e-3
+"""What is tried may take that many times the known way's time, and so many seconds: other work disturbs."""
 _POISON = 0x7FC1
 """Before each run every element of a result is this NaN, which no kernel makes: what did not run shows."""
 
@@ -105,7 +106,7 @@ def _where(group: Group, found: Sequence[bytes], wanted: Sequence[bytes]) -> str
 
 def _slow(tried: Sequence[float], known: Sequence[float]) -> bool:
     """By the best of each: one run says little where other programs run too."""
-    return min(tried) > _SLOWER * min(known) + _GRACE
+    return min(tried) > _SLOWER * min(known) + GRACE
 
 
 def _run(results: Sequence[Buffer], run: Callable[[], None]) -> tuple[list[bytes], float]:

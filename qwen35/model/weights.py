@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from amdxdna.files import open_regular
+from qwen35 import meminfo
 from qwen35._host import ffi, lib
 from qwen35.bundle.errors import BundleError
 from qwen35.errors import ModelError
@@ -36,7 +37,8 @@ U8 = NDArray[np.uint8]
 Progress = Callable[[int, int], None]
 Trial = Callable[[dict[str, "Buffer"]], str]
 
-_PIECE = 16 << 20
+PIECE = 16 << 20
+"""Bytes that a thread reads at a time."""
 _AHEAD = 4
 """Pieces that the disk reads ahead of those being copied: a thread that fills fresh pages asks it nothing."""
 _PAGE = 4096
@@ -165,12 +167,8 @@ def _short(total: int) -> bool:
 
     What is not known counts as short.
     """
-    try:
-        with open("/proc/meminfo") as file:
-            found = dict(line.split(":", 1) for line in file)
-        return int(found["MemAvailable"].split()[0]) << 10 < 3 * total
-    except (OSError, KeyError, ValueError):
-        return True
+    free = meminfo.available()
+    return free is None or free < 3 * total
 
 
 def _close(buffers: dict[str, Buffer]) -> None:
@@ -203,7 +201,7 @@ def _read(
     store = bundle.tensors
     infos = sorted((store.info(name) for name in dict.fromkeys(names)), key=lambda info: info.offset)
     pieces = [
-        (info, at, min(_PIECE, info.nbytes - at)) for info in infos for at in range(0, info.nbytes, _PIECE)
+        (info, at, min(PIECE, info.nbytes - at)) for info in infos for at in range(0, info.nbytes, PIECE)
     ]
     total = sum(info.nbytes for info in infos)
     buffers: dict[str, Buffer] = {}

@@ -200,27 +200,28 @@ class Client:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self._mappings: list[tuple[int, int]] = []
+        self.mappings: list[tuple[int, int]] = []
+        """(address, size) of what :meth:`close` unmaps."""
 
     def close(self) -> None:
         """Closes the node and removes this client's mappings, each page of them once: what is unmapped may be
         somebody else's mapping the next moment."""
         self.node.close()
         done = 0
-        for address, length in sorted(self._mappings):
+        for address, length in sorted(self.mappings):
             start, end = max(address, done), address + length
             if start < end:
                 self.node.munmap(start, end - start)
                 done = end
-        self._mappings = []
+        self.mappings = []
 
     def munmap(self, address: int, length: int) -> None:
         """Unmaps a range, which :meth:`close` leaves alone then."""
         self.node.munmap(address, length)
         end = address + length
-        ranges = [(start, start + size) for start, size in self._mappings]
+        ranges = [(start, start + size) for start, size in self.mappings]
         left = [part for low, high in ranges for part in ((low, min(high, address)), (max(low, end), high))]
-        self._mappings = [(low, high - low) for low, high in left if low < high]
+        self.mappings = [(low, high - low) for low, high in left if low < high]
 
     def ioctl(self, request: int, value: Any) -> None:
         """One request on a cffi struct."""
@@ -250,7 +251,7 @@ class Client:
             space = lib.xdna_mmap(0, size + align, 0, _RESERVE, -1, 0)
             assert space > 0, "no address space"
             address = self.node.mmap(size, offset, address=-(-space // align) * align)
-        self._mappings.append((address, size))
+        self.mappings.append((address, size))
         return address
 
     def bo(self, size: int, kind: int = lib.AMDXDNA_BO_SHARE) -> Bo:
@@ -270,7 +271,7 @@ class Client:
         info = self.info(handle)
         if at:
             host = self.node.mmap(size, info.map_offset, address=at)
-            self._mappings.append((host, size))
+            self.mappings.append((host, size))
         else:
             host = self.map(info.map_offset, size, align=HEAP_BYTES)
         return Bo(handle, size, info.xdna_addr, host, info.map_offset)
@@ -279,7 +280,7 @@ class Client:
         """Address space without memory, at a multiple of 64 MiB; unmapped by :meth:`close`."""
         space = lib.xdna_mmap(0, size + HEAP_BYTES, 0, _RESERVE, -1, 0)
         assert space > 0, "no address space"
-        self._mappings.append((space, size + HEAP_BYTES))
+        self.mappings.append((space, size + HEAP_BYTES))
         return -(-int(space) // HEAP_BYTES) * HEAP_BYTES
 
     def dev(self, size: int, data: bytes = b"") -> Bo:

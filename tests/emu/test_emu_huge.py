@@ -14,7 +14,7 @@ import pytest
 from amdxdna.device import Device
 from amdxdna.emu.driver import store
 from amdxdna.emu.driver.huge import HUGE_PAGE, huge_file
-from tests.support.descriptors import descriptors
+from tests.support.descriptors import descriptors, opened
 
 SIZE = 3 * HUGE_PAGE + 4096
 
@@ -78,12 +78,13 @@ def test_an_exported_large_buffer_keeps_its_bytes_and_shares_new_ones(device):
 
 
 def test_a_closed_buffer_gives_its_pages_back(device):
-    files = device.node.client.store
     keep = device.alloc(SIZE)
     keep.view()[:] = 1
 
     def blocks() -> int:
-        return sum(os.fstat(file.fd).st_blocks for file in {files.file, files._large})
+        """Of every file in memory that this process has open."""
+        stats = [os.fstat(int(fd)) for fd, where in opened() if where.startswith("/memfd:")]
+        return sum({each.st_ino: each.st_blocks for each in stats}.values())
 
     before = blocks()
     buffer = device.alloc(SIZE)

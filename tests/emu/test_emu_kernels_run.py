@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amdxdna.emu import kernels, xclbins
+from amdxdna.emu import _kernels, kernels, xclbins
 from amdxdna.emu.kernels import Family, isa, measure, model, stream
 from amdxdna.emu.kernels.stream import BFP6S, BFP16, Copy, Delay, Fail, Gemm, Gemv, Hang
 from tests.support.kernel_cases import ISAS, bf16, gemm_model, integer_stream
@@ -172,7 +172,7 @@ def test_nothing_is_touched_beside_the_operands(name: str, format: int, rows: in
     The child has no kernel threads of its parent's: the pool starts anew in it.
     """
     kernel_isa = isa.variants().index(name) + 1
-    lib, k, n, never = kernels.runner._kernels.lib, 256, 72, kernels.runner._kernels.ffi.NULL
+    lib, k, n, never = _kernels.lib, 256, 72, _kernels.ffi.NULL
     sizes = (2 * k * max(rows, 1), stream.weight_bytes(n, k, format), 2 * n * max(rows, 1))
     pid = os.fork()
     if pid == 0:
@@ -313,7 +313,7 @@ def test_a_key_makes_an_xclbin_of_its_own() -> None:
 def test_read_probe_reads_everything(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The exclusive-or of all words, whatever the threads; the bandwidth is the best pass's."""
     words = np.random.default_rng(5).integers(0, 1 << 63, 8 * 6001, np.uint64)
-    lib = kernels.runner._kernels.lib
+    lib = _kernels.lib
     expected = int(np.bitwise_xor.reduce(words))
     assert lib.emu_read(words.ctypes.data, words.nbytes, threads) == expected
     times = iter((0.0, 10.0, 10.5, 20.0, 20.25, 30.0, 31.0))

@@ -163,7 +163,7 @@ def test_unmapping_and_closing_under_a_running_command_never_crashes() -> None:
                 if turn % 3 == 1:
                     client.close_bo(bo.handle)
                 client.munmap(bo.host, size)
-            client._mappings.clear()
+            client.mappings.clear()
             client.node.close()
         print("alive")
     """)

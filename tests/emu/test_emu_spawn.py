@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,8 +24,8 @@ from tests.support.descriptors import descriptors
     ],
     ids=["killed", "exited"],
 )
-def test_a_child_that_ends_early(end: object, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spawn, "_exec", lambda *arguments: end())  # type: ignore[operator]
+def test_a_child_that_ends_early(end: Callable[[], None], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn, "lib", SimpleNamespace(xdna_confine=lambda channel: end()))
     before = descriptors()
     with pytest.raises(spawn.EndedEarly) as caught:
         spawn.spawn(["true"], os.environ)

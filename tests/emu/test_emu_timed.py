@@ -593,10 +593,22 @@ def test_computing_that_takes_longer_is_told_once() -> None:
     assert "the times do not hold" in line
 
 
-def test_of_two_that_are_late_at_once_one_tells() -> None:
+def test_of_two_that_are_late_at_once_one_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the second is counted before the first has told."""
     now = [100.0]
     lines: list[str] = []
+    ended: list[Context] = []
+
+    class Between(threading.Condition):
+        """The schedule's lock; the second chain ends as soon as the first one's end has let go of it."""
+
+        def __exit__(self, *reason: object) -> None:
+            super().__exit__(None, None, None)
+            if second not in ended and now[0] > 100.0:
+                ended.append(second)
+                schedule.end(second, True)
+
+    monkeypatch.setattr(schedule_module.threading, "Condition", Between)
     schedule = Schedule(FIXED, 8, lambda: now[0], lines.append)
     first, second = (Context(number, 4 * number, 4, 0, 0, lambda: now[0]) for number in range(2))
     for context in first, second:
@@ -604,24 +616,6 @@ def test_of_two_that_are_late_at_once_one_tells() -> None:
         assert schedule.begin(context)
         schedule.command(context)
     now[0] += 1.0
-
-    class Between:
-        """The schedule's lock; the second chain ends as soon as the first one's end has let go of it."""
-
-        def __init__(self) -> None:
-            self.inner = schedule._change
-
-        def __enter__(self) -> None:
-            self.inner.__enter__()
-
-        def __exit__(self, *reason: object) -> None:
-            counted = schedule._totals.late
-            self.inner.__exit__(None, None, None)
-            if counted:
-                schedule._change = self.inner
-                schedule.end(second, True)
-
-    schedule._change = Between()  # type: ignore[assignment]
     schedule.end(first, True)
     assert schedule.totals().late == 2
     (line,) = lines

@@ -416,11 +416,11 @@ def test_folders_that_a_program_closed_are_removed() -> None:
 
 
 def test_a_tree_that_cannot_be_filled_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(self: Tree, name: str) -> None:
+    def full(link: Path, to: str) -> None:
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr(folders.tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(Tree, "_fill", full)
+    monkeypatch.setattr(Path, "symlink_to", full)
     with pytest.raises(OSError, match="full"):
         Tree(NODE)
     assert not _left(tmp_path)

@@ -181,14 +181,16 @@ import ctypes, os
 from amdxdna.node import KernelNode
 from tests.conformance.kit import Client
 client = Client(KernelNode("/dev/accel/accel0"))
+links = {int(fd): os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")}
+(node,) = (fd for fd, link in links.items() if link == "/dev/accel/accel0")
 def held():
     total = at = 0
     while True:
         try:
-            at = os.lseek(client.node._fd, at, os.SEEK_DATA)
+            at = os.lseek(node, at, os.SEEK_DATA)
         except OSError:
             return total
-        end = os.lseek(client.node._fd, at, os.SEEK_HOLE)
+        end = os.lseek(node, at, os.SEEK_HOLE)
         total, at = total + end - at, end
 size = 8 << 20
 for first in ("close", "unmap"):

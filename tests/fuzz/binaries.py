@@ -78,9 +78,9 @@ def _disassembled(data: bytes) -> None:
             assert op["offset"] >= at
             at = op["offset"] + op["bytes"]
         assert at <= one.size
-        listing._text(one)
+        listing.stream_text(one)
         if len(data) < 1 << 16:
-            json.dumps(listing._stream(one))
+            json.dumps(listing.stream_json(one))
 
 
 def insts(folder: Path) -> Ready:

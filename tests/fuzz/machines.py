@@ -151,7 +151,7 @@ def machine(folder: Path) -> Ready:
         found = fake.machine()
         lines, why, _ = found.kernel_log()
         told = [npu.model.name for npu in found.npus()], found.kernel, found.container(), found.virtual(), why
-        parts = [snapshot._system(found), snapshot._module(found), told, lines, found.user_name()]
+        parts = [snapshot.system(found), snapshot.module(found), told, lines, found.user_name()]
         parts += [[str(node) for node in sysfs.find_nodes(found.sys, found.dev)], sysfs.why_none(found.sys)]
         parts += [str(file) for npu in found.npus() for file in found.firmware_files(npu.model)]
         json.dumps(Scrubber.of(found).value(parts))

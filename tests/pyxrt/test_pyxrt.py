@@ -21,6 +21,7 @@ from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
 from amdxdna.pyxrt import devices
 from amdxdna.xclbin import Xclbin, writer
+from tests.conformance import kit
 from tests.support.interrupting import SOAK, callbacks, everywhere, handlers, watchdog
 from tests.support.pyxrt_answers import DIFFERENT, NOT_RECORDED, comparable, recorded
 from tests.support.pyxrt_probes import PROBES, SETUP
@@ -615,6 +616,13 @@ def held_runs(s, count):
     return runs
 
 
+def meets_start(run):
+    """Whether another thread is at the run's first start: a wait refuses until then."""
+    with contextlib.suppress(RuntimeError):
+        return run.wait(1) == pyxrt.ert_cmd_state.ERT_CMD_STATE_TIMEOUT
+    return False
+
+
 def test_a_wait_meets_the_first_start(emu, folder, gate):
     """A start may block: four runs of the context are in flight. It is waited for like any other."""
     s = Setup(folder)
@@ -626,8 +634,7 @@ def test_a_wait_meets_the_first_start(emu, folder, gate):
         made.start()
     starter = threading.Thread(target=last.start)
     starter.start()
-    while not last._starting.locked():
-        starter.join(0.001)
+    kit.until(lambda: meets_start(last), 60, "the start")
     assert last.wait(50) == pyxrt.ert_cmd_state.ERT_CMD_STATE_TIMEOUT
     gate.open(after=0.1)
     assert last.wait(60_000) == pyxrt.ert_cmd_state.ERT_CMD_STATE_COMPLETED
@@ -642,8 +649,7 @@ def test_a_wait_for_the_first_start_refuses_no_other_start(emu, folder, gate):
         made.start()
     starter = threading.Thread(target=last.start)
     starter.start()
-    while not last._starting.locked():
-        starter.join(0.001)
+    kit.until(lambda: meets_start(last), 60, "the start")
     places = []
 
     def start_again(frame, event, argument):
@@ -652,7 +658,7 @@ def test_a_wait_for_the_first_start_refuses_no_other_start(emu, folder, gate):
         if frame.f_code.co_name == "_over" and event in ("line", "return"):
             if places:
                 starter.join(60)
-                assert int(last._job.run.wait(60).state) == 4
+                assert int(last.wait(60_000)) == 4
                 last.start()
             gate.open()
             places.append(frame.f_lineno)

@@ -156,7 +156,7 @@ class Callbacks(Points):
 
     def _call(self, frame: FrameType, event: str, argument: object) -> Any:
         code, caller = frame.f_code, frame.f_back
-        if not signals._main.noting and (
+        if not signals.MAIN.noting and (
             caller in self._inside
             or code.co_name == "__del__"
             or (code.co_filename in _WEAK and code.co_name in ("_remove", "remove", "_cb", "__call__"))
@@ -281,7 +281,7 @@ class Ledger:
             "in flight": sum(len(context.jobs) for context in client.contexts.values()),
             "busy": sum(bo.busy for bo in bos),
             "commands are few": len(bos) - len(data) < 64,
-            "held by handlers": signals._main.noting or signals._main.replaced,
+            "held by handlers": signals.MAIN.noting or signals.MAIN.replaced,
         }
 
     def _opened(self) -> dict[str, int]:

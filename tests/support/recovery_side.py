@@ -55,6 +55,11 @@ class Other:
         os.write(self._go, b"+")
         self._wait()
 
+    def end(self) -> int:
+        """Lets it end; its wait status."""
+        os.write(self._go, b"-")
+        return os.waitpid(self.pid, 0)[1]
+
     def kill(self) -> None:
         """Kills it and waits until it is gone."""
         os.kill(self.pid, signal.SIGKILL)
@@ -156,8 +161,7 @@ def never_closed() -> None:
         yield
 
     with other(careless) as process:
-        os.write(process._go, b"-")
-        os.waitpid(process.pid, 0)
+        process.end()
     with Device.open("auto") as device:
         assert device.contexts() == ()
         works(device)
@@ -184,8 +188,7 @@ def fork() -> None:
             yield
 
         with other(child) as process:
-            os.write(process._go, b"-")
-            assert os.waitpid(process.pid, 0)[1] == 0
+            assert process.end() == 0
         run.wait()
         works(device, 3)
         assert len(device.contexts()) == 1, device.contexts()

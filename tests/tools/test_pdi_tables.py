@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 
 from amdxdna import pdi
-from amdxdna.cli.xclbin import _command_text
+from amdxdna.cli.xclbin import command_text
 from amdxdna.pdi import drawing, summary
 from amdxdna.pdi.routes import End, Packet, Port, Route
 from tests.support.pdi_builder import B, Item, W, at, build
@@ -823,11 +823,11 @@ def test_commands_in_a_document_and_in_a_line(
 ) -> None:
     found = summary.command_line(command)
     assert found == {"offset": command.offset, "command": command.name, **line}
-    assert _command_text(found) == text
+    assert command_text(found) == text
 
 
 def test_a_long_block_is_cut_in_a_line() -> None:
     for words, end in ((8, "0x00000007"), (9, "0x00000007 ...")):
         command = pdi.Command(356, 0x105, at(0, 1, 0x400), data=tuple(range(words)), words=words)
-        text = _command_text(summary.command_line(command))
+        text = command_text(summary.command_line(command))
         assert f" {words} words: 0x00000000 " in text and text.endswith(end)

@@ -92,7 +92,7 @@ def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield path
     from amdxdna.trace import node
 
-    node._recorders.pop((os.getpid(), str(path))).finish()
+    node.recorder(str(path)).finish()
 
 
 def test_nodes_are_recorded_and_behave_as_before(traced: Path) -> None:

@@ -34,7 +34,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(cost, "_SAMPLE_SECONDS", 0.0)  # as where the processor is taken away for longer
+    monkeypatch.setattr(cost, "SAMPLE_SECONDS", 0.0)  # as where the processor is taken away for longer
     monkeypatch.setattr("qwen35.bundle.hub.SECONDS", 120.0)
     monkeypatch.chdir(tmp_path)
 
@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_said(short_of: str, monkeypatch: pytest.MonkeyPatc
     lots = 1 << 50
     usage = type("Usage", (), {"free": 1 << 30 if short_of == "disk" else lots})
     monkeypatch.setattr(cost.shutil, "disk_usage", lambda _: usage)
-    monkeypatch.setattr(cost, "_available", lambda: 1 << 30 if short_of == "memory" else lots)
+    monkeypatch.setattr(cost.meminfo, "available", lambda: 1 << 30 if short_of == "memory" else lots)
     facts = cost.cost("2b")
     assert not facts["emulated"]["fits"] and not facts["npu"]["fits"]
     assert "does not fit here" in "\n".join(cost.cost_lines(facts))

@@ -170,8 +170,7 @@ def test_a_command_that_fails_leaves_the_state_before_it(
                 text.prefill(IDS[40:240])
             except CommandFailed:
                 assert same(state(text), before)
-                contexts = {kernel.shared for kernel in text.npu._kernels.values()}
-                assert all(shared.settle() for shared in contexts)
+                assert all(context.drain() for context in text.device.pool.contexts())
             else:
                 assert not text.npu.chains and chains == "on"
                 text.reset()

@@ -31,7 +31,7 @@ QUIET = "emu:threads=1,quiet,tdr=1"
 @pytest.fixture(autouse=True)
 def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """What else runs decides nothing."""
-    monkeypatch.setattr("qwen35.model.probe._GRACE", 60.0)
+    monkeypatch.setattr("qwen35.model.probe.GRACE", 60.0)
 
 
 def load(options: str = "", notes: list[str] | None = None, **ways) -> TextModel:
@@ -212,7 +212,7 @@ def test_what_the_trial_finds_is_off_and_told_in_one_line(fault: str, words: str
 
 def test_a_chain_that_takes_too_long_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
-    monkeypatch.setattr("qwen35.model.probe._GRACE", -10.0)
+    monkeypatch.setattr("qwen35.model.probe.GRACE", -10.0)
     text = load()
     assert not text.npu.chains and "a chain took" in text.npu.chains_why
     shut(text)

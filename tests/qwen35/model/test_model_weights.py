@@ -26,7 +26,7 @@ def bundle():
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("piece", [1000, 16 << 20])
 def test_buffers_hold_the_tensors(monkeypatch, bundle, device, threads, piece):
-    monkeypatch.setattr(module, "_PIECE", piece)
+    monkeypatch.setattr(module, "PIECE", piece)
     steps = []
     found = Weights.load(
         bundle,
@@ -118,7 +118,7 @@ def test_a_file_that_ends_early(bundle, device):
 
 def test_the_disk_reads_ahead_of_what_is_copied(monkeypatch, bundle, device):
     """Every byte behind the first piece is asked for before it is read, and none far ahead."""
-    monkeypatch.setattr(module, "_PIECE", 4096)
+    monkeypatch.setattr(module, "PIECE", 4096)
     asked, reads, advise, read = [], [], os.posix_fadvise, os.preadv
 
     def advised(descriptor, start, size, advice):
