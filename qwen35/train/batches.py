@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from qwen35.train import drawing, pictures, scenes
-from qwen35.train.corpus import Generator, Sample, Turn, render
+from qwen35.train.corpus import Generator, Sample, Turn, Words, render
 from qwen35.train.scenes import CELL, Scene
 
 POOL = 8
@@ -105,15 +105,15 @@ class Batches:
         self._worker, self._workers = worker, workers
         self._pool: tuple[int, list[list[Sample]]] = (-1, [])
 
-    def text(self, number: int, exponent: Callable[[int], float]) -> Batch:
-        """Text batch `number`; `exponent` tells the imbalance of words that holds at a text batch's number.
+    def text(self, number: int, words: Callable[[int], Words]) -> Batch:
+        """Text batch `number`; `words` tells which words are drawn at a text batch's number.
 
         A pool is drawn with that of its first batch, whichever of them is asked for first.
         """
         pool, place = divmod(number, POOL)
         if self._pool[0] != pool:
             self.generator.rng = rng = random.Random(f"text {self.seed} {pool}")
-            uneven = exponent(pool * POOL)
+            uneven, self.generator.hard, self.generator.hard_share = words(pool * POOL)
             drawn = [self.generator.text(uneven) for _ in range(POOL * self.size)]
             drawn.sort(key=lambda s: sum(len(t) for t, _ in render(s)))
             groups = [drawn[i : i + self.size] for i in range(0, len(drawn), self.size)]

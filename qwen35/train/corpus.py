@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from qwen35.train import phrases
 from qwen35.train.datafile import Named
@@ -207,6 +208,14 @@ def typed(rng: random.Random, text: str) -> str:
     return " ".join(text.split()) or "?"
 
 
+class Words(NamedTuple):
+    """Which words are drawn: how unevenly, and hard ones with the chance `share`."""
+
+    exponent: float
+    hard: Sequence[Entry] = ()
+    share: float = 0.0
+
+
 class Generator:
     """Draws training samples. An `exponent` is the imbalance of words, which breaks the early stall."""
 
@@ -216,6 +225,8 @@ class Generator:
         order = list(range(len(corpus.taught)))
         random.Random(5).shuffle(order)
         self._ranked = [corpus.taught[i] for i in order]
+        self.hard: Sequence[Entry] = ()
+        self.hard_share = 0.0
         self._exponent = -1.0
         self._cumulative: list[float] = []
         known = {e.word.lower() for e in corpus.every_word}
@@ -224,7 +235,9 @@ class Generator:
         self._others = [word for word in others if word not in known and len(word) > 2] or self._common
 
     def word(self, exponent: float) -> Entry:
-        """A taught word, of probability proportional to 1/(rank + 5)^exponent."""
+        """A hard word, or any of probability proportional to 1/(rank + 5)^exponent."""
+        if self.hard and self.rng.random() < self.hard_share:
+            return self.rng.choice(self.hard)
         if exponent != self._exponent:
             total = 0.0
             self._cumulative = []

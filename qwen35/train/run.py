@@ -26,7 +26,7 @@ from qwen35.train.datafile import DataError
 from qwen35.train.trainer import Trainer, TrainError, check_settings, tokenizer_of
 from qwen35.train.wordnet import WordNet, WordNetError
 
-STEPS, TOWER_STEPS, MORE_STEPS = 13600, 4500, 2200
+STEPS, TOWER_STEPS, MORE_STEPS, ROW_STEPS = 13600, 4500, 2200, 300
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--out", required=True, help="folder of the checkpoint, the log and the result")
     made.add_argument("--words", type=int, help="how many words to teach (default all)")
-    made.add_argument("--steps", type=int, default=STEPS, help=f"steps before the last (default {STEPS})")
+    made.add_argument("--steps", type=int, default=STEPS, help=f"steps before the others (default {STEPS})")
     made.add_argument(
         "--tower-steps",
         type=int,
@@ -50,7 +50,13 @@ def parser() -> argparse.ArgumentParser:
         "--more-steps",
         type=int,
         default=MORE_STEPS,
-        help=f"steps at the end, at a learning rate that rises again (default {MORE_STEPS})",
+        help=f"steps after those, at a learning rate that rises again (default {MORE_STEPS})",
+    )
+    made.add_argument(
+        "--row-steps",
+        type=int,
+        default=ROW_STEPS,
+        help=f"last steps, which train the rows of wrong words alone (default {ROW_STEPS})",
     )
     made.add_argument("--layers", type=int, default=4, help="layers, every fourth with softmax attention")
     made.add_argument("--batch", type=int, default=16)
@@ -108,7 +114,7 @@ def finish(args: Any, minutes: float) -> None:
     size = sum(file.stat().st_size for file in args.bundle.rglob("*") if file.is_file())
     args.seed = 7  # the questions' own
     words = len(Corpus(WordNet(args.wordnet), args.words).taught)
-    steps = args.steps + args.more_steps
+    steps = args.steps + args.more_steps + args.row_steps
     head = (
         f"Score of the default bundle (python -m qwen35.train.run): {words:,} words, {steps:,} steps,\n"
         f"{size / 1e6:.1f} MB. One run from its seed, nothing changed on the way: {minutes:.0f} minutes of\n"

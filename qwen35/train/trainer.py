@@ -3,6 +3,10 @@
 Step numbers decide everything: the batch, the learning rate (warm-up, constant, then linear to zero) and the
 imbalance of words (1.2 falling to 0 at 0.6 of the steps that follow the tower's own). After `steps` come
 `more_steps` without the tower's own, at a learning rate that rises again and falls to zero.
+
+Some words are not said by then, though what they mean is told: a row of the table that is rarely a target is
+pushed away from every answer at Adam's full rate, which takes what tells it apart. So `row_steps` train the
+rows of the words that are still wrong, and nothing else.
 """
 
 from __future__ import annotations
@@ -25,11 +29,11 @@ from amdxdna.output import write_whole
 from qwen35.train import vocabulary
 from qwen35.train.batches import Batch, Batches, Encoder, Seen
 from qwen35.train.checkpoint import save_pretrained
-from qwen35.train.corpus import Corpus, Generator, Sample, Turn, phrase
+from qwen35.train.corpus import Corpus, Generator, Sample, Turn, Words, phrase
 from qwen35.train.network import Network, config, initialise, patches_of, positions
 from qwen35.train.phrases import ASKED, HELD_OUT, UNKNOWN
 from qwen35.train.scenes import CELL_CLASSES, WHOLE_BITS, WHOLE_CLASSES
-from qwen35.train.wordnet import WordNet
+from qwen35.train.wordnet import Entry, WordNet
 
 MIX = ("text", "picture", "text", "several", "text", "picture", "text", "tower", "text", "picture")
 """Kinds of batches, in turn, after the tower's own steps."""
@@ -37,6 +41,14 @@ MORE_MIX = ("text", "picture", "text", "several", "text", "picture")
 """The same of the steps at the end."""
 MORE_RATE = 0.4
 """Their highest learning rate, as a share of the first."""
+ROW_MIX = ("text",)
+"""The same of the steps that train the rows of hard words alone."""
+ROW_RATE = 0.25
+"""Their highest learning rate, as a share of the first."""
+ROW_HARD = 0.8
+"""Share of hard words among those drawn there."""
+ROW_EPS = 1e-5
+"""Adam's there: what pushes a row that is no target is smaller, and does not move it."""
 STEADY = 0.35
 """Share of the steps at the full learning rate."""
 EVEN_FROM = 0.6
@@ -45,7 +57,18 @@ WARM_UP = 60
 """Steps of warm-up, at the start and again when the text begins."""
 NOTHING = 0.2
 """Weight in the tower's loss of the image tokens that see no shape, which are most."""
-SETTINGS = ("words", "steps", "tower_steps", "more_steps", "layers", "batch", "lr", "seed", "workers")
+SETTINGS = (
+    "words",
+    "steps",
+    "tower_steps",
+    "more_steps",
+    "row_steps",
+    "layers",
+    "batch",
+    "lr",
+    "seed",
+    "workers",
+)
 """Options that the result depends on: a run goes on only with those it began with."""
 
 
@@ -86,6 +109,15 @@ def number_of(kind: str, nth: int) -> int:
     places = [place for place, one in enumerate(MIX) if one == kind]
     cycle, place = divmod(nth, len(places))
     return cycle * len(MIX) + places[place]
+
+
+def phases(args: argparse.Namespace) -> tuple[tuple[tuple[str, ...], int], ...]:
+    """Kinds of batches and number of steps of each part of the training that follows the tower's own."""
+    return (
+        (MIX, args.steps - args.tower_steps),
+        (MORE_MIX, args.more_steps),
+        (ROW_MIX, args.row_steps),
+    )
 
 
 def tokenizer_of(out: Path, corpus: Corpus) -> Tokenizer:
@@ -154,10 +186,14 @@ class Trainer:
         )
         self.step = 0
         self.seconds = 0.0
+        self.rows_from: int = args.steps + args.more_steps
+        self.last: int = self.rows_from + args.row_steps
+        self.hard: list[Entry] | None = None
+        """The words that were wrong at the step `rows_from`."""
         if (self.out / "state.pt").exists():
             self._resume()
 
-    def _optimizer(self) -> torch.optim.Optimizer:
+    def _optimizer(self, row_eps: float = 1e-8) -> torch.optim.Optimizer:
         rows: list[Parameter] = []
         matrices: list[Parameter] = []
         rest: list[Parameter] = []
@@ -174,7 +210,7 @@ class Trainer:
         return torch.optim.AdamW(
             [
                 {"params": matrices, "weight_decay": 0.05, "scale": 1.0},
-                {"params": rows, "weight_decay": 0.0, "scale": 1.0},
+                {"params": rows, "weight_decay": 0.0, "scale": 1.0, "eps": row_eps},
                 {"params": rest, "weight_decay": 0.0, "scale": 1.0},
                 {"params": tower, "weight_decay": 0.02, "scale": 0.5},
             ],
@@ -188,6 +224,8 @@ class Trainer:
         self.net.load_state_dict(state["net"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.step, self.seconds = state["step"], state["seconds"]
+        if state["hard"] is not None:
+            self.hard = [entry for entry in self.corpus.taught if entry.word in state["hard"]]
         self.say(f"resumed at step {self.step}")
 
     def say(self, text: str) -> None:
@@ -209,6 +247,7 @@ class Trainer:
                     "optimizer": self.optimizer.state_dict(),
                     "step": self.step,
                     "seconds": self.seconds,
+                    "hard": None if self.hard is None else [entry.word for entry in self.hard],
                     "settings": settings_of(self.args),
                 },
                 file,
@@ -250,9 +289,9 @@ class Trainer:
         for gradient, mean in zip(gradients, parts, strict=True):
             gradient.copy_(mean.view_as(gradient))
 
-    def exact(self, samples: list[Sample]) -> float:
-        """Share of samples whose whole answer is given greedily (teacher-forced argmax is the same)."""
-        right = 0
+    def right(self, samples: list[Sample]) -> list[bool]:
+        """Whether each whole answer is given greedily (teacher-forced argmax is the same)."""
+        right: list[bool] = []
         with torch.no_grad():
             for start in range(0, len(samples), 32):
                 batch = self.batches.encoder.collate(samples[start : start + 32])
@@ -262,8 +301,12 @@ class Trainer:
                 rows = torch.zeros(len(batch.ids)).index_add_(
                     0, batch.where // batch.ids.shape[1], wrong.float()
                 )
-                right += int((rows == 0).sum())
-        return right / len(samples)
+                right += (rows == 0).tolist()
+        return right
+
+    def exact(self, samples: list[Sample]) -> float:
+        """Share of samples whose whole answer is given."""
+        return sum(self.right(samples)) / len(samples)
 
     def progress(self) -> str:
         """A quick look at the marks of text; the real evaluation is `qwen35.train.evaluate`."""
@@ -284,24 +327,52 @@ class Trainer:
         found["refuse"] = self.exact([Sample((Turn(q, UNKNOWN),)) for q in refused])
         return " ".join(f"{name} {value:.2f}" for name, value in found.items())
 
-    def _exponent(self, nth: int) -> float:
-        """Imbalance of words at text batch `nth`."""
-        step = self.args.tower_steps + number_of("text", nth)
-        return exponent(share_done(step, self.args.steps, self.args.tower_steps))
+    def rows_of(self, entry: Entry) -> list[int]:
+        """The row that a word's forms share; none of a word that is not one token."""
+        ids = self.tokenizer.encode(" " + entry.word).ids
+        return [int(self.net.group[ids[0]])] if len(ids) == 1 else []
+
+    def find_hard(self) -> None:
+        """Notes the words that are wrong now, alone or asked for; the optimizer begins again."""
+        rng = random.Random(f"hard {self.args.seed}")
+        words = self.corpus.taught
+        asked = [phrase(rng.choice(ASKED), e.word, e.kind.countable) for e in words]
+        right = self.right([Sample((Turn(q, e.answer),)) for q, e in zip(asked, words, strict=True)])
+        alone = self.right([Sample((Turn(e.word, e.answer),)) for e in words])
+        self.hard = [e for e, *known in zip(words, right, alone, strict=True) if not all(known)]
+        self.optimizer = self._optimizer(ROW_EPS)
+        self.say(f"{len(self.hard)} words are wrong: their rows are trained alone")
+
+    def hard_rows(self) -> list[int]:
+        """The rows of the hard words."""
+        return sorted({row for entry in self.hard or () for row in self.rows_of(entry)})
+
+    def _words(self, nth: int) -> Words:
+        """Which words text batch `nth` draws."""
+        done = share_done(
+            self.args.tower_steps + number_of("text", nth), self.args.steps, self.args.tower_steps
+        )
+        counts = [before("text", steps, mix) for mix, steps in phases(self.args)]
+        if nth < sum(counts[:2]):
+            return Words(exponent(done))
+        return Words(0.0, self.hard or (), ROW_HARD)
 
     def batch(self) -> Batch:
         """The batch of this step: the tower alone at first, then `MIX` over and over."""
         number = self.step - self.args.tower_steps
         if number < 0:
             return self.batches.tower(self.step, self.step / self.args.tower_steps)
-        main = self.args.steps - self.args.tower_steps
-        if number < main:
-            kind, nth = kind_of(number)
-        else:
-            kind, nth = kind_of(number - main, MORE_MIX)
-            nth += before(kind, main)
+        nth = 0
+        earlier: list[tuple[tuple[str, ...], int]] = []
+        for mix, steps in phases(self.args):
+            if number < steps:
+                break
+            earlier.append((mix, steps))
+            number -= steps
+        kind, nth = kind_of(number, mix)
+        nth += sum(before(kind, steps, one) for one, steps in earlier)
         if kind == "text":
-            return self.batches.text(nth, self._exponent)
+            return self.batches.text(nth, self._words)
         if kind == "tower":
             return self.batches.tower(self.step)
         return self.batches.picture(nth) if kind == "picture" else self.batches.several(nth)
@@ -309,12 +380,23 @@ class Trainer:
     def rate(self) -> float:
         """The learning rate of this step."""
         peak: float = self.args.lr
-        steps, tower, more = self.args.steps, self.args.tower_steps, self.args.more_steps
-        if self.step >= steps:
-            since = self.step - steps
-            return learning_rate(since / more, peak * MORE_RATE, since, steady=0.0)
+        steps, tower = self.args.steps, self.args.tower_steps
+        for first, length, share in (
+            (self.rows_from, self.args.row_steps, ROW_RATE),
+            (steps, self.args.more_steps, MORE_RATE),
+        ):
+            if self.step >= first:
+                since = self.step - first
+                return learning_rate(since / length, peak * share, since, steady=0.0)
         done = share_done(self.step, steps, tower)
         return learning_rate(done, peak, self.step - (tower if self.step >= tower else 0))
+
+    def _hard_rows_alone(self, total: torch.Tensor) -> None:
+        """The gradient of the hard words' rows: Adam, which began again with them, moves nothing else."""
+        (gradient,) = torch.autograd.grad(total, [self.net.word_rows])
+        rows = self.hard_rows()
+        self.net.word_rows.grad = torch.zeros_like(gradient)
+        self.net.word_rows.grad[rows] = gradient[rows]
 
     def train_step(self) -> dict[str, float]:
         """One step; the parts of its loss."""
@@ -322,7 +404,10 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = rate * group["scale"]
         total, parts = self.loss(self.batch())
-        total.backward()  # type: ignore[no-untyped-call]
+        if self.step >= self.rows_from:
+            self._hard_rows_alone(total)
+        else:
+            total.backward()  # type: ignore[no-untyped-call]
         if self.args.workers > 1:
             self.share_gradients()
         torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
@@ -336,9 +421,10 @@ class Trainer:
         sums: dict[str, list[float]] = {}
         saved = looked = marked = time.monotonic()
         mark_step = self.step
-        last = self.args.steps + self.args.more_steps
-        while self.step < last:
+        while self.step < self.last:
             began = time.monotonic()
+            if self.step == self.rows_from and self.hard is None:
+                self.find_hard()
             parts = self.train_step()
             now = time.monotonic()
             self.seconds += now - began
@@ -348,8 +434,8 @@ class Trainer:
                 a_step = (now - marked) / (self.step - mark_step)
                 marked, mark_step = now, self.step
                 means = " ".join(f"{n} {sum(v) / len(v):.3f}" for n, v in sums.items())
-                left = (last - self.step) * a_step / 60
-                self.say(f"step {self.step}/{last} {means} {a_step:.2f} s/step, {left:.0f} min left")
+                left = (self.last - self.step) * a_step / 60
+                self.say(f"step {self.step}/{self.last} {means} {a_step:.2f} s/step, {left:.0f} min left")
                 sums = {}
             if self.args.worker:
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -29,6 +29,8 @@ from qwen35.train.network import (  # noqa: E402
 )
 from qwen35.train.scenes import CELL, CELL_CLASSES, WHOLE_BITS, WHOLE_CLASSES  # noqa: E402
 from qwen35.train.trainer import (  # noqa: E402
+    ROW_HARD,
+    ROW_RATE,
     Trainer,
     exponent,
     kind_of,
@@ -194,15 +196,21 @@ def test_the_towers_loss_is_that_of_guesses_against_labels() -> None:
     assert loss() == pytest.approx(0.3 * margin / pictures, rel=1e-4)
 
 
+ARGS = SimpleNamespace(lr=1.0, tower_steps=8, steps=41, more_steps=12, row_steps=5)
+
+
+def _whole(step: int, **more: Any) -> Any:
+    """What `Trainer.batch`, `rate` and `_words` read of a trainer."""
+    return SimpleNamespace(args=ARGS, step=step, rows_from=53, **more)
+
+
 def test_every_step_takes_a_batch_of_its_kind() -> None:
     """The tower's alone at first; then each kind's, by its own count, at the end without the tower's."""
     taken: list[tuple[Any, ...]] = []
     names = ("tower", "text", "picture", "several")
     batches = SimpleNamespace(**{name: lambda *given, n=name: taken.append((n, given[0])) for name in names})
-    args = SimpleNamespace(tower_steps=8, steps=41, more_steps=12)
-    for step in range(53):
-        whole: Any = SimpleNamespace(args=args, step=step, batches=batches, _exponent=lambda nth: 1.0)
-        Trainer.batch(whole)
+    for step in range(58):
+        Trainer.batch(_whole(step, batches=batches, _words=None))
     assert [place for kind, place in taken if kind == "tower"] == [
         step for step, (kind, _) in enumerate(taken) if kind == "tower"
     ]
@@ -211,11 +219,37 @@ def test_every_step_takes_a_batch_of_its_kind() -> None:
         places = [place for one, place in taken if one == kind]
         assert places == [*range(len(places))] != []
     assert "tower" not in [kind for kind, _ in taken[41:]]
+    assert {kind for kind, _ in taken[53:]} == {"text"}
 
 
-def test_the_learning_rate_falls_to_zero_twice() -> None:
-    args = SimpleNamespace(lr=1.0, tower_steps=100, steps=400, more_steps=200)
-    rates = [Trainer.rate(cast(Any, SimpleNamespace(args=args, step=step))) for step in range(600)]
-    assert max(rates[:400]) == 1.0 and max(rates[400:]) < 0.4
-    assert rates[399] < 0.01 and rates[599] < 0.01
-    assert rates[400] < 0.01 < rates[460]
+def test_hard_words_are_drawn_in_the_last_steps_alone() -> None:
+    kinds: list[str] = []
+    batches = SimpleNamespace(
+        text=lambda nth, words: kinds.append("text"),
+        picture=lambda nth: kinds.append("picture"),
+        several=lambda nth: kinds.append("several"),
+        tower=lambda *given: kinds.append("tower"),
+    )
+    shares = []
+    for step in range(58):
+        Trainer.batch(_whole(step, batches=batches, _words=None))
+        if kinds[-1] == "text":
+            words = Trainer._words(_whole(step, hard=["hard"]), kinds.count("text") - 1)
+            shares.append((step, words.share, list(words.hard)))
+    assert {share for step, share, _ in shares if step < 53} == {0.0}
+    assert {share for step, share, _ in shares if step >= 53} == {ROW_HARD}
+    assert all(bool(hard) == (step >= 53) for step, _, hard in shares)
+
+
+def test_the_learning_rate_falls_to_zero_again_and_again() -> None:
+    args = SimpleNamespace(lr=1.0, tower_steps=100, steps=400, more_steps=200, row_steps=100)
+    whole: Any = SimpleNamespace(args=args, rows_from=600)
+    rates = []
+    for whole.step in range(700):
+        rates.append(Trainer.rate(whole))
+    assert max(rates[:400]) == 1.0 and max(rates[400:600]) < 0.4
+    assert 0.1 < max(rates[600:700]) < ROW_RATE
+    for end in (400, 600, 700):
+        assert rates[end - 1] < 0.011
+    for start in (400, 600):
+        assert rates[start] < 0.01 < rates[start + 59]

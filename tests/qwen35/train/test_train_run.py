@@ -12,12 +12,13 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from qwen35.train import run, trainer, vocabulary  # noqa: E402
+from qwen35.train.corpus import Words  # noqa: E402
 from qwen35.train.trainer import Trainer, TrainError, check_settings  # noqa: E402
 from tests.support import tiny_wordnet  # noqa: E402
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
-STEPS = 12
-FIXED = ("--tower-steps", "2", "--more-steps", "2")
+STEPS, LAST = 12, 2
+FIXED = ("--tower-steps", "2", "--more-steps", "2", "--row-steps", "2")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,7 +36,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def _args(small: Path, out: Path, *more: str) -> argparse.Namespace:
     words = ("--wordnet", str(small), "--out", str(out), "--workers", "1", "--batch", "2")
-    args = run.parser().parse_args([*words, "--steps", str(STEPS - 2), *FIXED, *more])
+    args = run.parser().parse_args([*words, "--steps", str(STEPS - 2 - LAST), *FIXED, *more])
     args.worker = 0
     return args
 
@@ -100,7 +101,10 @@ def test_a_run_goes_on_only_with_its_own_settings(
         check_settings(_args(small, straight, "--seed", "2"))
     words = ["--wordnet", str(small), "--out", str(straight), "--workers", "1", "--no-score"]
     assert run.main(words) == 1
-    assert f"a run with --steps {STEPS - 2} {' '.join(FIXED)} --batch 2 began here" in capsys.readouterr().err
+    assert (
+        f"a run with --steps {STEPS - 2 - LAST} {' '.join(FIXED)} --batch 2 began here"
+        in capsys.readouterr().err
+    )
 
 
 def test_wrong_folders_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,7 +116,7 @@ def test_the_loss_of_each_kind_falls(small: Path, tmp_path: Path) -> None:
     """On one batch of each kind, trained again and again."""
     made = Trainer(_args(small, tmp_path, "--batch", "4"))
     for batch in (
-        made.batches.text(0, lambda _: 0.0),
+        made.batches.text(0, lambda _: Words(0.0)),
         made.batches.tower(0),
         made.batches.picture(1),
         made.batches.several(0),
@@ -133,7 +137,7 @@ def test_parts_are_told_by_kind(small: Path, tmp_path: Path) -> None:
     while made.step < STEPS:
         told |= set(made.train_step())
     assert told == {"tower", "text", "picture", "several"}
-    assert trainer.share_done(made.step, STEPS - 2, 2) == 1.0
+    assert trainer.share_done(made.step, STEPS - 2 - LAST, 2) == 1.0
 
 
 def test_the_tower_sees_plain_scenes_first(small: Path, tmp_path: Path) -> None:
@@ -147,3 +151,21 @@ def test_the_tower_sees_plain_scenes_first(small: Path, tmp_path: Path) -> None:
         light[done] = sum(corner > 220 for corner in corners)
     assert light[0.0] == light[0.5] == 40
     assert 5 < light[1.0] < 30
+
+
+def test_row_steps_move_the_rows_of_hard_words_alone(small: Path, tmp_path: Path) -> None:
+    """After so few steps every word is wrong; one row is set apart as if its word were right."""
+    made = Trainer(_args(small, tmp_path))
+    while made.step < made.rows_from:
+        made.train_step()
+    made.find_hard()
+    assert made.hard
+    spared, *hard = made.hard_rows()
+    made.hard = [entry for entry in made.hard if spared not in made.rows_of(entry)]
+    before = {name: value.clone() for name, value in made.net.state_dict().items()}
+    made.train_step()
+    after = made.net.state_dict()
+    changed = {name for name, value in after.items() if not torch.equal(value, before[name])}
+    assert changed == {"word_rows"}
+    moved = (after["word_rows"] != before["word_rows"]).any(1).nonzero().flatten().tolist()
+    assert set(moved) <= set(hard) and moved
