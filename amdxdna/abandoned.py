@@ -47,19 +47,20 @@ def held() -> int:
     )
 
 
-def destroy(client: Client, handle: int) -> BadArgument | None:
-    """Has the driver destroy a context; its error (EINVAL) where it knows no such context any more.
+def destroy(client: Client, handle: int, *, known: bool = False) -> bool:
+    """Has the driver destroy a context; False where it knows no such context any more (EINVAL).
 
-    Raises what else the driver says, DeviceLost where the context is gone with its device.
+    Raises that, too, where it must be `known`, and what else the driver says: DeviceLost where the context is
+    gone with its device.
     """
     request = ffi.new("struct amdxdna_drm_destroy_hwctx *", {"handle": handle})
     try:
         ioctl.call(client.node, "DESTROY_HWCTX", request)
     except BadArgument as error:
-        if error.errno != errno.EINVAL:
+        if known or error.errno != errno.EINVAL:
             raise
-        return error
-    return None
+        return False
+    return True
 
 
 def _destroy(client: Client, handles: list[int]) -> bool:

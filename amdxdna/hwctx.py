@@ -181,7 +181,7 @@ class HwContext(Uncopied):
 
     def _was_dropped(self) -> bool:
         """Whether the driver knows this context no more, which was never used. It is gone then."""
-        dropped = destroy(self.client, self.handle) is not None
+        dropped = not destroy(self.client, self.handle)
         self._finalizer.detach()
         self._open.clear()
         self.handle = 0
@@ -451,14 +451,11 @@ class HwContext(Uncopied):
     def _destroy(self) -> None:
         if not (self.hung or self.lost):
             self.drain()
+        # That it is gone is no news once the context is known to be lost, and none on a driver that drops
+        # contexts whenever a child process ends.
+        loses = self.client.profile.loses_contexts
         try:
-            unknown = destroy(self.client, self.handle) if self._open else None
-            if unknown is not None:
-                # No news once the context is known to be lost, and none on a driver that drops contexts
-                # whenever a child process ends.
-                loses = self.client.profile.loses_contexts
-                if not (self.lost or loses):
-                    raise unknown
+            if self._open and not destroy(self.client, self.handle, known=not (self.lost or loses)):
                 self.lost = True
                 if loses:
                     self._open.clear()
