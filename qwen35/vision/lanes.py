@@ -155,6 +155,10 @@ class Slot:
         """Makes the first elements of a buffer, which the host has written, visible to the NPU."""
         self._buffers[name].to_device(0, 2 * elements)
 
+    def interrupted(self) -> None:
+        """Forgets the groups: the host may have written what no `written` followed; new ones flush all."""
+        self._forget(*self._groups)
+
     def _forget(self, *weights: str) -> None:
         for weight in weights:
             for part in self._groups.pop(weight, (None, None, []))[2]:

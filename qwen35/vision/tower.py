@@ -228,6 +228,7 @@ class VisionTower:
             finally:
                 for slot in lanes.values():
                     if over:
+                        slot.interrupted()
                         self._free.append(slot)
                     else:  # a command may write its buffers still: they are not used again
                         slot.abandon()

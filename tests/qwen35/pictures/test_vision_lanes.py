@@ -21,6 +21,7 @@ from qwen35.export.exporter import export_checkpoint
 from qwen35.export.plan import Options
 from qwen35.model.dispatch import Dispatch
 from qwen35.model.projections import Projections
+from qwen35.vision import tower as tower_module
 from qwen35.vision.host import FullAttention
 from qwen35.vision.lanes import Lane, advance
 from qwen35.vision.tower import VisionTower
@@ -191,6 +192,41 @@ def test_the_npu_sees_what_the_host_wrote(
     monkeypatch.setattr(tower._npu, "watcher", look)
     same(tower.encode_all(pictures[:3]), alone[:3])
     assert looked > 50
+
+
+def test_what_an_interrupted_picture_wrote_leaves_the_caches_before_the_next(
+    tower: VisionTower, pictures: list[Any], alone: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line left dirty would be written over what the NPU puts there."""
+    tower.release()
+    same([tower.encode(*pictures[2])], [alone[2]])
+
+    def interrupted(*given: Any) -> None:
+        activate(*given)
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        activate = tower_module.activate
+        patch.setattr(tower_module, "activate", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            tower.encode(*pictures[2])
+    clean: set[int] = set()
+    looked = 0
+
+    def flush(address: int, size: int) -> None:
+        lib.xdna_flush(address, size)
+        clean.update(range(address // 64, -(-(address + size) // 64)))
+
+    def look(calls: Any, chained: bool) -> None:
+        nonlocal looked
+        for _, (_, _, c) in calls:
+            assert clean.issuperset(range(c.host_address // 64, -(-(c.host_address + c.nbytes) // 64)))
+            looked += 1
+
+    monkeypatch.setattr(buffer_module, "lib", SimpleNamespace(xdna_flush=flush))
+    monkeypatch.setattr(tower._npu, "watcher", look)
+    same([tower.encode(*pictures[2])], [alone[2]])
+    assert looked > 10
 
 
 def test_a_picture_of_the_same_shape_makes_no_new_groups(
