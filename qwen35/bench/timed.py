@@ -24,6 +24,9 @@ LIMITS = {"token": 1.03, "prompt": 1.05, "vision": 1.15}
 HOST = 2.0
 """Milliseconds of a token at the first context that the NPU waits for the host, at most; at the last one,
 1.3 times what the first was measured with."""
+BOUND = "the host's work with commands that complete at once"
+"""What no ratio gets below on this machine: of a token, the NPU's time and the work that it waits for; of a
+picture, whose work may all be beside the NPU's, the longer of the two."""
 _GROWTH = 1.3
 _WARM = 3
 
@@ -48,6 +51,9 @@ def timed_figures(
             out.add("timed_token_host", share, "ms", f"at most {host:.2f} ms", context=context)
             if context == contexts[0]:
                 host = _GROWTH * share
+            npu = median(npu for _, npu in runs)
+            bound = 1 + median(_waited(subject, context, count) for _ in range(repeats)) / npu
+            out.add("timed_token_bound", bound, "x", context=context, of=BOUND)
         for length in prompts:
             runs = [prompt_seconds(subject, length) for _ in range(repeats + 1)][1:]
             long = length > 2 * subject.model.config.chunk
@@ -67,9 +73,15 @@ def timed_figures(
                     for _ in range(repeats + 1)
                 ]
                 limit = f"at most x {LIMITS['vision']}"
-                ratio_figures(
-                    out, "timed_vision", runs[1:], "s", limit, patches=len(patches), pictures=together
-                )
+                where: dict[str, Any] = {"patches": len(patches), "pictures": together}
+                ratio_figures(out, "timed_vision", runs[1:], "s", limit, **where)
+                with subject.mode("null"):
+                    alone = median(
+                        subject.timed(lambda all=pictures: tower.encode_all(all))[0]  # type: ignore[misc]
+                        for _ in runs[1:]
+                    )
+                npu = median(npu for _, npu in runs[1:])
+                out.add("timed_vision_bound", max(alone / npu, 1), "x", of=BOUND, **where)
 
 
 def _token(subject: Subject, context: int, count: int) -> tuple[float, float]:
@@ -80,6 +92,18 @@ def _token(subject: Subject, context: int, count: int) -> tuple[float, float]:
         found.append(subject.timed(lambda t=token: subject.model.decode(t)))  # type: ignore[misc]
     walls, npus = zip(*found[_WARM:], strict=True)
     return median(walls), median(npus)
+
+
+def _waited(subject: Subject, context: int, count: int) -> float:
+    """Milliseconds of a token's work that the NPU waits for, where it takes no time itself."""
+    with subject.mode("null"):
+        subject.fill(context)
+        timing = subject.model.timing
+        for token in range(_WARM + count):
+            if token == _WARM:
+                timing.reset()
+            subject.model.decode(token)
+        return 1e3 * timing.seconds("host.") / count
 
 
 def prompt_seconds(subject: Subject, length: int) -> tuple[float, float]:

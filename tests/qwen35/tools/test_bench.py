@@ -222,10 +222,10 @@ def test_host_figures_have_both_devices(subject):
 def test_what_the_host_adds_is_measured_on_a_timed_npu(subject):
     out = Printer(True, io.StringIO())
     timed_figures(subject, out, (32, 64), (20,), (), 2, 1)
-    token = [f"timed_token{what}" for what in ("", "_npu", "_ratio", "_host")]
+    token = [f"timed_token{what}" for what in ("", "_npu", "_ratio", "_host", "_bound")]
     prompt = [f"timed_prompt{what}" for what in ("", "_npu", "_ratio")]
     assert [f.name for f in out.figures] == [*token, *token, *prompt]
-    assert [f.where.get("context") for f in out.figures] == [32] * 4 + [64] * 4 + [None] * 3
+    assert [f.where.get("context") for f in out.figures] == [32] * 5 + [64] * 5 + [None] * 3
     found = {f.name: f.value for f in out.figures}
     assert found["timed_token_host"] == pytest.approx(found["timed_token"] - found["timed_token_npu"])
     shares = [f for f in out.figures if f.name == "timed_token_host"]
