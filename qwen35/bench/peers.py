@@ -19,12 +19,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from qwen35 import meminfo
+from qwen35.bench.figures import median
 from qwen35.errors import ModelError
 
 if TYPE_CHECKING:
     from qwen35.bundle.config import ModelConfig, VisionConfig
 
-__all__ = ["Peer", "missing", "serve"]
+__all__ = ["Peer", "float32_bytes", "missing", "require_free", "serve", "text_config"]
 
 NAMES = {"llama": "llama.cpp Q8_0", "transformers": "transformers float32", "tower": "transformers float32"}
 NEEDS = {
@@ -65,11 +66,9 @@ class Peer:
 
     def url(self) -> str:
         """Where the peer's own HTTP server listens (llama.cpp's)."""
-        assert self._process.stdin is not None
-        print(json.dumps({"url": True}), file=self._process.stdin, flush=True)
-        return str(self._answer()["url"])
+        return str(self.ask(url=True)["url"])
 
-    def ask(self, **request: Any) -> dict[str, float]:
+    def ask(self, **request: Any) -> dict[str, Any]:
         """Has the peer make one run and returns what it measured."""
         assert self._process.stdin is not None
         print(json.dumps(request), file=self._process.stdin, flush=True)
@@ -99,7 +98,7 @@ def missing(kind: str) -> list[str]:
     return [name for name in NEEDS[kind] if find_spec(name) is None]
 
 
-def serve(words: list[str]) -> int:
+def serve(words: list[str]) -> None:
     """The peer's process."""
     kind, bundle, threads, max_ctx, file = words
     answers = os.fdopen(os.dup(1), "w")
@@ -124,8 +123,6 @@ def serve(words: list[str]) -> int:
             answer(run(json.loads(line)))
     except Exception as error:
         answer({"error": f"{type(error).__name__}: {error}"})
-        return 1
-    return 0
 
 
 def _ordinary(config: ModelConfig) -> int:
@@ -178,16 +175,15 @@ def _fill(module: Any) -> None:
                 part.copy_(block[: part.numel()])
 
 
-def _make(build: Any, config: Any, threads: int, attention: str = "sdpa") -> Any:
+def _make(build: Any, config: Any, threads: int) -> Any:
     import torch
     from transformers import initialization
 
     torch.set_num_threads(threads)
-    config._attn_implementation = attention
+    config._attn_implementation = "sdpa"
     with initialization.no_init_weights():
         module = build(config)
-    if hasattr(module, "tie_weights"):
-        module.tie_weights()
+    module.tie_weights()
     _fill(module)
     return module.eval()
 
@@ -225,26 +221,29 @@ def text_config(c: ModelConfig) -> Any:
     )
 
 
-def _needs(count: float) -> None:
+def float32_bytes(c: ModelConfig) -> int:
+    """Bytes of the text model's matrices in float32."""
+    layer = c.hidden_size * (c.n_lin + c.o_in + 3 * c.intermediate_size)
+    tables = 1 if c.tie_word_embeddings else 2
+    return _FLOAT32 * (c.num_hidden_layers * layer + tables * c.vocab_size * c.hidden_size)
+
+
+def require_free(nbytes: int) -> None:
+    """Raises MemoryError where a model of `nbytes`, and what it works with, has no room."""
     free = meminfo.available() or 0
-    if count * 1.15 > free:
-        raise MemoryError(f"it needs {count / 1e9:.1f} GB of memory, {free / 1e9:.1f} are free")
+    if nbytes * 1.15 > free:
+        raise MemoryError(f"it needs {nbytes / 1e9:.1f} GB of memory, {free / 1e9:.1f} are free")
 
 
 def _transformers(config: ModelConfig, threads: int, max_ctx: int, file: str) -> Any:
     import torch
     from transformers import Qwen3_5ForCausalLM
 
-    c = config
-    layer = c.hidden_size * (c.n_lin + c.o_in + 3 * c.intermediate_size)
-    _needs(
-        _FLOAT32
-        * (c.num_hidden_layers * layer + c.vocab_size * c.hidden_size * (1 if c.tie_word_embeddings else 2))
-    )
-    model = _make(Qwen3_5ForCausalLM, text_config(c), threads)
+    require_free(float32_bytes(config))
+    model = _make(Qwen3_5ForCausalLM, text_config(config), threads)
 
     def run(request: dict[str, Any]) -> dict[str, float]:
-        ids = torch.randint(0, _ordinary(c), (1, request["prompt"]))
+        ids = torch.randint(0, _ordinary(config), (1, request["prompt"]))
         with torch.inference_mode():
             began = time.perf_counter()
             out = model(input_ids=ids, use_cache=True, logits_to_keep=1)
@@ -255,7 +254,7 @@ def _transformers(config: ModelConfig, threads: int, max_ctx: int, file: str) ->
                 token = out.logits[:, -1:].argmax(-1)
                 out = model(input_ids=token, past_key_values=out.past_key_values, use_cache=True)
                 seconds.append(time.perf_counter() - began)
-        return {"prompt": prompt, "token": sorted(seconds)[len(seconds) // 2] if seconds else 0.0}
+        return {"prompt": prompt, "token": median(seconds) if seconds else 0.0}
 
     return run
 
@@ -298,4 +297,4 @@ def _tower(config: ModelConfig, threads: int, max_ctx: int, file: str) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(serve(sys.argv[1:]))
+    serve(sys.argv[1:])

@@ -44,8 +44,7 @@ def timed_figures(
     with subject.mode("timed"):
         host = HOST
         for context in contexts:
-            tokens = [_token(subject, context, count) for _ in range(repeats)]
-            runs = [(1e3 * wall, 1e3 * npu) for wall, npu in tokens]
+            runs = [_token(subject, context, count) for _ in range(repeats)]
             ratio_figures(out, "timed_token", runs, "ms", f"at most x {LIMITS['token']}", context=context)
             share = median(wall - npu for wall, npu in runs)
             out.add("timed_token_host", share, "ms", f"at most {host:.2f} ms", context=context)
@@ -85,13 +84,13 @@ def timed_figures(
 
 
 def _token(subject: Subject, context: int, count: int) -> tuple[float, float]:
-    """The median token's seconds and those of them that the NPU works."""
+    """The median token's milliseconds and those of them that the NPU works."""
     subject.fill(context)
     found = []
     for token in range(_WARM + count):
         found.append(subject.timed(lambda t=token: subject.model.decode(t)))  # type: ignore[misc]
-    walls, npus = zip(*found[_WARM:], strict=True)
-    return median(walls), median(npus)
+    wall, npu = (1e3 * median(each) for each in zip(*found[_WARM:], strict=True))
+    return wall, npu
 
 
 def _waited(subject: Subject, context: int, count: int) -> float:
