@@ -149,8 +149,7 @@ class Answering:
                 data = await _body(request, self.service.limits, held.enter_context(queue.body()))
                 place = held.enter_context(queue.enter(request.client.host if request.client else ""))
                 form = self.read(parse_json(data), self.service.served)
-                job = Job(form.begin, form.enough)
-                job.on_cancel(place.give_up)
+                job = Job(form.begin, form.enough, place.give_up)
                 with self._watched(job, request, began, sent):
                     try:
                         await place.turn()

@@ -23,15 +23,20 @@ class Job:
 
     `make(cancelled)` gives the reply, and asks `cancelled()` between tokens and passes of the prompt. The
     answer ends at the first piece after which `enough(reply)` holds. The model's thread calls both.
+    `on_cancel(why)` is called when it is cancelled.
     """
 
-    def __init__(self, make: Callable[[Callable[[], bool]], Reply], enough: Callable[[Reply], bool]) -> None:
-        self._make, self._enough = make, enough
+    def __init__(
+        self,
+        make: Callable[[Callable[[], bool]], Reply],
+        enough: Callable[[Reply], bool],
+        on_cancel: Callable[[ApiError], None],
+    ) -> None:
+        self._make, self._enough, self._on_cancel = make, enough, on_cancel
         self._loop = asyncio.get_running_loop()
         self._pieces: asyncio.Queue[Piece | None] = asyncio.Queue()
         self._thread: asyncio.Future[None] | None = None
         self._error: BaseException | None = None
-        self._on_cancel: list[Callable[[ApiError], None]] = []
         self.why: ApiError | None = None
         """Why it was cancelled."""
         self.reply: Reply | None = None
@@ -51,14 +56,7 @@ class Job:
         """Ends it before its next token or pass; the first reason counts."""
         if self.why is None:
             self.why = why
-            for tell in self._on_cancel:
-                tell(why)
-
-    def on_cancel(self, tell: Callable[[ApiError], None]) -> None:
-        """Calls `tell(why)` when it is cancelled, at once if it was."""
-        self._on_cancel.append(tell)
-        if self.why is not None:
-            tell(self.why)
+            self._on_cancel(why)
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """What is said, as it comes. Raises ApiError when it failed or was cancelled."""

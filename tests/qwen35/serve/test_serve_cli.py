@@ -409,3 +409,112 @@ def test_pieces_are_sent_at_once() -> None:
             return found
 
     assert asyncio.run(run())
+
+
+def inside(model: Any, *words: str, ask: Any) -> int:
+    """Runs `serve` in this process while `ask(port)` does in a thread; its status."""
+    from qwen35.serve import cli
+
+    port = spare_port()
+
+    def client() -> None:
+        try:
+            end = time.monotonic() + WAIT
+            while time.monotonic() < end:
+                with contextlib.suppress(OSError), socket.create_connection((address, int(port)), WAIT):
+                    break
+                time.sleep(0.01)
+            ask(int(port))
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    address = words[words.index("--host") + 1] if "--host" in words else "127.0.0.1"
+    thread = threading.Thread(target=client, daemon=True)
+    kept = signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal once more
+    thread.start()
+    try:
+        return cli.main(["--port", port, *words], lambda options: model)
+    finally:
+        signal.signal(signal.SIGTERM, kept)
+        thread.join(WAIT)
+
+
+@pytest.mark.parametrize(
+    ("words", "where", "warned"),
+    [
+        ([], "http://127.0.0.1:{}/v1", False),
+        (["--host", "127.0.0.2", "--quiet"], "http://127.0.0.2:{}/v1", False),
+        (["--host", "0.0.0.0"], "http://0.0.0.0:{}/v1", True),
+        (["--host", "0.0.0.0", "--api-key", "secret"], "http://0.0.0.0:{}/v1", False),
+        (["--host", "::1"], "http://[::1]:{}/v1", False),
+    ],
+)
+def test_the_start_line_and_who_may_ask(
+    words: list[str], where: str, warned: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from tests.support.mock_model import fake
+
+    if "::1" in words:
+        with socket.socket(socket.AF_INET6) as probe:
+            try:
+                probe.bind(("::1", 0))
+            except OSError:
+                pytest.skip("no IPv6 here")
+    asked: list[int] = []
+    assert inside(fake(tmp_path, str), *words, ask=asked.append) == 0
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0].endswith(f", at {where.format(*asked)}") and "serving mock" in lines[0]
+    assert ("qwen35: anybody who reaches this address may ask: give --api-key" in lines) is warned
+
+
+def test_what_its_libraries_say_is_told_once_and_not_for_ever(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import logging
+
+    from tests.support.mock_model import fake
+
+    def ask(port: int) -> None:
+        log = logging.getLogger("uvicorn.error")
+        log.info("silent")
+        for _ in range(2):
+            log.warning("first line\nsecond")
+            try:
+                raise ValueError("why")
+            except ValueError:
+                logging.getLogger("asyncio").exception("failed")
+        for number in range(60):
+            log.error("line %d", number)
+
+    assert inside(fake(tmp_path, str), "--quiet", ask=ask) == 0
+    told = [line.removeprefix("qwen35: ") for line in capfd.readouterr().err.splitlines()[1:]]
+    assert told == ["first line", "failed: ValueError: why", *(f"line {n}" for n in range(48))]
+
+
+def test_the_names_a_model_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its own, the one it was started by, and those given, each once."""
+    from tests.support.mock_model import fake
+
+    monkeypatch.setenv("QWEN35_BUNDLE", "owner/name")
+    listed: list[Any] = []
+
+    def ask(port: int) -> None:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=WAIT) as got:
+            listed.extend(one["id"] for one in json.load(got)["data"])
+        body = {"messages": [{"role": "user", "content": "Hi"}]}
+        with post(f"http://127.0.0.1:{port}/v1", body) as got:
+            listed.append(json.load(got)["choices"][0]["message"]["content"])
+
+    assert inside(fake(tmp_path, str), "--name", "a", "--name", "a", "--max-new", "2", ask=ask) == 0
+    assert listed == ["mock", "owner/name", "a", "Hi"]
+    assert "qwen35: /v1/chat/completions 200 " in capfd.readouterr().err
+
+
+def test_keys_that_no_header_can_hold() -> None:
+    from qwen35.errors import UsageError
+    from qwen35.serve import cli
+
+    with pytest.raises(UsageError, match="the key must be ASCII"):
+        cli.main(["--api-key", "schl\u00fcssel"])

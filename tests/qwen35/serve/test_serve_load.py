@@ -477,8 +477,7 @@ def test_a_client_that_leaves_at_its_turn_keeps_nobody_waiting() -> None:
 
         async def one(name: str) -> None:
             with line.enter("a") as place:
-                job = Job(never, never)
-                job.on_cancel(place.give_up)
+                job = Job(never, never, place.give_up)
                 await place.turn()
                 job.cancel(ApiError(499, f"{name} left"))
                 job.start(pool, place.done)

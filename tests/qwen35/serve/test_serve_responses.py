@@ -84,6 +84,10 @@ def test_an_answer_is_what_the_engine_says(client: Any, model: Qwen35) -> None:
     assert got.usage.input_tokens == want.stats.prompt_tokens
     assert got.usage.output_tokens == want.stats.new_tokens
     assert got.usage.total_tokens == got.usage.input_tokens + got.usage.output_tokens
+    cost = got.usage.model_dump()["input_tokens_details"]
+    assert cost["cached_tokens"] + cost["cache_write_tokens"] == got.usage.input_tokens
+    again = ask(client, items, instructions="Be kind.").usage.model_dump()["input_tokens_details"]
+    assert 0 < again["cache_write_tokens"] < 12 < again["cached_tokens"]
     assert (got.instructions, got.metadata, got.error) == ("Be kind.", {"a": "b"}, None)
 
 
@@ -274,6 +278,7 @@ def test_what_is_kept_has_a_bound(tmp_path: Path) -> None:
         ({"store": "yes"}, "store"),
         ({"input": 3}, "input"),
         ({"metadata": 3}, "metadata"),
+        ({"metadata": {"a": "b", "c": 3}}, "metadata.c"),
         ({"text": 3}, "text"),
         ({"reasoning": 3}, "reasoning"),
         ({"tools": 3}, "tools"),
