@@ -73,9 +73,8 @@ def stop_fault(strings: Sequence[str]) -> str:
     """What is wrong with stop strings, as what follows their name in a sentence; empty for good ones."""
     if "" in strings:
         return "must not hold an empty string"
-    if len(strings) > STOP_STRINGS or sum(map(len, strings)) > STOP_CHARACTERS:
-        return f"must hold at most {STOP_STRINGS} strings and {STOP_CHARACTERS:,} characters"
-    return ""
+    many = len(strings) > STOP_STRINGS or sum(map(len, strings)) > STOP_CHARACTERS
+    return f"must hold at most {STOP_STRINGS} strings and {STOP_CHARACTERS:,} characters" if many else ""
 
 
 def stop_strings(value: Any) -> tuple[str, ...]:

@@ -164,8 +164,9 @@ def test_a_closed_model_says_so(bundle: Path) -> None:
 
 
 def test_pictures_need_a_tower(model: Qwen35) -> None:
-    with pytest.raises(ImageError, match="no vision tower"):
+    with pytest.raises(ImageError, match="no vision tower") as caught:
         model.chat("x", images=["a.png"])
+    assert str(model.info.bundle) in str(caught.value)
 
 
 def test_where_the_bundle_comes_from(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

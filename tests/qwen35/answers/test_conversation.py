@@ -70,6 +70,49 @@ def test_a_stop_string_ends_the_text_and_not_the_reasoning(tmp_path: Path) -> No
     assert str(late) == "A one. And two. And three." and late.finish == "stop"
 
 
+def test_reasoning_that_never_ends_is_no_answer(tmp_path: Path) -> None:
+    """It is said, and how to give it room where the answer was cut."""
+    why = "the answer is reasoning alone, and ended before any text"
+    model = fake(tmp_path, lambda q: "so it goes on")
+    whole = model.chat("x", thinking=True).result()
+    assert (whole.text, whole.reasoning, whole.note, whole.finish) == ("", "so it goes on", why, "stop")
+    assert whole.stats.reasoning_tokens == whole.stats.new_tokens
+    cut = model.chat("x", thinking=True, max_new=3).result()
+    assert (cut.note, cut.finish) == (f"{why}: allow it more tokens (--max-new)", "length")
+    small = fake(tmp_path, lambda q: "so it goes on", max_ctx=whole.stats.prompt_tokens + 2)
+    full = small.chat("x", thinking=True).result()
+    assert (full.note, full.finish) == (why, "context")
+    asked = iter([False] * 3)
+    ended = model.chat("x", thinking=True, cancel=lambda: next(asked, True)).result()
+    assert (ended.finish, ended.text, ended.note) == ("cancel", "", "")
+    for text in ("a\n</think>\n\nb", "\n</think>\n\n", " "):
+        assert fake(tmp_path, lambda q, text=text: text).chat("x", thinking=True).result().note == ""
+
+
+def test_a_loop_of_one_token_or_several_is_told(tmp_path: Path) -> None:
+    for word, told in (("a", "1 token "), ("ab", "2 tokens ")):
+        looped = fake(tmp_path, lambda q, word=word: word * 200).chat("x", loops=50).result()
+        assert looped.note == f"stopped: the answer repeats the same {told}over and over"
+        assert repr(looped) == f"<Reply loop: {looped.text!r:.60}>"
+
+
+def test_who_asks_to_be_told_is_told_once(model: Qwen35) -> None:
+    told: list[tuple[str, str]] = []
+
+    def done(reply: Any) -> None:
+        told.append((reply.finish, str(reply)))
+
+    model.chat("x", done=done).result()
+    talk = model.conversation()
+    talk.ask("y", done=done).result()
+    half = talk.ask("z", done=done)
+    assert repr(half) == "<Reply running: ''>"
+    half.close(), half.close()
+    assert told == [("stop", "You said: x"), ("stop", "You said: y"), ("cancel", "")]
+    with pytest.raises(UsageError, match=r"tools are the conversation's"):
+        talk.ask("y", tools=[])
+
+
 def test_max_new_and_a_loop_are_said(tmp_path: Path) -> None:
     model = fake(tmp_path, lambda q: "no " * 600)
     short = model.chat("x", max_new=7).result()
@@ -265,6 +308,14 @@ def test_undo_and_clear(model: Qwen35) -> None:
     assert talk.messages == [] and talk.system is None
 
 
+def test_a_question_with_pictures_is_taken_back_with_its_text(model: Qwen35) -> None:
+    talk = model.conversation()
+    items = [{"type": "image", "image": "a.png"}, {"type": "text", "text": "what "}, {"text": "is it?"}]
+    for last in ({"role": "assistant", "content": "a whale"}, {"role": "tool", "content": "x"}):
+        talk.messages = [{"role": "user", "content": "kept"}, {"role": "user", "content": items}, last]
+        assert talk.undo() == "what is it?" and [m["content"] for m in talk.messages] == ["kept"]
+
+
 def test_tools(tmp_path: Path) -> None:
     call = "<tool_call>\n<function=add>\n<parameter=a>\n[1, 2]\n</parameter>\n</function>\n</tool_call>"
     model = fake(tmp_path, lambda q: call if "sum" in q else f"It is {q.split()[1]}.")
@@ -351,10 +402,18 @@ def test_what_a_file_cannot_hold_is_not_saved(model: Qwen35, tmp_path: Path, con
 
 def test_what_could_not_be_loaded_is_not_saved(model: Qwen35, tmp_path: Path) -> None:
     talk = model.conversation()
-    talk.messages = [{"role": "user", "content": "x" * (17 << 20)}]
-    with pytest.raises(UsageError, match="at most 16,777,216"):
+    talk.messages = [{"role": "user", "content": ""}]
+    talk.save(tmp_path / "x.json")
+    room = (16 << 20) - (tmp_path / "x.json").stat().st_size
+    (tmp_path / "x.json").unlink()
+    talk.messages[0]["content"] = "x" * (room + 1)
+    with pytest.raises(UsageError, match=r"takes 16,777,216 bytes, and a file at most 16,777,216"):
         talk.save(tmp_path / "x.json")
     assert list(tmp_path.glob("*x.json*")) == []
+    talk.messages[0]["content"] = "x" * room
+    talk.save(tmp_path / "x.json")
+    talk.load(tmp_path / "x.json")
+    assert len(talk.messages[0]["content"]) == room and (tmp_path / "x.json").stat().st_mode & 0o777 == 0o600
 
 
 @pytest.mark.parametrize(

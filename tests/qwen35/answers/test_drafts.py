@@ -32,7 +32,7 @@ def drawn(ids: list[int], answer: list[int], **options: Any) -> list[list[int]]:
 def test_what_followed_is_drafted_once_enough_is_equal() -> None:
     prompt = list(range(100, 180))
     found = drawn(prompt, prompt[20:40])
-    assert [len(draft) for draft in found] == [0] * (MATCH - 1) + [LONGEST] + [0] * 12
+    assert [len(draft) for draft in found] == [0] * 7 + [64] + [0] * 12
     assert found[MATCH - 1][:52] == prompt[20 + MATCH :]
 
 
@@ -59,6 +59,21 @@ def test_a_draft_ends_at_stop_tokens_limits_and_the_room() -> None:
     drafts = Drafts(prompt, 100)
     assert not any(drafts.next(token, LEAST - 1) for token in prompt[:20])
     assert not any(drawn(list(range(MATCH)), list(range(MATCH))[:-1]))
+
+
+def test_what_a_draft_has_to_be_paid_with() -> None:
+    """The first is free; the next is there once a twentieth of the tokens since, or what was saved, pays it.
+
+    A pass costs six tokens and each of its rows a quarter, so a token that comes true saves three quarters.
+    """
+
+    for come_true, want in ((0, 97), (1, 82), (4, 37), (64, 8)):
+        drafts = Drafts(list(range(300)), 64)
+        assert [bool(drafts.next(token, 1000)) for token in range(8)] == [False] * 7 + [True]
+        assert not any(drafts.next(token, 1000) for token in range(8, 8 + come_true))
+        assert (drafts.passes, drafts.drafted, drafts.accepted) == (1, 64, come_true)
+        count = next(count for count in range(1, 200) if drafts.next(99 + count, 1000))
+        assert count in (want, want + 1)  # a sum of twentieths
 
 
 @pytest.mark.parametrize("seed", range(3))

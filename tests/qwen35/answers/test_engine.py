@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -115,6 +116,33 @@ def test_closing_early() -> None:
     assert isinstance(run, Generation)
 
 
+def test_what_is_kept_unless_told_otherwise() -> None:
+    assert PrefixCache().budget == 512 << 20
+    session = Session(HashModel())
+    assert session.pass_tokens == 0 and session.cache is not None and session.cache.budget == 512 << 20
+    with pytest.raises(ValueError, match="2 keys for 3 tokens"):
+        Input([1, 2, 3], keys=[1, 2])
+
+
+def test_times_are_those_of_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second a look at it; what the pictures took, which a pass computes, is not the prompt's."""
+    now, stats = [0.0], Stats(vision_s=5.0)
+
+    def perf_counter() -> float:
+        now[0] += 1.0
+        return now[0]
+
+    def part(start: int, stop: int) -> dict[str, object]:
+        now[0], stats.vision_s = now[0] + 16, stats.vision_s + 16
+        return {}
+
+    monkeypatch.setattr("qwen35.engine.time", SimpleNamespace(perf_counter=perf_counter))
+    assert len(list(generate(HashModel(), Input([1, 2, 3], part=part), max_new=3, stats=stats))) == 3
+    # The first look begins the answer, two are the prompt's, then there is one a token.
+    assert (stats.prefill_s, stats.first_token_s, stats.decode_s) == (1, 19, 2)
+    assert (stats.tokens_per_s, stats.prompt_tokens_per_s) == (1, 3)
+
+
 def test_statistics() -> None:
     stats = Stats()
     list(generate(HashModel(), [1, 2, 3], max_new=5, stats=stats))
@@ -203,15 +231,16 @@ def test_what_prompts_of_different_conversations_share_is_kept_too(pass_tokens: 
         assert stats.cached_tokens == cached
 
 
-def test_conversations_that_grow_do_not_displace_each_other() -> None:
-    """Eight of them, with room for ten states: their system message's, and the last of each."""
+@pytest.mark.parametrize("shared", [3, 0])
+def test_conversations_that_grow_do_not_displace_each_other(shared: int) -> None:
+    """Eight of them, with room for ten states: their system message's, if any, and the last of each."""
     session = Session(HashModel(), PrefixCache(10_000))
-    talks = [([1, 2, 3, n, n], [3, 5]) for n in range(8)]
+    talks = [([1, 2, 3, n, n], [3, 5] if shared else [5]) for n in range(8)]
     for turn in range(6):
         for ids, borders in talks:
             stats = Stats()
-            session.prime(Input([*ids, 4], borders, shared=3), stats)
-            assert stats.cached_tokens == (borders[-2] if turn or ids[3] else 0)
+            session.prime(Input([*ids, 4], borders, shared=shared), stats)
+            assert stats.cached_tokens == (borders[-2] if turn or (shared and ids[3]) else 0)
             ids += [4, 5, 6]
             borders.append(len(ids))
 
@@ -274,6 +303,8 @@ def test_a_state_over_the_budget_is_not_kept() -> None:
     cache.add((1, 0), [1], State((), 100))
     cache.add((2, 0), [1], State((), 251))
     assert len(cache) == 1 and cache.find((1, 0), [1]) is not None
+    cache.add((3, 0), [1], State((), 250))  # as large as the budget
+    assert cache.nbytes == 250 and cache.find((3, 0), [1]) is not None
     cache.clear()
     assert len(cache) == 0 and cache.nbytes == 0
 

@@ -124,6 +124,11 @@ def test_a_loop_is_noticed_after_as_many_tokens_as_stated(period: int) -> None:
     assert found(pattern * 100, span=64)[0] == max(64, 4 * period)
 
 
+def test_the_shortest_loop() -> None:
+    detector = LoopDetector(span=1, repeats=2, longest=1)
+    assert [detector.feed(token) for token in (5, 6, 6, 7)] == [0, 0, 1, 0]
+
+
 def test_what_changes_is_no_loop() -> None:
     rng = random.Random(0)
     rows = [[1, 2, 3, rng.randrange(50), 4] for _ in range(2000)]

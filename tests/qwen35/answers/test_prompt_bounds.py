@@ -18,6 +18,8 @@ from qwen35.cli.entries import TOKEN_BYTES, read_line, read_prompt
 from qwen35.cli.run import run
 from qwen35.errors import PromptTooLong, UsageError
 from qwen35.find import DEFAULT_BUNDLE
+from qwen35.prompt import assemble
+from qwen35.template import Data, Start
 from qwen35.tokenizer import Tokenizer
 from tests.support.mock_model import fake
 
@@ -94,6 +96,29 @@ def test_the_api_refuses_without_encoding_it_all(tmp_path: Path) -> None:
     with pytest.raises(PromptTooLong, match=r"is \d+ tokens"):
         model.chat("word " * 20)
     assert model.chat("hi", max_new=2).result().tokens
+
+
+def test_many_texts_that_each_fit_are_not_encoded_to_the_end(tmp_path: Path) -> None:
+    """Beyond four contexts the number is a bound; up to there it is the number."""
+    words = fake(tmp_path).tokenizer
+    text = [Data("ab cd"), Start()]
+    each = len(words.encode("ab cd"))
+    for count, least in ((16, False), (17, False), (18, True), (1000, True)):
+        with pytest.raises(PromptTooLong) as caught:
+            assemble(text * count, words, limit=4 * each)
+        assert (caught.value.tokens, caught.value.least) == (min(count, 17) * each, least)
+
+
+def test_a_beginnings_last_two_words_do_not_count(real: Tokenizer) -> None:
+    """Of the 16 characters a token that are looked at; of four times as many where those show nothing."""
+    text = "x " * 500
+    words = real.encode("x " * 24)
+    assert len(words) == 25  # x, 23 times a space and an x, a space
+    assert real.least(text, 3) == len(words) - 2 == 23
+    spaces = " " * 180 + text  # 16 of them, and 64, are one word
+    assert real.least(spaces, 1) == len(real.encode(spaces[:256])) - 2
+    assert real.least("x " * 24, 3) == 0  # no more than the beginning: encode it
+    assert real.least("x " * 8 + "x", 0) == len(real.encode("x " * 8)) - 2
 
 
 def test_lines_end_somewhere() -> None:

@@ -218,6 +218,36 @@ def test_values_out_of_range_are_refused_by_name(name: str, value: float) -> Non
         Sampling(**{name: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        ("temperature", 0, 1e6), ("top_k", 0, 1 << 40), ("top_p", 1e-9, 1), ("min_p", 0, 1),
+        ("repetition_penalty", 1e-9, 1e9), ("presence_penalty", -100, 100), ("frequency_penalty", -100, 100),
+        ("seed", 0, 2**64 - 1), ("logprobs", 0, 100),
+    ],
+)  # fmt: skip
+def test_the_outermost_values_are_taken(name: str, low: float, high: float) -> None:
+    for value in (low, high):
+        assert getattr(Sampling(**{name: value}), name) == value  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=name):
+        Sampling(**{name: low - 0.01 if isinstance(low, float) else low - 1})  # type: ignore[arg-type]
+    if high <= 100:
+        with pytest.raises(UsageError, match=name):
+            Sampling(**{name: high + 1})  # type: ignore[arg-type]
+
+
+def test_sampling_in_words() -> None:
+    """What does something, and the seed; never what is only reported."""
+    every = Sampling(0.5, 3, 0.9, 0.1, 1.5, 2.5, -1.5, 7, 4)
+    said = (
+        "top-k 3, top-p 0.9, min-p 0.1, repetition-penalty 1.5, presence-penalty 2.5, frequency-penalty -1.5"
+    )
+    assert every.describe() == f"temperature 0.5, {said}, seed 7"
+    assert Sampling().describe() == "temperature 1" and Sampling(seed=0).describe() == "temperature 1, seed 0"
+    assert Sampling(temperature=0, top_k=3, seed=7).describe() == "greedy"
+    assert not Sampling(temperature=1e-9).greedy
+
+
 def test_a_bundles_own_sampling() -> None:
     assert Sampling.parse("greedy") == GREEDY
     assert Sampling.parse("temperature=0.7 top_k=20") == Sampling(temperature=0.7, top_k=20)

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qwen35.errors import UsageError
+from qwen35.errors import ModelError, UsageError
 from qwen35.sampling import GREEDY, Sampling
 from qwen35.structured import JsonGrammars, read_schema
+from qwen35.tokenizer import Tokenizer
+from tests.support import synthetic
 from tests.support.mock_model import HashModel, fake
 
 pytestmark = pytest.mark.peer
@@ -94,6 +96,48 @@ def test_a_bundle_without_an_end_of_answer(model: Any, beyond: bool) -> None:
     vocab = model.tokenizer.vocab_size
     with pytest.raises(UsageError, match="param stop names no token"):
         JsonGrammars(model.tokenizer, vocab, [vocab] if beyond else [])
+
+
+def test_a_tokenizer_without_an_end_of_reasoning(tmp_path: Path) -> None:
+    """A schema alone will do; behind reasoning nobody could tell where it begins."""
+    pytest.importorskip("llguidance")
+    table = json.loads(synthetic.tokenizer_json())
+    table["added_tokens"] = [one for one in table["added_tokens"] if one["content"] != "</think>"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(table))
+    words = Tokenizer(tmp_path / "tokenizer.json")
+    made = JsonGrammars(words, words.vocab_size, [words.added["<|im_end|>"]])
+    assert not made.constraint({"const": 1}).complete
+    with pytest.raises(UsageError, match="the tokenizer has no </think>"):
+        made.constraint({"const": 1}, thinking=True)
+
+
+def test_logits_of_fewer_tokens_than_the_tokenizer_has(model: Any) -> None:
+    """Those beyond are no part of the grammar; a stop token that is not among them ends nothing."""
+    vocab = model.tokenizer.added["<|im_end|>"]
+    constraint = JsonGrammars(model.tokenizer, vocab, [vocab - 1, vocab]).constraint({"const": 1})
+    one = model.tokenizer.encode("1")[0]
+    scores = np.zeros(vocab, np.float32)
+    assert np.flatnonzero(np.isfinite(constraint.mask(scores))).tolist() == [one] and not scores.any()
+    assert not (constraint.complete or constraint.closed)
+    constraint.accept(one)
+    assert constraint.complete and constraint.closed
+    for _ in range(2):  # and nothing follows
+        assert np.flatnonzero(np.isfinite(constraint.mask(scores))).tolist() == [vocab - 1]
+        constraint.accept(vocab - 1)
+
+
+def test_a_document_that_cannot_go_on_is_told(model: Any) -> None:
+    constraint = grammars(model).constraint({"const": 1}, thinking=True)
+    scores = np.zeros(model.tokenizer.vocab_size, np.float32)
+    wrong = model.tokenizer.encode("x")[0]
+    constraint.accept(wrong)  # reasoning
+    assert constraint.mask(scores) is scores and not constraint.complete
+    constraint.accept(model.tokenizer.added["</think>"])
+    assert np.isinf(constraint.mask(scores)[wrong])
+    constraint.accept(wrong)
+    with pytest.raises(ModelError, match=r"the document cannot go on: .*use a simpler schema"):
+        constraint.mask(scores)
+    assert not (constraint.complete or constraint.closed)
 
 
 def nested(depth: int, shell: Callable[[Any], Any]) -> Any:
@@ -201,8 +245,12 @@ def test_schema_files(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(UsageError, match=message):
             read_schema(file)
-    file.write_text('{"type": "null"}')
+    whole = '{"type": "null"}'
+    file.write_text(whole + " " * ((16 << 20) - len(whole)))
     assert read_schema(file) == {"type": "null"}
+    file.write_text(whole + " " * ((16 << 20) - len(whole) + 1))
+    with pytest.raises(UsageError, match="cannot read the schema"):
+        read_schema(file)
     file.write_text("true")
     assert read_schema(file) is True
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from qwen35.errors import TokenizerError
-from qwen35.tokenizer import Tokenizer, byte_alphabet
+from qwen35.tokenizer import TOKENIZER_LIMIT, Tokenizer, byte_alphabet
 from tests.support import real_tokenizer, synthetic
 
 SAMPLES = [
@@ -225,6 +225,51 @@ def test_a_malformed_file_is_one_clear_error(tmp_path: Path, change: object, mes
     with pytest.raises(TokenizerError, match=message) as caught:
         Tokenizer(path)
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_file_has_bounds(tmp_path: Path) -> None:
+    """Of its bytes, of its list of added tokens, of an id; the largest of each are taken."""
+    path, text = tmp_path / "tokenizer.json", synthetic.tokenizer_json()
+
+    def read(added: list[object], listed: int = 0, whole: int = 0) -> Tokenizer:
+        data = json.loads(text) | {"added_tokens": "here"}
+        shown = json.dumps(added)
+        shown = shown[:-1] + " " * (listed - len(shown)) + "]"
+        made = json.dumps(data, ensure_ascii=False).replace('"here"', shown).encode()
+        path.write_bytes(made + b" " * (whole - len(made)))
+        return Tokenizer(path)
+
+    added = json.loads(text)["added_tokens"]
+    assert read(added, whole=TOKENIZER_LIMIT).added and TOKENIZER_LIMIT == 32 << 20
+    assert read(added, listed=4 << 20).added == read(added).added
+    assert read([*added, {"id": (1 << 24) - 1, "content": "<last>"}]).vocab_size == 1 << 24
+    assert not read([]).added and read([]).decode(read([]).encode("<think>", allow_special=True)) == "<think>"
+    for wrong in (
+        lambda: read(added, whole=TOKENIZER_LIMIT + 1),
+        lambda: read(added, listed=(4 << 20) + 1),
+        lambda: read([*added, {"id": 1 << 24, "content": "<last>"}]),
+        lambda: read([*added, {"id": -1, "content": "<last>"}]),
+        lambda: read([*added, {"id": True, "content": "<last>"}]),
+        lambda: read([*added, {"id": 5, "content": ""}]),
+        lambda: read([*added, {"id": 5, "content": "\ud800"}]),
+        lambda: read([*added, 5]),
+    ):
+        with pytest.raises(TokenizerError, match=r"tokenizer\.json"):
+            wrong()
+
+
+def test_the_longest_marker_counts_wherever_it_stands(small: Tokenizer) -> None:
+    text = "<tool_call></tool_call>a<think>"
+    found = [(match.group(), match.start(), token) for match, token in small.find_added(text)]
+    assert found == [
+        (name, text.index(name), small.added[name]) for name in ("<tool_call>", "</tool_call>", "<think>")
+    ]
+    assert small.encode(text, allow_special=True) == [
+        small.added["<tool_call>"], small.added["</tool_call>"], *small.encode("a"), small.added["<think>"],
+    ]  # fmt: skip
+    with pytest.raises(TokenizerError, match="-1 is not a token id"):
+        small.token_bytes(-1)
+    assert small.token_bytes(0) != b"" == small.token_bytes(small.vocab_size)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"added_tokens": [', b"\xff\xfe", b"[]"])

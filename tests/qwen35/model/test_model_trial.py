@@ -17,7 +17,7 @@ from amdxdna.emu.npu import Slot
 from amdxdna.errors import CommandFailed, CommandTimeout, DeviceBusy
 from amdxdna.opening import open_node
 from qwen35.bundle import Bundle
-from qwen35.errors import UsageError
+from qwen35.errors import ModelError, UsageError
 from qwen35.model.options import Options
 from qwen35.model.text import TextModel
 from tests.support.binding import ProxyNode
@@ -216,6 +216,15 @@ def test_a_chain_that_takes_too_long_is_off(monkeypatch: pytest.MonkeyPatch) -> 
     text = load()
     assert not text.npu.chains and "a chain took" in text.npu.chains_why
     shut(text)
+
+
+def test_single_commands_that_give_two_results_end_the_load() -> None:
+    """Where it is the first that is wrong, the chain beside it is blamed; where a later one is, nothing holds."""
+    text = load("corrupt=1")
+    assert not text.npu.chains and "a chain's result differs from single commands' (gemv down" in text.ways[0]
+    shut(text)
+    with pytest.raises(ModelError, match="single commands of gemv down gave two results for the same input"):
+        load("corrupt=7")
 
 
 def test_single_commands_that_fail_end_the_load() -> None:
