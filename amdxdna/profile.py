@@ -11,6 +11,7 @@ out-of-tree driver until February 2026; "measured": the unmodified driver over t
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -23,7 +24,7 @@ from amdxdna.version import DrmVersion
 MODULE = "sys/module/amdxdna"
 RELEASE = "proc/sys/kernel/osrelease"
 MIB = 1 << 20
-_ANY = (0, 1 << 30)
+_LAST = math.inf
 
 
 @dataclass(frozen=True)
@@ -171,8 +172,8 @@ class _Row(NamedTuple):
     in_tree: bool | None
     major: int
     values: dict[str, Any]
-    minors: tuple[int, int] = _ANY
-    kernels: tuple[tuple[int, ...], tuple[int, ...]] = ((0,), (1 << 30,))
+    minors: tuple[float, float] = (0, _LAST)
+    kernels: tuple[tuple[float, ...], tuple[float, ...]] = ((0,), (_LAST,))
     """The first, and the first that is not."""
     parameter: str = ""
     """A module parameter that it has."""
@@ -216,7 +217,7 @@ _LEGACY: dict[str, Any] = {
 
 DRIVERS: tuple[_Row, ...] = (
     # -- in tree. 0.10 is Linux 7.2's and 7.3's.
-    _Row("Linux's driver, newer than this package knows", True, 0, _NEW, minors=(11, 1 << 30), exact=False),
+    _Row("Linux's driver, newer than this package knows", True, 0, _NEW, minors=(11, _LAST), exact=False),
     _Row("Linux's driver", True, 0, _NEW, minors=(10, 10)),
     # 750817a7c41d (February 2026: a failed chain is ERROR) is in 7.0. Whether the heap of 6.19 to 7.1 grows
     # is not known: it is tried.
@@ -231,7 +232,7 @@ DRIVERS: tuple[_Row, ...] = (
             "source": "stable 105caae0ee7b; oot 234824b1 (drm-misc-fixes)",
         },
         minors=(6, 9),
-        kernels=((7, 0), (1 << 30,)),
+        kernels=((7, 0), (_LAST,)),
     ),
     # 6.19 got 750817a7c41d in one of its stable releases; which one is not known.
     _Row(
@@ -269,7 +270,7 @@ DRIVERS: tuple[_Row, ...] = (
         0,
         {"singles_trusted": True, "user_pointers": "rw", "source": "stable 6.17"},
         minors=(0, 0),
-        kernels=((6, 17), (1 << 30,)),
+        kernels=((6, 17), (_LAST,)),
     ),
     _Row(
         "Linux 6.14's to 6.16's driver",
@@ -294,7 +295,7 @@ DRIVERS: tuple[_Row, ...] = (
         False,
         0,
         _OOT,
-        minors=(17, 1 << 30),
+        minors=(17, _LAST),
         exact=False,
     ),
     _Row(

@@ -66,6 +66,83 @@ def test_the_legacy_drivers_are_told_by_their_parameters() -> None:
     before = told("1.0", "6.12.1", False, timeout_in_sec="0")
     assert (before.chains_trusted, before.singles_trusted, before.tdr_seconds) == (False, False, None)
     assert before.context_limit == 32
+    between = told("1.0", "6.12.1", False, timeout_in_sec="", fw_log_level="", context_limit="65535")
+    assert (between.tdr_seconds, between.context_limit) == (6.0, 65535)
+    assert not between.names_hung_member and told("1.0", "6.12.1", False).tdr_seconds is None
+    for text in ("0", "65536", "many", ""):
+        assert told("1.0", "6.12.1", False, context_limit=text).context_limit == 32
+    assert told("0.10", "7.3.4", context_limit="6").context_limit is None
+
+
+LINUX, AMD = "Linux's driver", "AMD's out-of-tree driver"
+
+
+@pytest.mark.parametrize(
+    ("version", "release", "tree", "name", "ways"),
+    [
+        ("0.99", "9.1.0", True, f"{LINUX}, newer than this package knows", "cstm?"),
+        ("0.11", "7.4.0", True, f"{LINUX}, newer than this package knows", "cstm?"),
+        ("0.10", "7.2.12", True, LINUX, "cstm"),
+        ("0.9", "7.1.0", True, "Linux 7.0's or 7.1's driver", "cst"),
+        ("0.6", "7.0.0", True, "Linux 7.0's or 7.1's driver", "cst"),
+        ("0.5", "7.0.0", True, "Linux 6.19's driver", "l"),
+        ("0.9", "6.19.9", True, "Linux 6.19's driver", "l"),
+        ("0.2", "6.19.0", True, "Linux 6.19's driver", "l"),
+        ("0.1", "6.19.0", True, "Linux 6.18's driver", "sl"),
+        ("0.1", "6.18.99", True, "Linux 6.18's driver", "csl"),
+        ("0.1", "6.18.15", True, "Linux 6.18's driver", "csl"),
+        ("0.1", "6.18.14", True, "Linux 6.18's driver", "sl"),
+        ("0.0", "6.18.1", True, "Linux 6.17's driver", "sl"),
+        ("0.0", "6.17.0", True, "Linux 6.17's driver", "sl"),
+        ("0.0", "6.16.99", True, "Linux 6.14's to 6.16's driver", "sl"),
+        ("0.0", "6.14.0", True, "Linux 6.14's to 6.16's driver", "sl"),
+        ("0.0", "6.13.99", True, "an unknown driver", "l?"),
+        ("0.0", "of nobody", True, "an unknown driver", "l?"),
+        ("1.0", "7.3.4", True, "an unknown driver", "l?"),
+        ("0.99", "9.1.0", False, f"{AMD}, newer than this package knows", "cstm?"),
+        ("0.17", "7.3.4", False, f"{AMD}, newer than this package knows", "cstm?"),
+        ("0.16", "7.3.4", False, AMD, "cstm"),
+        ("0.15", "7.3.4", False, f"{AMD} of April to July 2026", "cstm"),
+        ("0.10", "7.3.4", False, f"{AMD} of April to July 2026", "cstm"),
+        ("0.9", "7.3.4", False, f"{AMD} of March and April 2026", "cstm"),
+        ("0.8", "7.3.4", False, f"{AMD} of March and April 2026", "cstm"),
+        ("0.7", "7.3.4", False, f"{AMD} of early 2026", "cst"),
+        ("0.6", "7.3.4", False, f"{AMD} of early 2026", "cst"),
+        ("0.5", "7.3.4", False, "an unknown driver", "l?"),
+        ("1.0", "7.3.4", False, "AMD's legacy out-of-tree driver, before September 2025", "t"),
+        ("2.0", "7.3.4", False, "an unknown driver", "l?"),
+    ],
+)
+def test_each_row_begins_and_ends_where_its_driver_does(
+    version: str, release: str, tree: bool, name: str, ways: str
+) -> None:
+    found = told(version, release, tree)
+    assert found.name == name
+    flags = (
+        ("c", found.chains_trusted),
+        ("s", found.singles_trusted),
+        ("t", found.tells_timeouts),
+        ("m", found.names_hung_member),
+        ("l", found.loses_contexts),
+        ("?", found.careful),
+    )
+    assert "".join(letter for letter, holds in flags if holds) == ways
+
+
+def test_how_many_buffers_a_single_command_may_have() -> None:
+    """Drivers up to 6.18 copy 19 argument words of one: five, and two a buffer."""
+    assert [told(*driver).single_buffers for driver in (("0.1", "6.18.15"), ("0.1", "6.18.5"))] == [7, 7]
+    assert [told(*driver).single_buffers for driver in (("0.10", "7.3.4"), ("2.7", "9.1"))] == [10, -1]
+
+
+@pytest.mark.parametrize(("minor", "seconds"), [(8, 60.0), (9, None)])
+def test_a_driver_without_the_parameter_has_the_old_time_out_or_none(
+    minor: int, seconds: float | None
+) -> None:
+    assert told(f"0.{minor}", "7.1.0").tdr_seconds == seconds
+    assert told(f"0.{minor}", "7.1.0", None).tdr_seconds is None
+    assert told("0.10", "6.17.0", False, tdr_timeout_ms="2000").tdr_seconds == 2.0
+    assert told("0.10", "6.17.0", False, tdr_timeout_ms="soon").tdr_seconds is None
 
 
 @pytest.mark.parametrize(
