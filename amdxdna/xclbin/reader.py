@@ -414,10 +414,10 @@ class _PartitionReader:
 
 def _digest(partition: Partition, pdis: tuple[Pdi, ...], cus: tuple[Cu, ...]) -> bytes:
     state = hashlib.blake2b(digest_size=16)
-    state.update(repr((partition.column_width, partition.ops_per_cycle, len(pdis))).encode())
+    lengths = [len(pdi.data) for pdi in pdis]
+    state.update(repr((partition.column_width, partition.ops_per_cycle, lengths)).encode())
     for cu in cus:
         state.update(repr((cu.name, cu.kernel_id, cu.function, cu.pdi)).encode())
     for pdi in pdis:
-        state.update(len(pdi.data).to_bytes(8, "little"))
         state.update(pdi.data)
     return state.digest()

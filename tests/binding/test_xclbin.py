@@ -15,10 +15,13 @@ from tests.support.xclbins import PDI_A, PDI_B, two_pdis
 
 def test_layout_of_the_written_file():
     """Absolute offsets, written out by hand from XRT's header: an independent check of the struct formats."""
-    data = writer.build([writer.PdiSpec(PDI_A)], uuid=uuid.UUID(int=0x0102030405060708090A0B0C0D0E0F10))
+    name = uuid.UUID(int=0x0102030405060708090A0B0C0D0E0F10)
+    data = writer.build([writer.PdiSpec(PDI_A)], uuid=name, timestamp=9)
     assert data[:8] == b"xclbin2\0"
-    assert struct.unpack_from("<i", data, 8) == (-1,)
-    assert struct.unpack_from("<Q", data, 304) == (len(data),)
+    assert struct.unpack_from("<i", data, 8) == (-1,) and data[12:40] == b"\xff" * 28
+    # Length, time stamp, the ROM's time stamp, patch, major, minor, mode and actions.
+    assert struct.unpack_from("<QQQHBBHH", data, 304) == (len(data), 9, 0, 0, 2, 1, 0, 0)
+    assert not any(data[336:416]) and not any(data[432:448])  # interface, platform; debug binary
     assert data[416:432] == bytes(range(1, 17))
     (count,) = struct.unpack_from("<I", data, 448)
     sections = {}
@@ -28,6 +31,7 @@ def test_layout_of_the_written_file():
         sections[kind] = (offset, size)
     assert set(sections) >= {2, 6, 7, 8, 26, 27, 32}
     part, _ = sections[32]
+    assert data[part] == 0 and struct.unpack_from("<QQ", data, part + 16) == (0, 0)  # schema, fingerprints
     assert struct.unpack_from("<I", data, part + 8) == (2048,)  # operations per cycle
     assert struct.unpack_from("<H", data, part + 32) == (8,)  # column width
     starts, starts_at = struct.unpack_from("<II", data, part + 40)
@@ -36,13 +40,25 @@ def test_layout_of_the_written_file():
     assert pdis == 1
     size, image_at, groups, groups_at = struct.unpack_from("<IIII", data, part + pdis_at + 16)
     assert data[part + image_at : part + image_at + size] == PDI_A and groups == 1
-    ids, ids_at = struct.unpack_from("<II", data, part + groups_at + 16)
-    assert ids == 1 and struct.unpack_from("<Q", data, part + ids_at) == (0x901,)
+    kind, number, ids, ids_at, *before = struct.unpack_from("<B3xQIIII", data, part + groups_at + 4)
+    assert (kind, number, ids, before) == (1, 1, 1, [0, 0])
+    assert struct.unpack_from("<Q", data, part + ids_at) == (0x901,)
     ip, _ = sections[8]
     kind, properties, base = struct.unpack_from("<IIQ", data, ip + 8)
     assert (kind, properties, base) == (7, 0x901 << 16 | 1, (1 << 64) - 1)
     assert data[ip + 24 : ip + 88].rstrip(b"\0") == b"MLIR_AIE:MLIRAIE"
     assert b'dpu_kernel_id="0x901"' in data[sections[2][0] : sum(sections[2])]
+    banks, size = sections[6]
+    assert struct.unpack_from("<i", data, banks) == (2,) and size == 8 + 2 * 40
+    # Type DRAM, used, KiB, base, tag.
+    rows = [struct.unpack_from("<BB6xQQ16s", data, banks + 8 + 40 * n) for n in range(2)]
+    assert [(*row[:4], row[4].rstrip(b"\0")) for row in rows] == [
+        (2, 1, 0x10000, 0x4000000, b"HOST"),
+        (2, 1, 0xC000, 0x4000000, b"SRAM"),
+    ]
+    for one, other in ((6, 26), (7, 27)):
+        (at, size), (again, same) = sections[one], sections[other]
+        assert data[at : at + size] == data[again : again + same]
 
 
 def test_reads_what_was_written(tmp_path):
@@ -54,7 +70,11 @@ def test_reads_what_was_written(tmp_path):
     assert xclbin.partition.column_width == 4
     assert xclbin.partition.start_columns == (0, 4)
     assert xclbin.partition.ops_per_cycle == 1024
-    assert xclbin.partition.inference_fingerprint == 77
+    assert (xclbin.partition.inference_fingerprint, xclbin.partition.pre_post_fingerprint) == (77, 0)
+    assert [[(g.name, g.type, g.pdi_id, g.kernel_ids) for g in p.groups] for p in xclbin.pdis] == [
+        [("DPU", 1, 1, (0x901, 0x903))],
+        [("DPU", 1, 2, (0x902,))],
+    ]
     assert [p.data for p in xclbin.pdis] == [PDI_A, PDI_B]
     assert [p.cu_ids for p in xclbin.pdis] == [(0x901, 0x903), (0x902,)]
     assert [p.functions for p in xclbin.pdis] == [(0, 0), (1,)]
@@ -87,7 +107,11 @@ def test_identity_is_the_content():
     changed = Xclbin.read(writer.build([writer.PdiSpec(PDI_B)]))
     assert Xclbin.read(first).uuid != changed.uuid and Xclbin.read(first).digest != changed.digest
     narrow = Xclbin.read(writer.build([writer.PdiSpec(PDI_A)], columns=4))
-    assert narrow.digest != Xclbin.read(first).digest
+    slow = Xclbin.read(writer.build([writer.PdiSpec(PDI_A)], ops_per_cycle=1024))
+    ends = [[writer.PdiSpec(part) for part in parts] for parts in ((b"ab", b"c"), (b"a", b"bc"))]
+    digests = {Xclbin.read(data).digest for data in (first, *map(writer.build, ends))}
+    digests |= {narrow.digest, slow.digest, changed.digest}
+    assert len(digests) == 6 and {len(digest) for digest in digests} == {16}
 
 
 def test_unrelated_ips_are_not_cus():
@@ -217,6 +241,29 @@ def test_unreadable_paths(tmp_path, make):
     assert caught.value.path == str(path) and str(path) in str(caught.value)
 
 
+def test_a_file_of_more_than_a_gibibyte_is_not_read(tmp_path):
+    path = tmp_path / "huge"
+    path.touch()
+    os.truncate(path, (1 << 30) + 1)
+    with pytest.raises(BadXclbin, match="longer than 1,073,741,824 bytes, more than any xclbin"):
+        Xclbin.read(path)
+
+
+def test_a_name_is_read_up_to_256_bytes():
+    (pdi,) = Xclbin.read(writer.build([writer.PdiSpec(PDI_A, name="n" * 300)])).pdis
+    assert pdi.groups[0].name == "n" * 256
+
+
+@pytest.mark.parametrize(("columns", "passes"), [(1024, True), (1025, False)])
+def test_the_widest_partition(columns, passes):
+    data = patched(partition_at() + 32, struct.pack("<H", columns))
+    if passes:
+        assert Xclbin.read(data).partition.column_width == columns
+    else:
+        with pytest.raises(BadXclbin, match="a width of 1025 columns"):
+            Xclbin.read(data)
+
+
 def test_every_truncation_is_refused_or_whole():
     data = writer.build([writer.PdiSpec(PDI_A)])
     for end in range(0, len(data), 7):
@@ -230,12 +277,23 @@ def test_every_truncation_is_refused_or_whole():
         {"pdis": []},
         {"kernels": []},
         {"columns": 0},
+        {"columns": 1 << 10},
         {"start_columns": (1 << 16,)},
         {"kernels": [writer.KernelSpec(kernel_id=0x1000)]},
-        {"kernels": [writer.KernelSpec("x" * 64)]},
+        {"start_columns": (-1,)},
+        {"kernels": [writer.KernelSpec("x" * 56)]},  # 64 bytes with ":MLIRAIE"
         {"pdis": [writer.PdiSpec(b"")]},
     ],
 )
 def test_the_writer_refuses_what_the_format_cannot_hold(arguments):
     with pytest.raises(BadArgument):
         writer.build(**{"pdis": [writer.PdiSpec(PDI_A)], **arguments})
+
+
+def test_what_the_format_just_holds():
+    kernel = writer.KernelSpec("x" * 55, 0xFFF, functional=3)
+    data = writer.build([writer.PdiSpec(PDI_A, (0xFFF,))], [kernel], columns=1023, start_columns=(0, 0xFFFF))
+    found = Xclbin.read(data)
+    assert found.cus[0].name == "x" * 55 + ":MLIRAIE"
+    assert (found.cus[0].kernel_id, found.cus[0].function) == (0xFFF, 3)
+    assert (found.partition.column_width, found.partition.start_columns) == (1023, (0, 0xFFFF))
