@@ -74,26 +74,18 @@ SHIM_S2MM = {"south 2": (0, 4), "south 3": (1, 6)}
 
 
 class Master(NamedTuple):
-    """A master's register. ``slave``: of a circuit; ``arbiter``, ``msels`` (bits), ``drop``: of packets."""
+    """A master's register. ``slave``: of a circuit; ``arbiter``, ``msels`` (bits): of packets."""
 
     enabled: bool
     packet: bool
     slave: int
     arbiter: int
     msels: int
-    drop: bool
 
 
 def master(value: int) -> Master:
     """Decodes a master's configuration."""
-    return Master(
-        bool(value & _ENABLE),
-        bool(value & _PACKET),
-        value & 0x7F,
-        value & 7,
-        value >> 3 & 0xF,
-        bool(value >> 7 & 1),
-    )
+    return Master(bool(value & _ENABLE), bool(value & _PACKET), value & 0x7F, value & 7, value >> 3 & 0xF)
 
 
 class Slot(NamedTuple):

@@ -177,6 +177,61 @@ def test_compute_tile_descriptor_has_six_words() -> None:
     ]
 
 
+NEXT_AND_LOCKS = "31 tlast_suppress, 30:27 next_bd, 26 use_next_bd, 25 valid, 24:18 lock_rel_value, "
+NEXT_AND_LOCKS += "16:13 lock_rel_id, 12 lock_acq_enable, 11:5 lock_acq_value, 3:0 lock_acq_id"
+DESCRIPTORS = {
+    0x0001D000: (
+        "31:0 length",
+        "",  # with the low half of the next, the address
+        "30 packet, 29:24 out_of_order_bd, 23:19 packet_id, 18:16 packet_type",
+        "30 secure, 29:20 d0_wrap, 19:0 d0_step",
+        "31:30 burst, 29:20 d1_wrap, 19:0 d1_step",
+        "31:28 smid, 27:24 axcache, 23:20 axqos, 19:0 d2_step",
+        "31:26 iteration_current, 25:20 iteration_wrap, 19:0 iteration_step",
+        NEXT_AND_LOCKS,
+    ),
+    0x001A0000: (
+        "31 packet, 30:28 packet_type, 27:23 packet_id, 22:17 out_of_order_bd, 16:0 length",
+        "31:26 d0_zero_before, 25:20 next_bd, 19 use_next_bd, 18:0 base",
+        "31 tlast_suppress, 26:17 d0_wrap, 16:0 d0_step",
+        "31:27 d1_zero_before, 26:17 d1_wrap, 16:0 d1_step",
+        "31 compression, 30:27 d2_zero_before, 26:17 d2_wrap, 16:0 d2_step",
+        "31:28 d2_zero_after, 27:23 d1_zero_after, 22:17 d0_zero_after, 16:0 d3_step",
+        "28:23 iteration_current, 22:17 iteration_wrap, 16:0 iteration_step",
+        "31 valid, 30:24 lock_rel_value, 23:16 lock_rel_id, 15 lock_acq_enable, 14:8 lock_acq_value, "
+        "7:0 lock_acq_id",
+    ),
+    0x0021D000: (
+        "27:14 base, 13:0 length",
+        "31 compression, 30 packet, 29:24 out_of_order_bd, 23:19 packet_id, 18:16 packet_type",
+        "25:13 d1_step, 12:0 d0_step",
+        "28:21 d1_wrap, 20:13 d0_wrap, 12:0 d2_step",
+        "24:19 iteration_current, 18:13 iteration_wrap, 12:0 iteration_step",
+        NEXT_AND_LOCKS,
+    ),
+}
+"""Of a shim, a memory tile and a core, word by word as AMD's AM025 has DMA_BD0_0 and on."""
+
+
+@pytest.mark.parametrize("address", DESCRIPTORS)
+def test_every_bit_of_a_descriptor(address: int) -> None:
+    """Each alone: the field that it is in, or nothing. Steps and the iteration's wrap mean one more."""
+    rows = DESCRIPTORS[address]
+    for number, row in enumerate(rows):
+        fields = [each.split() for each in row.split(", ") if each]
+        for bit in range(32):
+            block = [0] * len(rows)
+            block[number] = 1 << bit
+            expected: dict[str, Any] = {"bd": 0}
+            if address == 0x0001D000:
+                expected["address"] = f"{(block[2] & 0xFFFF) << 32 | block[1] & ~3:#x}"
+            for bits, name in fields:
+                high, low = (int(bits.split(":")[end]) for end in (0, -1))
+                if low <= bit <= high:
+                    expected[name] = (1 << bit - low) + (name.endswith("_step") or name == "iteration_wrap")
+            assert registers.descriptor(registers.tile_of(address), block) == [expected], (number, bit)
+
+
 def test_several_descriptors_in_one_write() -> None:
     op = one(1, 0, 0x0001D000, 16 + 64, *(100, 0, 0, 0, 0, 0, 0, 0), *(200, 0, 0, 0, 0, 0, 0, 0))
     assert [(bd["bd"], bd["length"]) for bd in op["descriptors"]] == [(0, 100), (1, 200)]
@@ -201,6 +256,10 @@ def test_reading_registers() -> None:
     assert op["registers"] == [{"address": "0x4300100", "tile": [2, 3], "register": "Data_Memory+0x100"}]
     wide = one(0x82, 32, 2, 0, 0x1D220, 0, 0x1D228, 0)
     assert [place["register"] for place in wide["registers"]] == ["DMA_S2MM_Status_0", "DMA_MM2S_Status_0"]
+    # As many as are counted, whatever stands behind them; where they do not fit, the words as they are.
+    padded = one(0x82, 48, 3, 0, 0x1D220, 0, 0x1D228, 0, 0x1F000, 0, 0x1F004, 0)
+    assert [place["address"] for place in padded["registers"]] == ["0x1d220", "0x1d228", "0x1f000"]
+    assert one(0x82, 32, 3, 0, 0x1D220, 0, 0x1D228, 0)["data"][0] == "0x00000003"
 
 
 @pytest.mark.parametrize(
@@ -234,6 +293,18 @@ def test_starting_a_dma(address: int, value: int, task: dict[str, Any]) -> None:
         ((0x00050008, 4096, 0x1000, 1), {"op": "LOADPDI", "pdi": 5, "size": 4096, "address": "0x100001000"}),
         ((0x00000209, 7), {"op": "LOAD_PM_START", "sequences": 2, "id": 7}),
         ((0x0001020B, 5), {"op": "UPDATE_STATE_TABLE", "index": 2, "function": "increment", "operand": 5}),
+        ((0x0002050B, 6), {"op": "UPDATE_STATE_TABLE", "index": 5, "function": "decrement", "operand": 6}),
+        ((0x0003050B, 6), {"op": "UPDATE_STATE_TABLE", "index": 5, "function": 3, "operand": 6}),
+        ((0x0000070A, 256, 8, 2), {"op": "CREATE_SCRATCHPAD", "usage": 7, "size": 256}),
+        ((0x0000070A, 256, 8, 2), {"scratch_offset": "0x200000008"}),
+        ((0x0D,), {"op": "UPDATE_SCRATCH"}),
+        ((0x006,), {"op": "PREEMPT", "level": "noop"}),
+        ((0x106,), {"op": "PREEMPT", "level": "memory tile"}),
+        ((0x206,), {"op": "PREEMPT", "level": "compute tile"}),
+        ((0x406,), {"op": "PREEMPT", "level": 4}),
+        ((0x01, 0x0001D000, 12), {"op": "BLOCKWRITE", "data": []}),
+        ((0x02, 0x00200400, 16, 9), {"op": "BLOCKSET", "register": "Data_Memory+0x400"}),
+        ((0x07, 0x00232004, 1, 1), {"op": "MASKPOLL_BUSY", "register": "Core_Status"}),
         (
             (0x0000030C, 5, 0x1D004),
             {"op": "UPDATE_REG", "index": 3, "function": "multiply", "register": "DMA_BD0_1"},
@@ -291,6 +362,56 @@ def test_register_names(row: int, offset: int, name: str | None) -> None:
 def test_tiles_follow_the_rows_of_memory_tiles() -> None:
     assert registers.tile_of(2 << 20, memory_rows=2).kind == registers.MEMORY
     assert registers.tile_of(3 << 20, memory_rows=2).kind == registers.COMPUTE
+
+
+@pytest.mark.parametrize(
+    ("fields", "plausible"),
+    [
+        ({}, True),
+        ({"major": 1, "minor": 0}, True),
+        ({"minor": 2}, False),
+        ({"major": 1}, False),
+        ({"major": 2, "minor": 0}, False),
+        ({"minor": 0}, False),
+        ({"columns": 1}, True),
+        ({"columns": 128}, True),
+        ({"columns": 0}, False),
+        ({"columns": 129}, False),
+        ({"rows": 1, "memory_rows": 0}, True),
+        ({"rows": 32}, True),
+        ({"rows": 0, "memory_rows": 0}, False),
+        ({"rows": 33}, False),
+        ({"rows": 2, "memory_rows": 1}, True),
+        ({"rows": 2, "memory_rows": 2}, False),
+        ({"size": 15}, False),
+    ],
+)
+def test_which_headers_are_a_transactions(fields: dict[str, int], plausible: bool) -> None:
+    """Also one of no op, which is all that there is of it."""
+    told = {"major": 0, "minor": 1, "generation": 3, "rows": 6, "columns": 5, "memory_rows": 1} | {
+        "ops": 0,
+        "size": 16,
+    }
+    told |= fields
+    data = struct.pack("<6B2x2I", *told.values())
+    assert (txn.header(data) is not None) == plausible and txn.header(data[:15]) is None
+    (listing,) = disassemble(data)
+    if not plausible:
+        assert listing.format == "unknown"
+        return
+    assert (listing.format, listing.problems, listing.ops) == ("txn", [], [])
+    version = f"{told.pop('major')}.{told.pop('minor')}"
+    assert listing.header == {"version": version, "device": "NPU1 (AIE2)", **told}
+
+
+def test_bytes_behind_the_last_word_are_shown() -> None:
+    for data, words_, tail in (
+        (b"hello", ["0x6c6c6568"], "6f"),
+        (b"hellohel", ["0x6c6c6568", "0x6c65686f"], None),
+    ):
+        (listing,) = disassemble(data)
+        (op,) = listing.ops
+        assert (op["offset"], op["bytes"], op["data"], op.get("tail")) == (0, len(data), words_, tail)
 
 
 # -- malformed
@@ -397,6 +518,33 @@ def test_emulator_stream_that_cannot_run_is_still_shown() -> None:
     (listing,) = disassemble(bytes(data))
     assert [op["op"] for op in listing.ops] == ["COPY", "DELAY"]
     assert listing.problems == ["op 0 at word 3: COPY: 63 bytes: not a positive multiple of 4"]
+
+
+def test_emulator_stream_whose_count_is_wrong() -> None:
+    data = stream.program([stream.Copy(64, 7), stream.Delay(1)])
+    for count, ops in ((0, ["raw"]), (1, ["COPY", "raw"]), (2, ["COPY", "DELAY"]), (3, ["COPY", "DELAY"])):
+        (listing,) = disassemble(data[:8] + words(count) + data[12:])
+        assert [op["op"] for op in listing.ops] == ops and listing.header == {"version": 1, "ops": count}
+        assert (listing.problems == []) == (count == 2)
+        assert sum(op["bytes"] for op in listing.ops) == len(data) - 12
+    (bare,) = disassemble(data[:8] + words(0))
+    assert (bare.format, bare.header, bare.ops) == ("emu", {"version": 1, "ops": 0}, [])
+    (cut,) = disassemble(data[:8])
+    assert (cut.header, cut.ops, bool(cut.problems)) == ({}, [], True)
+
+
+def test_emulator_flags_and_formats_without_a_name() -> None:
+    data = stream.gemm(8, 128, 64, swiglu=True, format=stream.BFP6S)
+    (listing,) = disassemble(data)
+    ((op,), flags) = listing.ops, struct.pack("<I", stream.SWIGLU)
+    names = [key for key in op if key not in ("offset", "op", "bytes")]
+    at = 16 + 4 * names.index("flags")
+    assert data[at : at + 4] == flags
+    (listing,) = disassemble(data[:at] + words(stream.SWIGLU | 1 << 30) + data[at + 4 :])
+    assert listing.ops[0]["flags"] == ["swiglu", "0x40000000"]
+    at = 16 + 4 * names.index("format")
+    (listing,) = disassemble(data[:at] + words(99) + data[at + 4 :])
+    assert listing.ops[0]["format"] == 99
 
 
 # -- ELF

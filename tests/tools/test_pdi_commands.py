@@ -205,6 +205,34 @@ def test_streams_and_pdis_call_registers_by_one_name() -> None:
         assert all(line["register"] for line in told)
 
 
+PLACES = {
+    0: "14000-140fc 15004 1d000-1d22c 1f000-1f004 31000 31008 31020-31024 31080-31084 33000 34000 34008 "
+    "34010-34058 34060-34068 34070-34078 34080-34088 34090-34098 340a0-340a8 340b0-340b8 340c0-340c8 "
+    "340d0-340d8 340e0-340e4 340f0-340fc 34200-3420c 34400-34408 34500-34514 35004 35010-35018 35034 "
+    "35040-35048 3ff00-3ff04 fff20-fff28",
+    1: "91000-91008 91020-9102c 91080-9108c 92110 92120 94000 94008 94010-94058 94060-94068 94070-94078 "
+    "94080-94088 94090-94098 940a0-940a8 940b0-940b8 940c0-940c8 940d0-940d8 940e0-940e4 940f0-9410c "
+    "94200-94214 94400-94408 94500-94520 96040 96048 a0000-a0674 a0680-a0694 a06a0 b0f00-b0f04 "
+    "c0000-c03fc fff00 fff10",
+    2: "11000 11008 11020-11024 11080-11084 12110 12120 14000 14008 14010-14058 14060-14068 14070-14078 "
+    "14080-14088 140d0-140d8 140e0-140e4 140f0-14104 14200-1420c 14400-14408 14500-1451c 16010 "
+    "1d000-1d1fc 1de00-1de1c 1df00-1df04 1df10-1df14 1f000-1f0fc 31500-31508 31520-3152c 31580-3158c "
+    "32000-32008 32010-32038 32100 32110 32120 34000 34008 34010-34058 34060-34068 34070-34078 "
+    "34080-34088 340d0-340d8 340e0-340e4 340f0-340fc 34200-3420c 34400-34408 34500-34520 36030 36040 "
+    "36060 36070 3ff00-3ff04 60000 60010",
+}
+"""By row, the offsets of registers with names: one, or the first and last of several."""
+
+
+@pytest.mark.parametrize("row", PLACES)
+def test_which_registers_have_names(row: int) -> None:
+    """As AMD's AM025 places them; switches and memories, which are told by what is added, are apart."""
+    names = ((o, registers.name_of(registers.tile_of(at(0, row, o)))) for o in range(0, 1 << 20, 4))
+    found = [o for o, name in names if name and "+" not in name]
+    ends = [part.split("-") for part in PLACES[row].split()]
+    assert found == [o for each in ends for o in range(int(each[0], 16), int(each[-1], 16) + 4, 4)]
+
+
 @pytest.mark.parametrize(
     ("row", "offset", "name"),
     [
