@@ -23,9 +23,6 @@ from amdxdna.profile import DriverProfile
 from amdxdna.reaper import unmapping
 
 CHUNK = 64 << 20
-LIMIT = 512 << 20
-"""The largest heap that any driver gives one process (dev_heap_max_size)."""
-
 GRANULE = 32 << 10
 """What a DEV BO takes is a multiple of this: the driver aligns each to it (amdxdna_gem.c)."""
 
@@ -65,7 +62,7 @@ class Heap(Uncopied):
 
     @staticmethod
     def _reserve(client: Owner) -> tuple[int, int]:
-        for limit in (min(LIMIT, client.profile.heap_max), CHUNK):
+        for limit in (client.profile.heap_max, CHUNK):
             length = limit + CHUNK
             start = lib.xdna_mmap(0, length, _PROT_NONE, _RESERVE, -1, 0)
             if start >= 0:

@@ -36,7 +36,7 @@ from amdxdna.version import DrmVersion
 
 _CONTEXT_ELEMENT = 256  # room for entries that grow; 144 bytes in Linux 7.3.4's header
 _CONTEXTS = 256
-_TELEMETRY_BYTES = 64 << 10
+_TELEMETRY_BYTES, _TELEMETRY_HEAD = 64 << 10, 4096
 _HEALTH_END = ffi.offsetof("struct amdxdna_drm_hwctx_entry", "fatal_error_app_module") + 4
 
 
@@ -222,9 +222,11 @@ def telemetry(client: Open, kind: int = 0, nbytes: int = _TELEMETRY_BYTES) -> Te
     """QUERY_TELEMETRY: the firmware's block `kind`, at most `nbytes` of it."""
     client.need("telemetry")
     kind = whole("telemetry", "kind", kind, 0, (1 << 32) - 1)
-    if not 0 < nbytes <= 4 << 20:
-        raise BadArgument(f"{nbytes} bytes of telemetry", call="telemetry", remedy="Ask for up to 4 MiB")
-    size = 4096 + nbytes
+    size = _TELEMETRY_HEAD + nbytes
+    if not _TELEMETRY_HEAD < size <= 4 << 20:
+        raise BadArgument(
+            f"{nbytes} bytes of telemetry", call="telemetry", remedy="Ask for up to 4 MiB less a page"
+        )
     block = ffi.new("uint8_t[]", size)
     header = ffi.cast("struct amdxdna_drm_query_telemetry_header *", block)
     header.type = kind

@@ -277,12 +277,23 @@ def test_context_entries_of_any_size(size):
     whole = size >= 144
     assert second.active == whole
     assert (second.priority, second.heap_usage, second.gops) == ((0x200, 4096, 17) if whole else (0, 0, 0))
+    assert (second.health is not None) == whole
+    with Device.open(ProxyNode(open_node("emu:quiet,minor=8"), answer)) as opened:
+        assert [each.health for each in opened.contexts()] == [None, None]
 
 
 def test_async_error_decoding():
     error = AsyncError(10 | 4 << 16 | 3 << 24 | 3 << 32 | 2 << 40, 123, 5 << 8 | 2)
     assert str(error) == "lock error in a core at row 5, column 2"
     assert "unknown" in AsyncError(0xFFFF, 0, 0).kind
+    # As aie2_error.c numbers them.
+    kinds = ["saturation", "floating point", "stream", "access", "bus", "instruction", "ECC", "lock", "DMA"]
+    kinds += ["memory parity"]
+    assert [AsyncError(n, 0, 0).kind for n in range(2, 14)] == ["unknown (2)", *kinds, "unknown (13)"]
+    modules = ["unknown (2)", "core", "memory tile", "shim", "NoC", "PL", "unknown (8)"]
+    assert [AsyncError(n << 32, 0, 0).module for n in range(2, 9)] == modules
+    far = AsyncError(0, 0, 0xABFF)
+    assert (far.row, far.column) == (0xAB, 0xFF)
 
 
 def test_no_async_error_yet(device):
@@ -304,9 +315,13 @@ def test_power_mode(open_emu):
 
 def test_telemetry(open_emu):
     block = open_emu("slots=6").telemetry()
-    assert len(block.contexts) == 6 and len(block.data) > 0
-    with pytest.raises(errors.BadArgument):
-        query.telemetry(open_emu().client, nbytes=5 << 20)
+    assert block.type == 0
+    assert len(block.contexts) == 6 and len(block.data) == 64 << 10
+    for nbytes in (1, (4 << 20) - 4096):  # with a page for the header, what the driver takes
+        assert len(query.telemetry(open_emu().client, nbytes=nbytes).data) == nbytes
+    for nbytes in (0, (4 << 20) - 4095):
+        with pytest.raises(errors.BadArgument, match="bytes of telemetry"):
+            query.telemetry(open_emu().client, nbytes=nbytes)
 
 
 def test_telemetry_of_a_driver_that_answers_nonsense():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 
 import pytest
@@ -11,6 +12,7 @@ from amdxdna import errors, heap
 from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.opening import open_node
+from amdxdna.reaper import reap
 from tests.support.binding import ProxyNode, adder
 
 MIB = 1 << 20
@@ -40,6 +42,67 @@ def test_a_context_reaches_what_the_heap_grew_by_before_it(device):
     kernel.run(source, target, outputs=[target])
     assert target.view("u4").tolist() == [5] * 16
     keep.close()
+
+
+def test_a_heap_is_filled_to_its_last_byte(device):
+    device.heap.limit = 128 * MIB
+    halves = [device.alloc(64 * MIB, "dev", flush=False) for _ in range(2)]
+    assert device.heap.size == 128 * MIB
+    halves.pop().close()
+    halves.pop().close()
+    device.alloc(128 * MIB, "dev", flush=False).close()
+
+
+def test_only_what_the_heap_may_have_is_reserved(monkeypatch, open_emu):
+    """What an aligned beginning costs is given back at once, what it did not grow to with its last view."""
+    maps, unmaps = [], []
+
+    class Recorder:
+        def __getattr__(self, name):
+            return getattr(lib, name)
+
+        def xdna_mmap(self, *arguments):
+            maps.append((lib.xdna_mmap(*arguments), arguments[1]))
+            return maps[-1][0]
+
+        def xdna_munmap(self, address, length):
+            unmaps.append((address, length))
+            return lib.xdna_munmap(address, length)
+
+    monkeypatch.setattr(heap, "lib", Recorder())
+    opened = open_emu()
+    host, limit = opened.heap.host, opened.heap.limit
+    ((start, length),) = maps
+    at = start
+    for address, size in sorted([*unmaps, (host, limit)]):
+        assert address == at and size > 0
+        at += size
+    assert at == start + length
+    unmaps.clear()
+    opened.close()
+    gc.collect()
+    reap()
+    assert unmaps == [(host + 64 * MIB, limit - 64 * MIB)]
+
+
+@pytest.mark.parametrize("outside", [-1, 1])
+def test_a_buffer_that_the_driver_puts_beside_the_heap_is_refused(outside):
+    def shift(request, address):
+        if request != lib.DRM_IOCTL_AMDXDNA_GET_BO_INFO or not shifted:
+            return None
+        node.inner.ioctl(request, address)
+        info = ffi.cast("struct amdxdna_drm_get_bo_info *", address)
+        info.xdna_addr = opened.heap.device + (outside if outside < 0 else 64 * MIB - 4096 + 1)
+        return 0
+
+    shifted: list[bool] = []
+    node = ProxyNode(open_node("emu:quiet,threads=1"), shift)
+    with Device.open(node) as opened:
+        before = (opened.heap.size, opened.bo_usage())
+        shifted.append(True)
+        with pytest.raises(errors.Unsupported, match="outside the heap"):
+            opened.alloc(4096, "dev")
+        assert (opened.heap.size, opened.bo_usage(), opened.client.device_bytes) == (*before, 0)
 
 
 def test_a_full_heap_says_so_with_numbers(device):
