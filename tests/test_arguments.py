@@ -7,9 +7,13 @@ a new parameter without a row fails.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import gc
+import importlib
 import inspect
+import math
 import os
+import pkgutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +21,7 @@ import numpy as np
 import pytest
 
 import amdxdna
-from amdxdna import ioctl
+from amdxdna import arguments, ioctl
 from amdxdna.arguments import Uncopied
 from amdxdna.client import Client
 from amdxdna.create_hwctx import QoS
@@ -249,6 +253,19 @@ def test_a_length_for_a_list_or_the_other_way_round(world: World) -> None:
     assert world.works()
 
 
+def test_the_bounds_of_numbers() -> None:
+    most = (1 << 63) - 1
+    assert [arguments.whole("call", "n", n) for n in (0, most)] == [0, most]
+    for n in (-1, most + 1):
+        with pytest.raises(BadArgument):
+            arguments.whole("call", "n", n)
+    assert arguments.seconds("call", "s", 0) == 0 and arguments.seconds("call", "s", 10**400) == math.inf
+    assert arguments.seconds("call", "s", -(10**400), past=True) == -math.inf
+    for s in (-1, -(10**400), math.nan):
+        with pytest.raises(BadArgument):
+            arguments.seconds("call", "s", s)
+
+
 def test_numbers_and_arrays_of_numpys(world: World) -> None:
     """What numpy gives is as good."""
     device = world.device
@@ -299,6 +316,27 @@ def test_what_holds_handles_is_not_copied() -> None:
     """Of the public classes all but values and the seam's protocol."""
     all_but_are_uncopied(amdxdna, {"Health", "QoS", "State", "Xclbin", "XdnaError", "Node"})
     assert issubclass(Client, Uncopied)
+
+
+def changes(kind: Any) -> bool:
+    """Whether a record lets a field of it be set."""
+    try:
+        setattr(object.__new__(kind), dataclasses.fields(kind)[0].name, None)
+    except dataclasses.FrozenInstanceError:
+        return False
+    return True
+
+
+def test_records_stay_as_they_were_made() -> None:
+    """Threads may share them; but for those that are filled while something is read or written."""
+    tools = {"__main__", "cli", "doctor", "emu", "selftest", "trace"}
+    names = [found.name for found in pkgutil.walk_packages(amdxdna.__path__, "amdxdna.")]
+    names = [name for name in names if name.split(".")[1] not in tools and ".first" not in name]
+    kinds = [kind for name in names for kind in vars(importlib.import_module(name)).values()]
+    kinds = [kind for kind in kinds if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
+    assert len(kinds) > 40
+    changing = {kind.__name__ for kind in kinds if changes(kind)}
+    assert changing == {"Array", "Listing", "TileState", "_Blob"}
 
 
 def test_a_with_block_of_something_closed() -> None:

@@ -35,6 +35,7 @@ def test_views_are_the_buffers_own_memory(device):
 @pytest.mark.parametrize(
     ("nbytes", "dtype", "shape", "want"),
     [
+        (1, "u1", None, (1,)),
         (10, "u1", None, (10,)),
         (10, "u4", None, (2,)),
         (4096, "f4", 3, (3,)),
@@ -83,7 +84,8 @@ def test_write_and_read(device):
         (-5, "dev", errors.BadArgument),
         (1 << 50, "share", errors.BadArgument),
         (64, "heap", errors.BadArgument),
-        (1 << 46, "share", errors.OutOfMemory),
+        (1 << 47, "share", errors.BadArgument),
+        ((1 << 47) - 4096, "share", errors.OutOfMemory),
         (600 * MIB, "dev", errors.OutOfHeap),
     ],
 )
@@ -126,9 +128,18 @@ def test_sub_buffers(device):
     assert rest.address == whole.address + 150 and rest.host_address == whole.host_address + 150
     rest.view()[0] = 9
     assert whole.view()[150] == 9
+    assert part.sub(199, 1).nbytes == 1
     for offset, size in ((-1, 4), (0, 201), (201, None), (200, None), (5, 0)):
         with pytest.raises(errors.BadArgument):
             part.sub(offset, size)
+
+
+def test_a_part_takes_nothing_of_the_heap(device):
+    whole, used = device.alloc(4096, "dev"), device.client.device_bytes
+    whole.sub(1024).close()
+    assert device.client.device_bytes == used == 32 << 10
+    whole.close()
+    assert device.client.device_bytes == 0
 
 
 def test_the_bo_stays_until_whole_and_parts_are_closed(device):
@@ -159,6 +170,7 @@ def test_the_clean_flag(device):
     assert not buffer.sub(0, 64).clean
     buffer.to_device()
     assert buffer.clean and buffer.sub(0, 64).clean
+    buffer.from_device(4096, 0)  # nothing, at the end
     buffer.memory()
     assert not buffer.clean
     for offset, size in ((0, 4097), (-1, 1), (4097, None)):
@@ -353,6 +365,8 @@ def test_export_and_import(device):
         assert os.lseek(fd, 0, os.SEEK_END) == 8192
         outside = mmap.mmap(fd, 8192)
         assert outside[:6] == b"shared"
+        with device.import_fd(fd, 1) as first:
+            assert first.read() == b"s"
         with device.import_fd(fd) as other:
             assert other.nbytes == 8192 and other.read(0, 6) == b"shared"
             outside[6:9] = b"!!!"
@@ -377,9 +391,9 @@ def test_import_into_another_device(open_emu):
     np.testing.assert_array_equal(result.view("u4"), np.arange(1024) + 5)
 
 
-@pytest.mark.parametrize(("fd", "nbytes"), [(-1, None), (1 << 31, None), (0, 0), (0, -4096), (0, 1 << 63)])
+@pytest.mark.parametrize(("fd", "nbytes"), [(-1, None), (1 << 31, None), (0, 0), (0, -4096), (0, 1 << 47)])
 def test_impossible_imports(device, fd, nbytes):
-    with pytest.raises(errors.BadArgument):
+    with pytest.raises(errors.BadArgument, match=f"bytes of descriptor {fd}"):
         device.import_fd(fd, nbytes)
 
 

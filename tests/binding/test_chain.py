@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from amdxdna import errors, packet
-from amdxdna.chain import Staged
+from amdxdna.chain import Staged, start_chain
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.stream import Copy, Fail
 from amdxdna.marks import Marks
 from amdxdna.packet import State
-from tests.support.binding import adder, copy_xclbin, hanging, numbers
+from tests.support.binding import adder, copy_xclbin, flushes, hanging, numbers
 
 
 def test_a_chain_runs_in_order(device):
@@ -22,6 +22,18 @@ def test_a_chain_runs_in_order(device):
     run.wait(outputs=[a])
     np.testing.assert_array_equal(a.view("u4"), np.arange(16) + 12)
     assert run.state is State.COMPLETED
+
+
+def test_a_chain_flushes_what_is_not_clean_unless_told_otherwise(device, monkeypatch):
+    kernel = adder(device, 64, 1)
+    a, b = numbers(device, 16), device.alloc(64)
+    device.pool.chain([(kernel, (a, b))] * 2).wait()  # the commands are there
+    seen = flushes(monkeypatch)
+    for options, flushed in (({}, [(a.host_address, 64)]), ({"flush": False}, [])):
+        for start in (device.pool.chain, start_chain, lambda calls, **o: Staged(calls).start(**o)):
+            start([(kernel, (a, b))] * 2, **options).wait()
+            assert seen == flushed
+            seen.clear()
 
 
 def test_a_chains_command_buffers_are_used_again(device):
@@ -45,6 +57,12 @@ def test_the_failing_member_of_a_chain_is_named(device):
     assert caught.value.index == 1
     assert not c.view().any()  # what is behind the failure does not run
     device.pool.chain([(good, (a, b))]).wait()
+    for count in (1, 2):
+        with pytest.raises(errors.CommandFailed) as caught:
+            device.pool.chain([(good, (a, b)), (bad, (a, b))][-count:]).wait()
+        assert ("member 1 of 2" in str(caught.value), "chain" in str(caught.value)) == (count == 2,) * 2
+        assert caught.value.index == count - 1
+        device.pool.unload()
 
 
 def test_a_chain_that_hangs(open_emu):

@@ -28,6 +28,7 @@ from amdxdna.packet import State
 from amdxdna.restart import Restartable, RestartableChain
 from amdxdna.xclbin import Xclbin
 from tests.support import control_code
+from tests.support.binding import flushes
 
 BYTES = 4096
 PDIS = {1: pdi(Family.COPY)}
@@ -86,6 +87,25 @@ def test_a_file_for_an_xclbins_kernel(bench: Bench) -> None:
         code = kernel.load()
         bench.start(code, Restartable(context, code.packet(3)), first=3).wait()
         assert bench.words() == [5, 6, 7, 8]
+
+
+def test_what_is_flushed_before_a_start(bench: Bench, monkeypatch: Any) -> None:
+    """All of it once, then what an argument changes."""
+    elf = ControlElf(full(stream.copy(BYTES, 7)))
+    with bench.device.context(None, columns=8) as context:
+        code = ControlKernel(context, elf, "main:seq").load()
+        assert struct.unpack("<Q", code.packet()[-8:]) == (0,)
+        (text,) = (each for each in code.buffers if each.read() == code.part(".ctrltext"))
+        seen = flushes(monkeypatch)
+        code.flush()
+        assert (text.host_address, text.nbytes) in seen
+        seen.clear()
+        code.flush()
+        assert seen == []
+        (place,) = elf.code("main:seq").places(".ctrltext", "1")
+        code.set(1, "", bench.result.address)
+        code.flush()
+        assert seen == [(text.host_address + place.at, 8)]
 
 
 def test_save_and_restore_get_the_contexts_scratchpad(bench: Bench) -> None:

@@ -28,6 +28,15 @@ def test_the_tree_is_one():
         assert issubclass(kind, builtin)
 
 
+def test_what_an_error_does_not_say_is_nothing():
+    assert errors.NoFreeContext("full").certain and errors.NoFreeContext("full").holders == ()
+    heap = errors.OutOfHeap("full")
+    assert (heap.requested, heap.used, heap.size, heap.limit) == (0, 0, 0, 0)
+    assert (errors.CommandFailed("no").state, errors.CommandFailed("no").index) == (0, None)
+    assert [kind("no").in_flight for kind in (errors.CommandTimeout, errors.CommandInFlight)] == [False, True]
+    assert errors.BadXclbin("no").offset == errors.BadElf("no").offset == 0
+
+
 @pytest.mark.parametrize("row", sorted(CAUSES), ids=lambda r: f"{r[0]}-{errno.errorcode[r[1]]}")
 def test_every_row_says_what_and_what_to_do(row):
     error = from_errno(*row)

@@ -14,6 +14,7 @@ from amdxdna.create_hwctx import QoS
 from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
+from amdxdna.hwctx import HwContext
 from amdxdna.opening import open_node
 from amdxdna.packet import State
 from amdxdna.reaper import reap
@@ -45,6 +46,9 @@ def test_what_the_driver_is_asked_for():
                 create.mem_size,
                 qos.gops,
                 qos.fps,
+                qos.dma_bandwidth,
+                qos.latency,
+                qos.frame_exec_time,
                 qos.priority,
             )
         if request == lib.DRM_IOCTL_AMDXDNA_CONFIG_HWCTX:
@@ -67,10 +71,13 @@ def test_what_the_driver_is_asked_for():
     )
     with (
         Device.open(ProxyNode(open_node("emu:quiet"), look)) as opened,
-        opened.context(xclbin, QoS(gops=11, fps=2, priority=lib.AMDXDNA_QOS_HIGH_PRIORITY)),
+        opened.context(xclbin, QoS(11, 2, 3, 4, (1 << 32) - 1, lib.AMDXDNA_QOS_HIGH_PRIORITY)),
     ):
         pass
-    assert seen["create"] == (3 * 4, 512, 0, 11, 2, 0x180)
+    assert seen["create"] == (3 * 4, 512, 0, 11, 2, 3, 4, (1 << 32) - 1, 0x180)
+    for wrong in ({"fps": 1 << 32}, {"latency": -1}):
+        with pytest.raises(errors.BadArgument, match=next(iter(wrong))):
+            QoS(**wrong)
     first, second, third = seen["cus"]
     assert seen["size"] == 8 + 3 * 8
     assert first[0] == third[0] != second[0]
@@ -142,9 +149,23 @@ def test_other_refusals_are_not_called_a_full_device(open_emu):
 
 
 def test_a_slot_freed_in_between_is_taken(open_emu):
-    """The firmware said "full", but by the time the driver is asked it no longer is."""
-    opened = open_emu("refuse=1:0x2000003")
+    """The firmware said "full", twice, but by the time the driver is asked it no longer is."""
+    opened = open_emu("refuse=1-2:0x2000003")
     opened.context(copy_xclbin()).close()
+
+
+def test_a_context_needs_room_in_the_heap_for_four_buffers_of_its_own(open_emu):
+    """32 KiB each (aie2_ctx.c); the heap is enlarged for them where it can be."""
+    opened = open_emu()
+    room = opened.alloc((64 << 20) - (96 << 10), "dev", flush=False)
+    most, opened.heap.limit = opened.heap.limit, opened.heap.size
+    with pytest.raises(errors.OutOfHeap) as caught:
+        opened.context(None, columns=8)
+    assert (caught.value.call, caught.value.requested) == ("CREATE_HWCTX", 128 << 10)
+    opened.heap.limit = most
+    opened.context(None, columns=8).close()
+    assert opened.heap.size == 128 << 20
+    room.close()
 
 
 def test_without_resource_info_no_context_at_all_means_another_refusal(open_emu):
@@ -188,13 +209,21 @@ def test_checks_before_the_driver_is_asked(open_emu):
     opened = open_emu("columns=4")
     with pytest.raises(errors.BadArgument, match="8 columns, the device has 4"):
         opened.context(copy_xclbin())
-    many = Xclbin.read(
-        writer.build(
-            [writer.PdiSpec(COPY, tuple(range(33)))],
-            [writer.KernelSpec(f"K{i}", i, "x") for i in range(33)],
-            columns=4,
+    for make in (opened.context, lambda _: HwContext(opened.client, None)):
+        with pytest.raises(errors.BadArgument, match="0 columns"):
+            make(None)
+    opened.context(None, columns=1).close()
+    most, many = (
+        Xclbin.read(
+            writer.build(
+                [writer.PdiSpec(COPY, tuple(range(count)))],
+                [writer.KernelSpec(f"K{i}", i, "x") for i in range(count)],
+                columns=4,
+            )
         )
+        for count in (32, 33)
     )
+    opened.context(most).close()
     with pytest.raises(errors.BadArgument, match="33 compute units"):
         opened.context(many)
 
@@ -318,8 +347,31 @@ def test_what_ran_in_a_context_the_driver_cannot_destroy_is_over(monkeypatch):
 
 
 def test_a_packet_longer_than_its_buffer(device):
-    with device.context(copy_xclbin()) as context, pytest.raises(errors.BadArgument):
-        context.run(bytes(4100))
+    with device.context(copy_xclbin()) as context:
+        with pytest.raises(errors.BadArgument, match="4097 bytes"):
+            context.run(bytes(4097))
+        with pytest.raises(errors.CommandRejected):
+            context.run(bytes(4096)).wait()
+
+
+@pytest.mark.parametrize("count", [0, 10, 11, 12, 13, 16, 17, 40])
+def test_a_submit_lists_any_number_of_buffers(count):
+    listed = []
+
+    def look(request, address):
+        if request == lib.DRM_IOCTL_AMDXDNA_EXEC_CMD:
+            cmd = ffi.cast("struct amdxdna_drm_exec_cmd *", address)
+            handles = ffi.cast("uint32_t *", cmd.args)
+            listed.extend(handles[at] for at in range(cmd.arg_count))
+
+    with (
+        Device.open(ProxyNode(open_node("emu:quiet,threads=1"), look)) as opened,
+        opened.context(copy_xclbin()) as context,
+    ):
+        buffers = [opened.alloc(64) for _ in range(count)]
+        with pytest.raises(errors.CommandRejected):
+            context.run(bytes(64), [*buffers, *buffers]).wait()
+        assert listed == [buffer.handle for buffer in buffers]
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from amdxdna import errors
+from amdxdna import errors, losses
 from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
@@ -144,6 +145,16 @@ def test_a_device_that_is_removed(open_emu, flight):
     for _ in range(5):
         adder(again, 64, 1).run(*pair, outputs=[pair[1]])
     np.testing.assert_array_equal(pair[1].view("u4"), np.arange(16) + 1)
+
+
+def test_losses_in_a_row_are_waited_out_a_little_longer_each_time(monkeypatch):
+    slept = []
+    monkeypatch.setattr(losses, "time", SimpleNamespace(sleep=slept.append))
+    for number in range(1, 32):
+        losses.pause(number, "EXEC_CMD")
+    assert slept == [*(pytest.approx(0.001 * 2**n) for n in range(7)), *[0.1] * 21]
+    with pytest.raises(errors.ContextLost, match="32 times in a row"):
+        losses.pause(32, "EXEC_CMD")
 
 
 def test_sensors_of_a_lost_device():

@@ -98,6 +98,16 @@ def test_why_there_is_none(tmp_path, accels, loaded, cause):
         open_node(str(tmp_path / "accel0"), sys=root)
 
 
+def test_every_npu_of_the_drivers_is_known(tmp_path):
+    """Ids of amdxdna_pci_drv.c and of Linux 7.3.4's module, without a driver here."""
+    root = make_sysfs(tmp_path, (None, None), driver_loaded=False)
+    (function,) = (root / "devices").iterdir()
+    known = (0x1502, 0x17F0, 0x17F1, 0x17F2, 0x17F3, 0x1B0A, 0x1B0B, 0x1B0C)
+    for device in (*known, 0x1501, 0x17F4):
+        (function / "device").write_text(f"{device:#x}\n")
+        assert ("not loaded" in sysfs.why_none(root)[0]) == (device in known)
+
+
 def test_a_wrong_path_names_the_right_one(tmp_path):
     root = make_sysfs(tmp_path, ("accel1", "amdxdna"))
     with pytest.raises(errors.NoDevice, match="/dev/accel/accel1"):
@@ -235,7 +245,7 @@ def test_ctrl_c_gets_out_of_a_blocking_ioctl(file_node, monkeypatch):
 
 
 class Blocking:
-    """Stands in for the extension: an ioctl enters, waits, and then the kernel does not know it."""
+    """Stands in for the extension: a call enters, waits, and then the kernel does not know it."""
 
     def __init__(self):
         self.entered, self.go = threading.Event(), threading.Event()
@@ -247,15 +257,19 @@ class Blocking:
         assert self.go.wait(60)
         return -errno.ENOTTY
 
+    def xdna_mmap(self, address, length, protection, flags, fd, offset):
+        return self.xdna_ioctl(fd, length, address)
 
-def test_closing_under_an_ioctl_gives_its_descriptor_to_nobody_else(file_node, tmp_path, monkeypatch):
+
+@pytest.mark.parametrize("use", ["ioctl", "mmap"])
+def test_closing_under_a_call_gives_its_descriptor_to_nobody_else(file_node, tmp_path, monkeypatch, use):
     fake = Blocking()
     monkeypatch.setattr(node, "lib", fake)
     caught = []
 
     def call():
         try:
-            file_node.ioctl(1, 0)
+            getattr(file_node, use)(4096, 0)
         except OSError as error:
             caught.append(error)
 
@@ -290,6 +304,15 @@ def test_a_closed_node_keeps_no_descriptor(tmp_path):
         with pytest.raises(errors.Closed):
             opened.ioctl(1, 0)
     assert descriptors() <= before
+
+
+def test_a_node_may_have_the_number_of_a_closed_stdin(file_node):
+    code = (
+        "import os, sys; from amdxdna.node import KernelNode; os.close(0); node = KernelNode(sys.argv[1]);"
+        "link = os.readlink('/proc/self/fd/0'); node.munmap(node.mmap(4096, 0), 4096); node.close();"
+        "sys.exit(link != sys.argv[1] or os.path.lexists('/proc/self/fd/0'))"
+    )
+    assert subprocess.run([sys.executable, "-c", code, file_node.path]).returncode == 0
 
 
 def test_a_forked_child_is_refused_and_closes_nothing(file_node):

@@ -142,7 +142,8 @@ def test_chain_fields():
         lambda: packet.chain([1] * (packet.chain_limit(26) + 1)),
         lambda: packet.header(32, 1),
         lambda: packet.header(0, 0),
-        lambda: packet.header(0, 1 << 11),
+        lambda: packet.header(0, 1024),
+        lambda: packet.header(-1, 1),
     ],
 )
 def test_bounds_are_checked_before_the_driver_drops_it(call):
@@ -151,9 +152,18 @@ def test_bounds_are_checked_before_the_driver_drops_it(call):
     assert caught.value.call == "packet"
 
 
+def test_parts_of_a_header():
+    full = packet.header(31, 1023, 15, 15)
+    assert (packet.state_of(full), packet.opcode_of(full), packet.payload_words(full)) == (15, 31, 1023)
+    assert (packet.state_of(1 << 4), packet.opcode_of(1 << 28), packet.payload_words(1 << 23)) == (0, 0, 0)
+    assert [packet.mask_words(at << 10) for at in (0, 1, 2, 3, 4)] == [1, 2, 3, 4, 1]
+    assert [packet.argument_words(words << 12) for words in (0, 1, 2, 0x7FF)] == [0, 0, 1, 0x7FE]
+
+
 def test_limits():
     assert packet.MAX_BUFFERS == 10
-    assert packet.chain_limit(15) == 35
+    # A list has 4096 bytes; a member takes 56 and its words.
+    assert [packet.chain_limit(words) for words in (2, 15, 26)] == [64, 35, 25]
     assert len(packet.chain([1] * 35, 15)) <= packet.CMD_BYTES
 
 
@@ -166,6 +176,9 @@ def test_health_report():
         assert part in text
     idle = packet.health([1, 0, 0xFFFFFFFF, 0x28B060AD, 0, 0, 0, 0])
     assert "no operation" in str(idle) and "0x28b060ad" in str(idle) and "no fatal error" in str(idle)
+    assert idle.lookup == "" and "--at 34`" in report.lookup
+    old = packet.health([0, 0x22, 0x33])
+    assert old == packet.Health(0, 0x22, 0x33, 0, 0, 0, 0) and "fatal" not in str(old)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +187,9 @@ def test_health_report():
         [0xFFFFFFFF] * 8,
         [1, 3, 0, 0x4008000, 0, 0x20, 0, 0],  # the packet as it was: drivers that leave no report
         [0] * 8,
-        [1, 0, 0x22],
+        [1, 0, 0x22, 0x33, 0, 0, 0],
+        [0, 0x22],
+        [0, 0x22, 0],
         [],
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import weakref
@@ -264,6 +265,45 @@ def test_unload_gives_idle_contexts_back(device):
     assert device.pool.unload() == 1
 
 
+def test_pdis_are_shed_as_many_as_are_asked_for(device):
+    for kernel in (kernels := [adder(device, 64, n, variant=n) for n in range(3)]):
+        kernel.run(*buffers(device))
+    assert device.pool.shed_pdis(1) == 0 and device.pool.resident == 3  # those of contexts stay
+    device.pool.unload()
+    assert [device.pool.shed_pdis(nbytes) for nbytes in (32 << 10, (32 << 10) + 1, 1)] == [
+        32 << 10,
+        64 << 10,
+        0,
+    ]
+    for number, kernel in enumerate(kernels):
+        check(kernel, buffers(device), number)
+    device.pool.unload()
+    assert not device.pool.shed_context()  # none is there
+    kernels[0].run(*buffers(device))
+    assert device.pool.shed_context() and device.pool.resident == 0
+
+
+@pytest.mark.parametrize("end", ["close", "pool", "abort"])
+def test_every_context_is_tried_and_the_first_failure_told(end):
+    tried = []
+
+    def refuse(request, address):
+        if request == lib.DRM_IOCTL_AMDXDNA_DESTROY_HWCTX:
+            tried.append(address)
+            raise OSError((errno.EIO, errno.ETIME)[len(tried) - 1], "no")
+
+    node = ProxyNode(open_node("emu:quiet,threads=1,tdr=600"), refuse)
+    device = Device.open(node)
+    kernels = [hanging(device, n) if end == "abort" else adder(device, 64, 1, variant=n) for n in range(2)]
+    runs = [kernel.start(*buffers(device)) for kernel in kernels]
+    with pytest.raises(errors.DeviceLost) as caught:
+        {"close": device.close, "pool": device.pool.close, "abort": device.pool.abort}[end]()
+    assert len(tried) == 2 and caught.value.errno == errno.EIO
+    node.hook = lambda request, address: None
+    device.close()
+    assert node.closes == 1 and all(run.done for run in runs)
+
+
 def test_abort_ends_what_hangs_and_nothing_else(open_emu):
     """Long before the driver's own time-out; kernels go on in fresh contexts, buffers are freed at once."""
     device = open_emu("tdr=600,threads=1")
@@ -323,13 +363,19 @@ def test_operations_become_the_contexts_qos():
     def look(request, address):
         if request == lib.DRM_IOCTL_AMDXDNA_CREATE_HWCTX:
             create = ffi.cast("struct amdxdna_drm_create_hwctx *", address)
-            seen.append(ffi.cast("struct amdxdna_qos_info *", create.qos_p).gops)
+            seen.append(ffi.unpack(ffi.cast("uint32_t *", create.qos_p), 6))
 
     with Device.open(ProxyNode(open_node("emu:quiet"), look)) as opened:
         small = opened.pool.kernel(copy_xclbin(), stream.copy(64), ops=10)
         opened.pool.kernel(copy_xclbin(), stream.copy(64), ops=3_000_000_001)
         small.run(*buffers(opened))
-    assert seen == [4]
+        adder(opened, 64, 1, variant=3).run(*buffers(opened))
+        most = 10**9 * ((1 << 32) - 1)
+        opened.pool.kernel(copy_xclbin(1), stream.copy(64), ops=most).run(*buffers(opened))
+        with pytest.raises(errors.BadArgument, match="ops"):
+            opened.pool.kernel(copy_xclbin(2), stream.copy(64), ops=most + 1)
+    # The rest (fps, bandwidth, latency, ...) is not asked for.
+    assert seen == [[4, 0, 0, 0, 0, 0], [0] * 6, [(1 << 32) - 1, 0, 0, 0, 0, 0]]
 
 
 def test_a_broken_context_is_given_up_like_any_other(open_emu):

@@ -204,6 +204,18 @@ def test_chains_of_restartables(copy, device):
         assert last.view("u4")[0] == 2
     with pytest.raises(errors.BadArgument):
         RestartableChain([])
+    other = Restartable(context, packet.start_npu(0, packet.Placed(code.address, code.nbytes)))
+    with pytest.raises(errors.BadArgument, match="several opcodes"):
+        RestartableChain([first, other]).start([code])
+
+
+def test_the_longest_packet(copy):
+    """A command buffer's 4 KiB, but for the 64 bytes behind it that are kept 0."""
+    context, *_ = copy
+    made = Restartable(context, bytes(4096 - 64))
+    assert len(made.ready().packet) == 4096
+    with pytest.raises(errors.BadArgument, match="At most 4032 fit"):
+        Restartable(context, bytes(4096 - 63))
 
 
 def held_code(device, addend):
@@ -369,12 +381,23 @@ def test_compute_units_in_the_metadatas_order():
 
 
 def test_bounds_of_a_register_map():
-    for words in (3, packet.MAX_MAP_WORDS + 1):
+    assert [len(packet.register_map(31, words)) for words in (4, 1010)] == [24, 4048]
+    for words in (3, 1011):
         with pytest.raises(errors.BadArgument):
             packet.register_map(0, words)
     with pytest.raises(errors.BadArgument):
         packet.register_map(32, 15)
     assert packet.register_map(1, 15) == struct.pack("<II", 0x30000000 | 16 << 12 | 1, 2) + bytes(60)
+
+
+def test_a_context_that_is_closed_gives_the_command_buffers_of_dropped_ones_back(device):
+    device.alloc(64, "dev").close()  # the heap is there
+    before = device.bo_usage()
+    with device.context(copy_xclbin()) as context:
+        Restartable(context, packet.register_map(0, 15))
+        kept = Restartable(context, packet.register_map(0, 15))
+        del kept
+    assert device.bo_usage() == before
 
 
 @pytest.mark.parametrize("raised", [OSError, KeyboardInterrupt])

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from struct import unpack_from
 from types import SimpleNamespace
 
 import numpy as np
@@ -90,6 +91,17 @@ def test_the_wait_has_an_absolute_deadline_on_the_contexts_timeline():
     assert waits[0][4] == lib.DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT
 
 
+@pytest.mark.parametrize("count", range(packet.MAX_BUFFERS + 1))
+def test_a_kernels_packet_is_as_any(device, count):
+    """And 0 behind it, as far as any driver reads."""
+    addresses = [0x7F0000001000 + n for n in range(count)]
+    made = SimpleNamespace(packet=bytearray(256))
+    adder(device, 64, 1).fill(made, addresses)
+    instructions, nbytes = unpack_from("<QI", made.packet, 16)
+    whole = packet.start_cu(0, instructions, nbytes, addresses)
+    assert bytes(made.packet) == whole.ljust(256, b"\0")
+
+
 # Flushing
 
 
@@ -123,7 +135,7 @@ def test_a_buffer_without_views_is_flushed_once(device, flushed):
     source, result = device.alloc(64), device.alloc(64)
     source.clean = False
     flushed.clear()
-    kernel.run(source, result)
+    kernel.start(source, result).wait()
     assert source.clean
     kernel.run(source, result)
     assert [address for address, _ in flushed].count(source.host_address) == 1

@@ -306,9 +306,10 @@ def test_a_handler_that_another_takes_away_is_not_called():
 
 
 CUT_IMPORT = """
-import signal, sys
-from amdxdna import Device
-from qwen35 import Qwen35
+import os, signal, sys
+import amdxdna
+
+EMU = os.environ["AMDXDNA_PYXRT_DEVICE"] = "emu:quiet,threads=1"
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
@@ -317,24 +318,42 @@ class Finder:
             signal.raise_signal(signal.SIGINT)
 
 def load():
-    Qwen35.load(device="emu:quiet,threads=1").close()
+    from qwen35 import Qwen35
+    Qwen35.load(device=EMU).close()
 
 def view():
-    with Device.open("emu:quiet,threads=1") as device:
+    with amdxdna.Device.open(EMU) as device:
         assert device.alloc(64).view("u4").nbytes == 64
+
+def read():
+    from amdxdna import pyxrt
+    assert pyxrt.bo(pyxrt.device(0), 64, pyxrt.bo.host_only, 0).read(64, 0).nbytes == 64
+
+def trace():
+    os.environ["AMDXDNA_TRACE"] = "/dev/null"
+    amdxdna.Device.open(EMU).close()
 
 use = globals()[sys.argv[2]]
 sys.meta_path.insert(0, Finder())
 try:
     use()
 except KeyboardInterrupt:
+    assert sys.argv[1] in sys.modules
     use()
     print("again")
 """
 
 
-@pytest.mark.parametrize(("module", "use"), [("numpy.exceptions", "load"), ("numpy.dtypes", "view")])
-def test_numpy_is_there_whole_after_a_ctrl_c_in_its_import(module, use):
+@pytest.mark.parametrize(
+    ("module", "use"),
+    [
+        ("numpy.exceptions", "load"),
+        ("numpy.dtypes", "view"),
+        ("numpy.dtypes", "read"),
+        ("amdxdna.trace.node", "trace"),
+    ],
+)
+def test_a_module_is_there_whole_after_a_ctrl_c_in_its_import(module, use):
     done = subprocess.run(
         [sys.executable, "-c", CUT_IMPORT, module, use],
         capture_output=True,

@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from amdxdna import uapi
 from amdxdna._native import ffi
 from amdxdna.ioctl import REQUESTS
 from tests.support.uapi_checks import c_checks
@@ -70,6 +71,7 @@ _WAIT_CMD_IS_WRITE_ONLY = "WAIT_CMD"
 def test_request_numbers_and_sizes(name):
     number, size = NUMBERS[name]
     assert REQUESTS[name] == number
+    assert (uapi.number(name), uapi.struct_size(number)) == (number & 0xFF, size)
     assert ffi.sizeof(f"struct {STRUCTS[name]}") == size
 
 
@@ -80,6 +82,18 @@ def test_every_number_carries_its_structs_size(name):
     assert number >> 16 & 0x3FFF == ffi.sizeof(f"struct {STRUCTS[name]}")
     assert number >> 8 & 0xFF == ord("d")
     assert number >> 30 == (1 if name in (_WAIT_CMD_IS_WRITE_ONLY, "GEM_CLOSE") else 3)
+
+
+def test_numbers_of_drms_other_requests():
+    """Of include/uapi/drm/drm.h."""
+    core = ["GET_UNIQUE", "GET_MAGIC", "GET_CAP", "SET_CLIENT_CAP", "AUTH_MAGIC"]
+    assert [uapi.number(name) for name in core] == [0x01, 0x02, 0x0C, 0x0D, 0x11]
+    assert [uapi.number(f"{word}_MASTER") for word in ("SET", "DROP")] == [0x1E, 0x1F]
+    syncobj = ["CREATE", "DESTROY", "HANDLE_TO_FD", "FD_TO_HANDLE", "WAIT", "RESET", "SIGNAL"]
+    assert [uapi.number(f"SYNCOBJ_{name}") for name in syncobj] == [*range(0xBF, 0xC6)]
+    timeline = ["TIMELINE_WAIT", "QUERY", "TRANSFER", "TIMELINE_SIGNAL"]
+    assert [uapi.number(f"SYNCOBJ_{name}") for name in timeline] == [*range(0xCA, 0xCE)]
+    assert [uapi.number(name) for name in ("SYNCOBJ_EVENTFD", "SET_CLIENT_NAME")] == [0xCF, 0xD1]
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -122,6 +122,8 @@ def test_wrap_takes_addresses_and_mmaps_and_keeps_them_alive(device):
         lambda block: (-4096, 4096),
         lambda block: (1 << 64, 4096),
         lambda block: (4096, 1 << 64),
+        lambda block: (1 << 56, 4096),
+        lambda block: (4096, 1 << 47),
     ],
     ids=[
         "unaligned",
@@ -135,12 +137,16 @@ def test_wrap_takes_addresses_and_mmaps_and_keeps_them_alive(device):
         "negative",
         "past the end",
         "too large",
+        "past the last address",
+        "too large for any",
     ],
 )
 def test_what_cannot_be_wrapped(device, make):
+    """The driver is not asked."""
     block = mmap.mmap(-1, 8192)
-    with pytest.raises(errors.BadArgument):
+    with pytest.raises(errors.BadArgument) as caught:
         device.wrap(*make(block))
+    assert caught.value.call == "wrap" and caught.value.errno is None
 
 
 def test_memory_the_driver_refuses(open_emu, tmp_path):
