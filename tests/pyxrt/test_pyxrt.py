@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import itertools
+import json
 import mmap
 import os
 import sys
@@ -20,8 +21,10 @@ import amdxdna.pyxrt as pyxrt
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
 from amdxdna.pyxrt import devices
+from amdxdna.sysfs import FoundNode
 from amdxdna.xclbin import Xclbin, writer
 from tests.conformance import kit
+from tests.support.binding import flushes
 from tests.support.interrupting import SOAK, callbacks, everywhere, handlers, watchdog
 from tests.support.pyxrt_answers import DIFFERENT, NOT_RECORDED, comparable, recorded
 from tests.support.pyxrt_probes import PROBES, SETUP
@@ -196,7 +199,15 @@ def test_an_argument_whose_id_no_packet_holds(emu, tmp_path):
             with pytest.raises(RuntimeError, match=rf"^Invalid xclbin\n.*id={last}"):
                 pyxrt.kernel(pyxrt.hw_context(pyxrt.device(0), path), "FAR")
         else:
-            assert pyxrt.kernel(pyxrt.hw_context(pyxrt.device(0), path), "FAR").group_id(last) & 0xFFFF
+            kernel = pyxrt.kernel(pyxrt.hw_context(pyxrt.device(0), path), "FAR")
+            assert kernel.group_id(last) & 0xFFFF
+            run = pyxrt.run(kernel)
+            before = bytes(run.job.packet)
+            run.set_arg(last - 1, 7)  # which the kernel does not have: nothing is written for it
+            run.set_arg(last - 1, pyxrt.bo(pyxrt.device(0), 64, pyxrt.bo.host_only, 0))
+            assert bytes(run.job.packet) == before
+            with pytest.raises(IndexError):
+                run.set_arg(last + 1, 7)
 
 
 def test_sixteen_buffers_and_another_layout(emu, tmp_path):
@@ -250,7 +261,11 @@ def test_a_time_out_leaves_the_run_waitable(emu, folder, gate):
     s = Setup(folder, "slow.bin")
     run = s.kernel(3, s.insts, s.code.nbytes, s.a, s.b)
     assert str(run.wait(1)) == "ert_cmd_state.ERT_CMD_STATE_TIMEOUT"
-    gate.open()
+    for wrong in (1 << 32, -1):
+        with pytest.raises(TypeError):
+            run.wait(wrong)
+    gate.open(after=0.1)
+    run.wait2()  # without a limit
     assert int(run.wait()) == 4
     assert s.result()[5] == 6
 
@@ -316,6 +331,71 @@ def test_an_array_without_gaps_is_copied_as_it_lies(emu):
     bo = pyxrt.bo(pyxrt.device(0), 48, pyxrt.bo.host_only, 0)
     bo.write(values.T, 0)
     assert bo.read(48, 0).view(np.int32).tolist() == list(range(12))
+
+
+def test_a_sync_flushes_its_part_in_either_direction(emu, monkeypatch):
+    whole = pyxrt.bo(pyxrt.device(0), 4096, pyxrt.bo.host_only, 0)
+    part = pyxrt.bo(pyxrt.bo(whole, 1024, 1024), 64, 128)
+    at = whole.buffer.host_address
+    seen = flushes(monkeypatch)
+    for direction in (TO, FROM):
+        for made, where, flushed in (
+            (whole, (), (at, 4096)),
+            (whole, (20, 10), (at + 10, 20)),
+            (part, (), (at + 1152, 64)),
+            (part, (20, 10), (at + 1162, 20)),
+            (part, (4096 - 1152, 0), (at + 1152, 4096 - 1152)),
+        ):
+            made.sync(direction, *where)
+            assert seen.pop() == flushed
+    whole.sync(pyxrt.xclBOSyncDirection.XCL_BO_SYNC_BO_GMIO_TO_AIE)
+    whole.sync(TO, 0, 4096)
+    assert not seen
+
+
+def test_devices_by_number_and_by_function(monkeypatch):
+    monkeypatch.delenv(devices.DEVICE, raising=False)
+    names = ("0000:c5:00.1", "0001:c6:00.1")
+    nodes = [FoundNode("emu:quiet,threads=1", name, 0x1022, 0x17F0, 0x10) for name in names]
+    monkeypatch.setattr("amdxdna.sysfs.find_nodes", lambda *_: nodes)
+    assert pyxrt.enumerate_devices() == 2
+    for key in (0, 1, *names, "c5:00.1", "c6:00.1"):
+        assert pyxrt.device(key).get_info(pyxrt.xrt_info_device.name) == "NPU Strix"
+    for key, why in ((2, "there are 2"), ("00.1", "No such device"), ("c7:00.1", "No such device")):
+        with pytest.raises(RuntimeError, match=why):
+            pyxrt.device(key)
+    for key in (1 << 32, -1):
+        with pytest.raises(TypeError):
+            pyxrt.device(key)
+
+
+def test_the_power_mode_by_xrts_name(monkeypatch):
+    monkeypatch.setenv(devices.DEVICE, "emu:quiet,threads=1,privileged=1,sensors")
+    device = pyxrt.device(0)
+    for mode, name in enumerate(("default", "powersaver", "balanced", "performance", "turbo")):
+        device.opened.power_mode = mode
+        (told,) = json.loads(device.get_info(pyxrt.xrt_info_device.platform))["platforms"]
+        assert told["status"]["power_mode"] == name
+        assert [rail["id"] for rail in told["electrical"]["power_rails"]]
+
+
+def test_what_is_deprecated_is_told_where_it_is_called(emu, folder):
+    device = pyxrt.device(0)
+    path = str(folder / "copy.xclbin")
+    with pytest.warns(DeprecationWarning) as told:
+        loaded = device.load_xclbin(path)
+        pyxrt.kernel(device, loaded, "MLIR_AIE")
+    assert [each.filename for each in told] == [__file__] * 2
+
+
+def test_messages_down_to_warnings_are_shown(capfd):
+    for level in pyxrt.xrt_msg_level.__members__.values():
+        pyxrt.log_message(level, "tag", "text")
+    shown = ["EMERGENCY", "ALERT", "CRITICAL", "ERROR", "WARNING"]
+    assert capfd.readouterr().err.splitlines() == [f"[tag] {name}: text" for name in shown]
+    for wrong in ((3, "tag", "text"), (pyxrt.error, 1, "text"), (pyxrt.error, "tag", b"text")):
+        with pytest.raises(TypeError):
+            pyxrt.log_message(*wrong)
 
 
 def test_a_second_device_beside_a_named_one(emu, monkeypatch):

@@ -88,7 +88,10 @@ def test_a_full_file(emu, folder):
     a, b = buffers(device)
     run = pyxrt.run(kernel)
     run.set_arg(0, a)
+    head = bytes(run.job.packet)
+    assert head[-8:] == a.address().to_bytes(8, "little")  # the packet has the first argument alone
     run.set_arg(1, b)
+    assert bytes(run.job.packet) == head
     run.start()
     run.wait2()
     assert run.state() == pyxrt.ert_cmd_state.ERT_CMD_STATE_COMPLETED

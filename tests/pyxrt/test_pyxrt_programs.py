@@ -23,6 +23,10 @@ def test_installed_for_a_while():
         import pyxrt.ext as ext
 
         assert found is pyxrt and ext is pyxrt.ext and found.implementation == "amdxdna"
+        assert sys.path[1] == str(pyxrt.FOLDER)  # behind the script's own folder
+        with pyxrt.installed():
+            assert sys.path.count(str(pyxrt.FOLDER)) == 1
+        assert sys.path[1] == str(pyxrt.FOLDER) and sys.modules["pyxrt"] is pyxrt
     assert sys.modules.get("pyxrt") is before and str(pyxrt.FOLDER) not in sys.path
 
 

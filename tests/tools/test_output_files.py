@@ -21,6 +21,7 @@ from amdxdna.cli.arrays import write_array
 from amdxdna.cli.common import CommandError
 from amdxdna.output import open_appending, open_growing, whole_file, write_whole
 from qwen35.conversation import Conversation
+from tests.support.descriptors import descriptors
 from tests.support.emulation import run
 
 
@@ -46,9 +47,17 @@ def test_modes(tmp_path: Path) -> None:
     opened.write_bytes(b"0")
     opened.chmod(0o644)
     write_whole(opened, b"2", private=True)
+    special = tmp_path / "special"
+    special.write_bytes(b"0")
+    special.chmod(0o4711)
+    write_whole(special, b"2")
     assert [mode(tmp_path / n) for n in ("new", "private", "kept", "opened")] == [0o640, 0o600, 0o604, 0o600]
+    assert mode(special) == 0o711  # who runs it does so as himself
     assert kept.read_bytes() == opened.read_bytes() == b"2"
-    assert sorted(os.listdir(tmp_path)) == ["kept", "new", "opened", "private"]
+    assert sorted(os.listdir(tmp_path)) == ["kept", "new", "opened", "private", "special"]
+    longest = tmp_path / ("n" * 255)
+    write_whole(longest, b"2")
+    assert longest.read_bytes() == b"2"
 
 
 def test_a_write_that_is_refused_names_the_file(tmp_path: Path) -> None:
@@ -124,6 +133,35 @@ def test_a_growing_file_is_a_new_one(tmp_path: Path) -> None:
     os.write(fd, b"after")
     os.close(fd)
     assert (file.read_bytes(), other.read_bytes()) == (b"after", b"before")
+
+
+@pytest.mark.parametrize("opener", [open_growing, open_appending])
+def test_a_descriptor_is_for_writing_as_anybody_would_open_it(
+    tmp_path: Path, opener: Callable[[str | Path], int]
+) -> None:
+    for path in (tmp_path / "new", Path("/dev/null")):
+        fd = opener(path)
+        try:
+            assert os.get_blocking(fd) and os.write(fd, b"data") == 4
+        finally:
+            os.close(fd)
+    assert mode(tmp_path / "new") == 0o640 and (tmp_path / "new").read_bytes() == b"data"
+
+
+def test_a_refusal_leaves_no_descriptor_and_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EIO, "no")
+
+    (tmp_path / "one").touch()
+    os.link(tmp_path / "one", tmp_path / "other")
+    before = descriptors()
+    with pytest.raises(OSError, match="hard links"):
+        open_appending(tmp_path / "one")
+    monkeypatch.setattr(os, "replace", refuse)
+    for writer in ("whole", "growing"):
+        with pytest.raises(OSError, match="no"):
+            WRITERS[writer](tmp_path / "new")
+    assert descriptors() <= before and sorted(os.listdir(tmp_path)) == ["one", "other"]
 
 
 def test_pipes_and_devices_are_written_to(tmp_path: Path) -> None:
