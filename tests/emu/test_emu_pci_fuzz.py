@@ -25,7 +25,7 @@ from amdxdna.emu.pci.firmware import FirmwareOptions
 from amdxdna.emu.pci.function import Npu2Function
 from amdxdna.emu.pci.vfio_user import CONFIG_REGION, Server
 from tests.support.descriptors import descriptors
-from tests.support.probe import Probe
+from tests.support.probe import SMU_INTERRUPT, Probe
 from tests.support.vfio_client import HEADER, PAGE, Client, sealed
 
 TIMES = int(os.environ.get("AMDXDNA_FUZZ", "1"))
@@ -249,7 +249,7 @@ def test_registers(seed: int) -> None:
                 [
                     lambda: (reg.REGISTERS_BAR, reg.MAILBOX_REGISTERS + 4 * rng.randrange(3 * 8)),
                     lambda: (reg.SRAM_BAR, reg.RINGS + 4 * rng.randrange(2 * reg.RING_SIZE)),
-                    lambda: (reg.SMU_BAR, rng.choice([reg.SMU_COMMAND, reg.SMU_ARGUMENT, reg.SMU_INTERRUPT])),
+                    lambda: (reg.SMU_BAR, rng.choice([reg.SMU_COMMAND, reg.SMU_ARGUMENT, SMU_INTERRUPT])),
                     lambda: (reg.PSP_BAR, rng.choice([reg.PSP_COMMAND, reg.PSP_INTERRUPT])),
                     lambda: (rng.choice([0, 1, 2, 3, 4, 5, 6, 7, 8, 255]), value(rng)),
                 ]

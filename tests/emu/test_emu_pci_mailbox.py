@@ -108,7 +108,25 @@ def test_a_closed_channel_is_silent() -> None:
     assert driver.receive() is None
 
 
-@pytest.mark.parametrize(("size", "tail"), [(0x1000, 0x100), (8, 0x10), (8, 0x10000)])
+@pytest.mark.parametrize("unread", [0, 0x100])
+@pytest.mark.parametrize("more", [0, 4])
+def test_a_reply_fills_all_of_a_ring_but_a_word(unread: int, more: int) -> None:
+    """From the ring's beginning, behind its end, and up to what the driver has not read."""
+
+    def reply(nbytes: int) -> int:
+        driver.channel.reply(Message(1, 2, b""), bytes(nbytes - 16))
+        return driver.bars.load(reg.REGISTERS_BAR, driver.i2x_tail)
+
+    driver = Driver()
+    assert reply(0x7FC + more) == (0 if more else 0x7FC)
+    driver = Driver()
+    assert reply(0x700) == 0x700 and driver.receive()
+    if unread:
+        assert reply(unread) == unread  # it does not fit behind: to the beginning
+    assert reply(0x6FC - unread + more) == ((unread or 0x700) if more else 0x6FC)
+
+
+@pytest.mark.parametrize(("size", "tail"), [(0x1000, 0x100), (8, 0x10), (8, 0x800), (8, 0x10000)])
 def test_a_malformed_ring_ends_the_channel(size: int, tail: int) -> None:
     driver = Driver()
     driver.bars.write(reg.SRAM_BAR, driver.x2i, struct.pack("<IIII", size, size, 0, 1))
@@ -124,6 +142,7 @@ def test_ring_addresses() -> None:
     for number in range(32):
         words = Channel(bars, interrupts, number).rings(head_first=True)
         assert words[0] == words[1] + 4, "head first"
+        assert not any(word % 4 for word in words)
         for start, size in ((words[2], words[3]), (words[6], words[7])):
             span = set(range(start, start + size))
             assert not span & seen

@@ -88,6 +88,32 @@ def test_late_access_goes_nowhere(memory: GuestMemory, ram: int) -> None:
         memory.pointer(0, IOVA + PAGE, 1)
 
 
+def test_a_pointer_does_not_outlive_what_was_there(memory: GuestMemory, ram: int) -> None:
+    """When everything goes at once, as with its client."""
+    memory.map(IOVA, PAGE, ram, 0)
+    memory.map(IOVA + 2 * PAGE, PAGE, ram, PAGE)
+    pointers = [memory.pointer(0, IOVA + at * PAGE, PAGE) for at in (0, 2)]
+    memory.clear()
+    assert (memory.ranges(), memory.windows) == ([], 1)
+    for pointer in pointers:
+        ctypes.memset(pointer, 0xEE, PAGE)
+    assert os.pread(ram, 2 * PAGE, 0) == bytes(PAGE) + b"\x01" * PAGE
+    memory.release(0)
+    assert memory.windows == 0
+
+
+def test_memory_on_both_sides_of_a_tib(memory: GuestMemory, ram: int) -> None:
+    """Reached from either side; the end of the address space, too. No pointer leads across."""
+    border = 5 << 40
+    memory.map(border - 2 * PAGE, 4 * PAGE, ram, PAGE)
+    assert memory.read(border - PAGE, PAGE) + memory.read(border, PAGE) == b"\x02" * PAGE + b"\x03" * PAGE
+    assert (memory.ranges(), memory.windows) == ([(border - 2 * PAGE, border + 2 * PAGE)], 2)
+    with pytest.raises(BadAddress):
+        memory.pointer(0, border - 1, 2)
+    memory.map((1 << 48) - PAGE, PAGE, ram, 0)
+    assert memory.read((1 << 48) - 1, 1) == b"\0"
+
+
 def test_an_unmap_takes_several_mappings(memory: GuestMemory, ram: int) -> None:
     for i in range(4):
         memory.map(IOVA + i * PAGE, PAGE, ram, i * PAGE)

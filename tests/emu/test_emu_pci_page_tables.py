@@ -98,6 +98,20 @@ def test_large_pages(tables: PageTables, process: Process, ram: int) -> None:
     assert ctypes.string_at(tables.pointer(0, 7, base + LARGE - 3, 7), 7) == b"endnext"
 
 
+def test_the_last_of_a_process_and_of_ram(tables: PageTables, ram: int, roots: dict[int, int]) -> None:
+    """Its last address, by the last entry of a table at RAM's end; a GiB of which RAM holds the beginning."""
+    process = Process(ram, RAM // PAGE - 5)
+    roots[9] = process.root
+    process.map(1 << 30, 0, ALL | HUGE, level=30)
+    process.map((1 << 47) - PAGE, 5)
+    assert process.free == RAM // PAGE
+    os.pwrite(ram, b"five", 6 * PAGE - 4)
+    for address in ((1 << 47) - 4, (1 << 30) + 6 * PAGE - 4):
+        assert ctypes.string_at(tables.pointer(0, 9, address, 4), 4) == b"five"
+    with pytest.raises(BadAddress):
+        tables.pointer(0, 9, 1 << 30, RAM + 1)
+
+
 def test_pages_that_move(tables: PageTables, process: Process, ram: int) -> None:
     """The tables are read again for each pointer, also where a large page becomes small ones and back."""
     base = 0x7F12_3460_0000
@@ -143,11 +157,14 @@ def test_out_of_reach(flags: int, middle: int, frame: int, tables: PageTables, p
         tables.pointer(0, 7, ADDRESS, 4)
 
 
-def test_no_such_process(tables: PageTables, process: Process) -> None:
-    """A PASID without tables, an address beyond a process's, a hole within a range."""
+def test_no_such_process(tables: PageTables, process: Process, roots: dict[int, int]) -> None:
+    """A PASID without tables or with some outside RAM, an address beyond a process's, a hole in a range."""
     process.map(ADDRESS, 5)
+    roots[5] = RAM
     for pasid, address, size in (
+        (5, ADDRESS, 4),
         (6, ADDRESS, 4),
+        (7, ADDRESS, 0),
         (7, ADDRESS, PAGE + 1),
         (7, ADDRESS - 1, 2),
         (7, 1 << 47, 4),

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import signal
 import socket
 import stat
@@ -19,8 +20,10 @@ from pathlib import Path
 import pytest
 
 from amdxdna.cli import main
+from amdxdna.cli.common import CommandError
 from amdxdna.emu.pci import registers as reg
 from amdxdna.emu.pci import vfio_user
+from amdxdna.emu.pci.firmware import FirmwareOptions
 from amdxdna.emu.pci.function import Npu2Function
 from amdxdna.emu.pci.vfio_user import Server
 from tests.support.descriptors import descriptors
@@ -30,7 +33,8 @@ from tests.support.vfio_client import HEADER, PAGE, Client, sealed
 class Served:
     def __init__(self, folder: Path) -> None:
         self.function = Npu2Function()
-        self.server = Server(folder / "npu.sock", self.function)
+        self.lines: list[str] = []
+        self.server = Server(folder / "npu.sock", self.function, self.lines.append)
         self.thread = threading.Thread(target=self.server.serve)
         self.thread.start()
 
@@ -56,10 +60,15 @@ def client(served: Served) -> Iterator[Client]:
 
 
 def test_greeting(client: Client) -> None:
-    reply = client.ask(vfio_user.VERSION, struct.pack("<HH", 0, 0) + b'{"capabilities": {}}\0')
-    assert reply[:4] == bytes(4)
-    capabilities = json.loads(reply[4:].rstrip(b"\0"))["capabilities"]
-    assert capabilities["max_msg_fds"] <= 16
+    for version, spoken in ((0, 0), (7, 1)):
+        reply = client.ask(vfio_user.VERSION, struct.pack("<HH", 0, version) + b'{"capabilities": {}}\0')
+        assert (reply[:4], reply[-1:]) == (struct.pack("<HH", 0, spoken), b"\0")
+    assert json.loads(reply[4:-1])["capabilities"] == {
+        "max_msg_fds": 16,
+        "max_data_xfer_size": 1 << 20,
+        "pgsizes": 4096,
+        "max_dma_maps": 65535,
+    }
     assert struct.unpack("<IIII", client.ask(vfio_user.GET_INFO, bytes(16))) == (16, 3, 9, 5)
 
 
@@ -67,9 +76,8 @@ def test_regions(client: Client) -> None:
     sizes = []
     for region in range(9):
         reply = client.ask(vfio_user.GET_REGION_INFO, struct.pack("<IIIIQQ", 32, 0, region, 0, 0, 0))
-        _, flags, index, _, size, _ = struct.unpack("<IIIIQQ", reply)
-        assert index == region
-        assert bool(flags) == bool(size)
+        size = struct.unpack("<IIIIQQ", reply)[4]
+        assert reply == struct.pack("<IIIIQQ", 32, 3 if size else 0, region, 0, size, 0)
         sizes.append(size)
     assert sizes == [1 << 20, 64 << 10, 512 << 10, 0, 8 << 10, 8 << 10, 0, 256, 0]
 
@@ -133,9 +141,28 @@ def test_interrupts(served: Served, client: Client) -> None:
         os.eventfd_read(fd)
     client.ask(vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 2, 3, 1), [fd])
     assert os.eventfd_read(fd) == 1
-    reply = client.ask(vfio_user.GET_IRQ_INFO, struct.pack("<IIII", 16, 0, 2, 0))
-    assert struct.unpack("<IIII", reply)[3] == reg.VECTORS
+    for kind, found in ((2, (9, 34)), (1, (0, 0))):
+        reply = client.ask(vfio_user.GET_IRQ_INFO, struct.pack("<IIII", 16, 0, kind, 0))
+        assert reply == struct.pack("<IIII", 16, found[0], kind, found[1])
     os.close(fd)
+
+
+def test_every_vector_has_its_own_eventfd(served: Served, client: Client) -> None:
+    """As many in one message as it carries, up to the last; a vector's own is taken back without one."""
+    fds = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(16)]
+    every = struct.pack("<IIIII", 20, 0x24, 2, 18, 16)
+    client.ask(vfio_user.SET_IRQS, every, fds)
+    held = descriptors()
+    client.ask(vfio_user.SET_IRQS, every, fds)
+    assert descriptors() <= held
+    client.ask(vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 2, 20, 1))
+    client.ask(vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x21, 2, 21, 1))
+    for i, fd in enumerate(fds):
+        served.function.interrupts.raise_vector(18 + i)
+        if i != 2:
+            assert os.eventfd_read(fd) == 1
+        os.close(fd)
+    assert served.function.interrupts.pending == {20}
 
 
 def test_interrupts_into_anything(served: Served, client: Client) -> None:
@@ -157,16 +184,26 @@ def test_interrupts_into_anything(served: Served, client: Client) -> None:
         (99, b"", errno.EOPNOTSUPP),
         (vfio_user.REGION_READ, bytes(7), errno.EINVAL),
         (vfio_user.REGION_READ, struct.pack("<QII", 0, 0, 1 << 30), errno.EINVAL),
+        (vfio_user.REGION_READ, struct.pack("<QII", 0, 0, (2 << 20) + 1), errno.EINVAL),
         (vfio_user.SET_IRQS, b"", errno.EINVAL),
         (vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 2, 0, 0xFFFFFFFF), errno.EINVAL),
         (vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 2, reg.VECTORS, 1), errno.EINVAL),
     ],
 )
-def test_bad_messages(client: Client, command: int, body: bytes, expected: int) -> None:
-    """Answered with an errno; the connection goes on."""
+def test_bad_messages(served: Served, client: Client, command: int, body: bytes, expected: int) -> None:
+    """Answered with an errno; the log tells of them, but for those too short; the connection goes on."""
     client.send(client.message(command, body))
     assert client.reply()[1] == expected
+    told = [line for line in served.lines if line.startswith(f"command {command}")]
+    assert bool(told) == (expected == errno.EOPNOTSUPP or len(body) >= 16)
     client.ask(vfio_user.GET_INFO, bytes(16))
+
+
+def test_the_longest_messages(client: Client) -> None:
+    place = struct.pack("<QII", 0, vfio_user.CONFIG_REGION, 2 << 20)
+    assert len(client.ask(vfio_user.REGION_READ, place)) == len(place) + (2 << 20)
+    for size in (0, (2 << 20) - HEADER.size):
+        assert client.ask(vfio_user.GET_INFO, bytes(size))
 
 
 def test_a_file_that_is_no_memory(served: Served, client: Client) -> None:
@@ -239,12 +276,14 @@ def test_windows_are_given_back(served: Served, client: Client) -> None:
     assert served.function.memory.windows == 0
 
 
-@pytest.mark.parametrize("size", [0, 15, 0xFFFFFFFF])
+@pytest.mark.parametrize("size", [0, 15, (2 << 20) + 1, 0xFFFFFFFF])
 def test_an_impossible_size_ends_the_connection(served: Served, client: Client, size: int) -> None:
     client.send(HEADER.pack(1, vfio_user.GET_INFO, size, 0, 0))
     with pytest.raises(ConnectionError):
         client.reply()
     Client(served.server.path).ask(vfio_user.GET_INFO, bytes(16))
+    lost = f"client lost: a message of {size} bytes"
+    assert served.lines == ["client connected", lost, "client gone", "client connected"]
 
 
 def test_a_client_that_leaves_takes_its_memory(served: Served) -> None:
@@ -318,6 +357,19 @@ def test_a_live_socket_is_not_taken_over(served: Served, capsys: pytest.CaptureF
     client.socket.close()
 
 
+def test_a_server_that_is_busy_is_one(tmp_path: Path) -> None:
+    """Also where not even its queue has room."""
+    path, function = tmp_path / "npu.sock", Npu2Function()
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as busy:
+        busy.bind(str(path))
+        busy.listen(0)
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as first:
+            first.connect(str(path))
+            with pytest.raises(OSError, match="another server listens there"):
+                Server(path, function)
+    function.close()
+
+
 def test_close_leaves_a_successors_socket(tmp_path: Path) -> None:
     path = tmp_path / "npu.sock"
     function = Npu2Function()
@@ -360,6 +412,7 @@ def test_the_socket_goes_with_the_server(tmp_path: Path, number: signal.Signals,
     """Whatever asks the server to end, also as soon as it listens."""
     path = tmp_path / "npu.sock"
     words = [sys.executable, "-m", "amdxdna", "emulate", "--vfio-user", str(path), "--threads", "1"]
+    words += ["--verbose"] * connected
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -371,21 +424,44 @@ def test_the_socket_goes_with_the_server(tmp_path: Path, number: signal.Signals,
             out, err = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert (process.returncode, out, err) == (0, "", "")
+    assert (process.returncode, out) == (0, "")
+    assert [line.split(maxsplit=1)[1] for line in err.splitlines()] == (
+        ["client connected", "client gone"] if connected else []
+    )
     assert os.listdir(tmp_path) == []
 
 
-def test_printed_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(["emulate", "--vfio-user", str(tmp_path / "npu.sock"), "--print-qemu-args", "--memory", "3G"])
-        == 0
-    )
-    out = capsys.readouterr().out
-    assert "memory-backend-memfd,id=ram,size=3G,share=on" in out
-    assert '"driver": "vfio-user-pci"' in out
-    assert "caching-mode=on" in out
-    assert "force_iova=1" in out
-    assert not (tmp_path / "npu.sock").exists()
+@pytest.mark.parametrize(("slots", "memory"), [("1", "3G"), ("31", "1G")])
+def test_printed_arguments(slots: str, memory: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = "/" + "x" * 106
+    words = ["--print-qemu-args", "--slots", slots, *(["--memory", memory] if memory != "1G" else [])]
+    assert main(["emulate", "--vfio-user", path, *words]) == 0
+    command, *hints = capsys.readouterr().out.splitlines()
+    device = {"driver": "vfio-user-pci", "id": "npu", "addr": "4.0", "rombar": 0}
+    assert shlex.split(command) == [
+        *("-machine", "q35,accel=tcg,memory-backend=ram", "-cpu", "max", "-smp", "1", "-m", memory),
+        *("-object", f"memory-backend-memfd,id=ram,size={memory},share=on"),
+        *("-device", "intel-iommu,intremap=off,caching-mode=on"),
+        *("-device", json.dumps({**device, "socket": {"type": "unix", "path": path}})),
+    ]
+    assert [hint.rpartition(" ")[2] for hint in hints] == ["no_timer_check", "force_iova=1"]
+    assert not Path(path).exists()
+
+
+def test_what_the_firmware_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[FirmwareOptions] = []
+
+    def function(options: FirmwareOptions, log: object) -> None:
+        told.append(options)
+        raise CommandError("that is enough")
+
+    monkeypatch.setattr("amdxdna.cli.vfio_user.Npu2Function", function)
+    rows = [((7, 0), ["--slots", "3", "--threads", "2"])]
+    rows += [((6, minor), ["--protocol", f"6.{minor}"]) for minor in (12, 15, 18, 19, 24)]
+    for protocol, words in rows:
+        assert main(["emulate", "--vfio-user", str(tmp_path / "s"), *words]) == 1
+        slots, threads = (3, 2) if "--slots" in words else (16, 0)
+        assert told.pop() == FirmwareOptions(protocol, slots=slots, threads=threads)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,21 @@ import threading
 import time
 
 from amdxdna.emu.kernels.families import Family, pdi
-from amdxdna.emu.pci import firmware, psp, smu
-from amdxdna.emu.pci import registers as reg
+from amdxdna.emu.pci import firmware
 from amdxdna.emu.pci.firmware import FirmwareOptions
 from amdxdna.emu.pci.function import Npu2Function
+
+# The driver's own numbers (drivers/accel/amdxdna: npu4_regs.c, aie2_psp.c, aie2_smu.c).
+REGISTERS_BAR, SRAM_BAR, PSP_BAR, SMU_BAR = 0, 2, 4, 5
+REGISTERS_BASE, SRAM_BASE = 0x3000000, 0x3600000
+PSP_ARGUMENTS, PSP_RESPONSE, PSP_COMMAND, PSP_INTERRUPT = (0x10078, 0x1007C, 0x10090), 0x10078, 0xAEC, 0xA24
+PSP_READY = 1 << 31
+VALIDATE, START, RELEASE = 1, 2, 3
+SMU_COMMAND, SMU_ARGUMENT, SMU_RESPONSE, SMU_INTERRUPT = 0x900, 0x9F0, 0x9F4, 0
+POWER_ON, POWER_OFF, SET_SOFT_LEVEL, SET_HARD_LEVEL = 3, 4, 7, 8
+FIRMWARE_ALIVE, PWAITMODE = 0x1E000, 0x1003C
+MAGIC = 0x55504E5F
+RING_SIZE = 0x800
 
 HEAP_IOVA = 0xFFFFF8000000
 HEAP_BYTES = 64 << 20
@@ -26,10 +37,10 @@ class Channel:
     def __init__(self, function: Npu2Function, words: tuple[int, ...], head_first: bool) -> None:
         self.function = function
         head, tail = (0, 1) if head_first else (1, 0)
-        self.x2i_tail, self.x2i = words[tail] - reg.REGISTERS_BASE, words[2] - reg.SRAM_BASE
-        self.i2x_head = words[4 + head] - reg.REGISTERS_BASE
-        self.i2x_tail = words[4 + tail] - reg.REGISTERS_BASE
-        self.i2x = words[6] - reg.SRAM_BASE
+        self.x2i_tail, self.x2i = words[tail] - REGISTERS_BASE, words[2] - SRAM_BASE
+        self.i2x_head = words[4 + head] - REGISTERS_BASE
+        self.i2x_tail = words[4 + tail] - REGISTERS_BASE
+        self.i2x = words[6] - SRAM_BASE
         self.at = self.head = self.sent = 0
         self.replied = threading.Event()
 
@@ -38,29 +49,29 @@ class Channel:
         identifier = 0x1D000000 | self.sent
         self.sent += 1
         message = struct.pack("<IIII", len(body), len(body) | 1 << 16, identifier, opcode) + body
-        if self.at + len(message) > reg.RING_SIZE - 4:
-            self.function.write(reg.SRAM_BAR, self.x2i + self.at, struct.pack("<I", 0xDEADFACE))
+        if self.at + len(message) > RING_SIZE - 4:
+            self.function.write(SRAM_BAR, self.x2i + self.at, struct.pack("<I", 0xDEADFACE))
             self.at = 0
-        self.function.write(reg.SRAM_BAR, self.x2i + self.at, message)
+        self.function.write(SRAM_BAR, self.x2i + self.at, message)
         self.at += len(message)
-        self.function.write(reg.REGISTERS_BAR, self.x2i_tail, struct.pack("<I", self.at))
+        self.function.write(REGISTERS_BAR, self.x2i_tail, struct.pack("<I", self.at))
         return identifier
 
     def receive(self) -> tuple[int, int, bytes] | None:
         """(opcode, id, body) of the next reply that is there."""
         while True:
-            (tail,) = struct.unpack("<I", self.function.read(reg.REGISTERS_BAR, self.i2x_tail, 4))
+            (tail,) = struct.unpack("<I", self.function.read(REGISTERS_BAR, self.i2x_tail, 4))
             if self.head == tail:
                 return None
             size, _, identifier, opcode = struct.unpack(
-                "<IIII", self.function.read(reg.SRAM_BAR, self.i2x + self.head, 16)
+                "<IIII", self.function.read(SRAM_BAR, self.i2x + self.head, 16)
             )
             if size == 0xDEADFACE:
                 self.head = 0
                 continue
-            body = self.function.read(reg.SRAM_BAR, self.i2x + self.head + 16, size)
+            body = self.function.read(SRAM_BAR, self.i2x + self.head + 16, size)
             self.head += 16 + size
-            self.function.write(reg.REGISTERS_BAR, self.i2x_head, struct.pack("<I", self.head))
+            self.function.write(REGISTERS_BAR, self.i2x_head, struct.pack("<I", self.head))
             return opcode, identifier, body
 
     def ask(self, opcode: int, body: bytes = bytes(4)) -> bytes:
@@ -88,33 +99,33 @@ class Probe:
         """A power command; the response."""
         write = self.function.write
         for offset, value in (
-            (reg.SMU_RESPONSE, 0),
-            (reg.SMU_ARGUMENT, argument),
-            (reg.SMU_COMMAND, command),
-            (reg.SMU_INTERRUPT, 0),
-            (reg.SMU_INTERRUPT, 1),
+            (SMU_RESPONSE, 0),
+            (SMU_ARGUMENT, argument),
+            (SMU_COMMAND, command),
+            (SMU_INTERRUPT, 0),
+            (SMU_INTERRUPT, 1),
         ):
-            write(reg.SMU_BAR, offset, struct.pack("<I", value))
-        return struct.unpack("<I", self.function.read(reg.SMU_BAR, reg.SMU_RESPONSE, 4))[0]
+            write(SMU_BAR, offset, struct.pack("<I", value))
+        return struct.unpack("<I", self.function.read(SMU_BAR, SMU_RESPONSE, 4))[0]
 
     def psp(self, command: int, *arguments: int) -> int:
         """A PSP command; the response, after checking that it is ready before and after."""
-        for offset, value in zip(reg.PSP_ARGUMENTS, (*arguments, 0, 0, 0), strict=False):
-            self.function.write(reg.REGISTERS_BAR, offset, struct.pack("<I", value))
-        for offset, value in ((reg.PSP_COMMAND, command), (reg.PSP_INTERRUPT, 0), (reg.PSP_INTERRUPT, 1)):
-            self.function.write(reg.PSP_BAR, offset, struct.pack("<I", value))
-        (ready,) = struct.unpack("<I", self.function.read(reg.PSP_BAR, reg.PSP_COMMAND, 4))
-        assert ready & reg.PSP_READY
-        return struct.unpack("<I", self.function.read(reg.REGISTERS_BAR, reg.PSP_RESPONSE, 4))[0]
+        for offset, value in zip(PSP_ARGUMENTS, (*arguments, 0, 0, 0), strict=False):
+            self.function.write(REGISTERS_BAR, offset, struct.pack("<I", value))
+        for offset, value in ((PSP_COMMAND, command), (PSP_INTERRUPT, 0), (PSP_INTERRUPT, 1)):
+            self.function.write(PSP_BAR, offset, struct.pack("<I", value))
+        (ready,) = struct.unpack("<I", self.function.read(PSP_BAR, PSP_COMMAND, 4))
+        assert ready & PSP_READY
+        return struct.unpack("<I", self.function.read(REGISTERS_BAR, PSP_RESPONSE, 4))[0]
 
     def start(self) -> Channel:
         """Power, firmware, and the management channel that it announces."""
-        assert self.smu(smu.POWER_OFF) == self.smu(smu.POWER_ON) == 1
-        assert self.psp(psp.VALIDATE, 0x1000, 0, 0x10000) == 0
-        assert self.psp(psp.START) == 0
-        (alive,) = struct.unpack("<I", self.function.read(reg.SRAM_BAR, reg.FIRMWARE_ALIVE, 4))
-        words = struct.unpack("<16I", self.function.read(reg.SRAM_BAR, alive - reg.SRAM_BASE, 64))
-        assert words[8:12] == (firmware.MAILBOX_MAGIC, 0, *self.function.firmware.options.protocol)
+        assert self.smu(POWER_OFF) == self.smu(POWER_ON) == 1
+        assert self.psp(VALIDATE, 0x1000, 0, 0x10000) == 0
+        assert self.psp(START) == 0
+        (alive,) = struct.unpack("<I", self.function.read(SRAM_BAR, FIRMWARE_ALIVE, 4))
+        words = struct.unpack("<16I", self.function.read(SRAM_BAR, alive - SRAM_BASE, 64))
+        assert words[8:12] == (MAGIC, 0, *self.function.firmware.options.protocol)
         return Channel(self.function, words[:8], head_first=False)
 
     def context(self, management: Channel) -> tuple[int, Channel | None]:

@@ -87,7 +87,6 @@ class GuestMemory:
         self._users: set[int] = set()
         """Contexts that hold pointers into the windows."""
         self.spaces: PageTables | None = None
-        self.maps = 0
 
     def map(self, address: int, size: int, fd: int, offset: int) -> None:
         """Makes `size` bytes of the file `fd` at `offset` the memory at I/O address `address`.
@@ -112,7 +111,6 @@ class GuestMemory:
                 self._tidy()
                 raise
             self._mapped.add(address, address + size)
-            self.maps += 1
 
     def unmap(self, address: int, size: int) -> None:
         """Takes away all mappings within [address, address + size). Raises OSError for no whole pages."""

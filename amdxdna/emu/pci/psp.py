@@ -22,23 +22,22 @@ class Psp:
         self.start = start
         self.stop = stop
         self.faults: dict[int, int | None] = {}
-        self.image: tuple[int, int] | None = None
+        self.validated = False
 
     def reset(self) -> None:
         """Makes it ready for commands, with nothing loaded."""
-        self.image = None
+        self.validated = False
         self._bars.store(reg.PSP_BAR, reg.PSP_COMMAND, reg.PSP_READY)
 
     def ring(self) -> None:
         """The driver rang: runs the command in the registers."""
         command = self._bars.load(reg.PSP_BAR, reg.PSP_COMMAND)
-        arguments = [self._bars.load(reg.REGISTERS_BAR, offset) for offset in reg.PSP_ARGUMENTS]
         response: int | None = 0
         if command in self.faults:
             response = self.faults[command]
         elif command == VALIDATE:
-            self.image = (arguments[0] | arguments[1] << 32, arguments[2])
-        elif command == START and self.image is not None:
+            self.validated = True
+        elif command == START and self.validated:
             self.start()
         elif command == RELEASE:
             self.stop()

@@ -16,7 +16,6 @@ import os
 import socket
 import struct
 import traceback
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -116,15 +115,14 @@ class Server:
     """Listens on a Unix socket and serves one client after another until `close`.
 
     `serve` runs in the calling thread; `close` may be called from any other, or a signal's handler.
-    `messages` counts commands. Only the socket's owner can connect. Raises OSError where it cannot listen,
-    EADDRINUSE where another server does; a socket that a server left behind is replaced.
+    Only the socket's owner can connect. A socket that a server left behind is replaced. Raises OSError where it
+    cannot listen, EADDRINUSE where another server does.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], function: Function, log: Callable[[str], None] = lambda _: None
     ) -> None:
         self.path = Path(path)
-        self.messages: Counter[int] = Counter()
         self._function = function
         self._log = log
         self._fds: list[int] = []
@@ -169,15 +167,13 @@ class Server:
         finally:
             os.close(folder)
 
-    def serve(self, clients: int | None = None) -> None:
-        """Serves `clients` connections one after another (None: until closed)."""
-        served = 0
-        while not self._closed and (clients is None or served < clients):
+    def serve(self) -> None:
+        """Serves one connection after another until closed."""
+        while not self._closed:
             try:
                 self._client, _ = self._listener.accept()
             except OSError:
                 break
-            served += 1
             self._log("client connected")
             try:
                 if not self._closed:  # by a signal's handler, which did not know this client
@@ -234,7 +230,6 @@ class Server:
             if not _HEADER.size <= size <= _LARGEST_BODY:
                 raise ConnectionError(f"a message of {size} bytes")
             body = self._receive(client, size - _HEADER.size)
-            self.messages[command] += 1
             error, reply = self._answer(command, body)
             self._drop_descriptors()
             if not flags & _NO_REPLY:
