@@ -1,7 +1,7 @@
 """`amdxdna bench`: what calls and commands cost, and how fast they go.
 
 JSON: ``amdxdna.bench`` version 1: ``device``, ``emulated``, ``seconds`` (for each measurement), the list
-``measures`` of ``{"name", "value", "unit" "us"|"ms"|"1/s"|"GiB/s", "p99" (in unit, or null), "count"}``
+``measures`` of ``{"name", "value", "unit" "us"|"1/s"|"GiB/s", "p99" (in unit, or null), "count"}``
 (value is the median where there is a p99), and ``skipped``: a list of reasons. With ``--loop`` one document
 a line.
 """

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -116,6 +115,7 @@ def run_main(argv: list[str]) -> int:
         raise UsageError("there is no buffer", "Give --in and --out for the kernel's buffers, in order")
 
     from amdxdna.cli import arrays
+    from amdxdna.selftest.measure import percentile
     from amdxdna.selftest.program import byte_count
     from amdxdna.xclbin import Xclbin
 
@@ -163,7 +163,7 @@ def run_main(argv: list[str]) -> int:
                 result = result.view("u1").view(wanted[index].dtype).reshape(wanted[index].shape)
             arrays.write_array(buffer.target, result)
     ok = all(verdict is None or verdict.same for verdict in verdicts)
-    median, p99 = statistics.median(times), _percentile(times, 0.99)
+    median, p99 = statistics.median(times), percentile(times, 0.99)
     if given.json:
         print_json(
             document(
@@ -343,8 +343,3 @@ def words_of(data: bytes) -> bytes:
     from amdxdna.insts.listing import from_text
 
     return from_text(data) or data
-
-
-def _percentile(times: Sequence[float], share: float) -> float:
-    """The smallest time that is not less than this share of all."""
-    return sorted(times)[max(0, math.ceil(len(times) * share) - 1)]

@@ -45,7 +45,7 @@ def percentile(times: Sequence[float], fraction: float) -> float:
     return ordered[max(0, math.ceil(len(ordered) * fraction) - 1)]
 
 
-def timed(name: str, action: Callable[[], object], seconds: float, unit: str = "us") -> Measure:
+def timed(name: str, action: Callable[[], object], seconds: float) -> Measure:
     """Median and 99th percentile of `action`'s time, over `seconds` but at least five times."""
     action()
     times: list[float] = []
@@ -54,8 +54,7 @@ def timed(name: str, action: Callable[[], object], seconds: float, unit: str = "
         began = time.perf_counter()
         action()
         times.append(time.perf_counter() - began)
-    factor = {"us": 1e6, "ms": 1e3}[unit]
-    return Measure(name, percentile(times, 0.5) * factor, unit, len(times), percentile(times, 0.99) * factor)
+    return Measure(name, percentile(times, 0.5) * 1e6, "us", len(times), percentile(times, 0.99) * 1e6)
 
 
 def calls(device: Device, seconds: float) -> list[Measure]:

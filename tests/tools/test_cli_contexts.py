@@ -47,10 +47,20 @@ def test_own_contexts(address, open_emu, capsys):
     first, second = found["contexts"]
     assert {first["pid"], second["pid"]} == {os.getpid()}
     assert (first["columns"], second["columns"]) == (8, 8)
-    assert (first["submitted"], first["completed"], first["state"]) == (3, 3, "idle")
     assert first["process"] == Path(f"/proc/{os.getpid()}/comm").read_text().strip()
     assert first["memory"] == device.bo_usage().total > 64 << 20
-    assert first["health"]["fatal"] == 0
+    same = {"first_column": 0, "columns": 8, "errors": 0, "suspensions": 0, "priority": 0, "state": "idle"}
+    health = dict.fromkeys(("operation", "pc", "fatal", "exception", "exception_pc", "module"), 0)
+    for context, number, sent in ((first, 1, 3), (second, 2, 0)):
+        assert context == {
+            **{key: first[key] for key in ("pid", "process", "memory")},
+            "heap": device.bo_usage().heap,
+            **same,
+            "context": number,
+            "submitted": sent,
+            "completed": sent,
+            "health": health,
+        }
 
 
 def test_a_command_under_way(open_emu, capsys, monkeypatch):
@@ -100,12 +110,15 @@ def test_watch(capsys):
     status, out = run(capsys, *words, "--json")
     times = [document["time"] for document in documents(out)]
     assert len(times) == 3 and times == sorted(times)
+    status, out = run(capsys, "--device", "emu:quiet", "--watch", "--count", "1", "--interval", "3600")
+    assert (status, out) == (0, "0 of 16 contexts in use\n")
 
 
 @pytest.mark.parametrize(
     "words",
     [
         ("--interval", "0"),
+        ("--interval", "3601", "--watch", "--count", "1"),
         ("--interval", "x"),
         ("--count", "-1"),
         ("--watch", "--count", "0"),

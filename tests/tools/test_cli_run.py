@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shlex
@@ -10,11 +11,14 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from amdxdna.cli import main
+from amdxdna.cli.arrays import compare
+from amdxdna.cli.common import CommandError
 from amdxdna.emu import xclbins
 from amdxdna.emu.kernels import stream
 from amdxdna.xclbin import Xclbin
@@ -111,6 +115,10 @@ def test_raw_files_sizes_and_text_streams(folder: Path, capsys: Capture) -> None
     assert np.array_equal(np.fromfile(folder / "c.bin", np.uint32), np.frombuffer(data, np.uint32) + 1)
     assert main(command(folder, "--in", "4096", "--out", f"{folder}/c.npy:4096", "--dtype", "uint32")) == 0
     assert np.array_equal(np.load(folder / "c.npy"), np.arange(1, 1025, dtype=np.uint32))
+    (folder / "copy.insts").write_bytes(stream.copy(4, 0))
+    for size in (5, 7):  # its last word in part
+        (folder / "want").write_bytes(bytes(4))
+        assert main(command(folder, "--in", str(size), "--out", "4", "--expect", f"{folder}/want")) == 0
 
 
 def test_numbers_may_be_near(folder: Path, capsys: Capture) -> None:
@@ -145,7 +153,12 @@ def test_numbers_may_be_near(folder: Path, capsys: Capture) -> None:
         (["--in", "4096", "--out", "4096", "--dtype", "quux"], 2, "unknown"),
         (["--in", "4096", "--out", "4095", "--dtype", "int16"], 2, "no whole number"),
         (["--in", "4096", "--out", "4096", "--repeat", "0"], 2, "--repeat 0"),
-        (["--in", "4096", "--out", "4096", "--timeout", "-1"], 2, "--timeout -1. Give seconds"),
+        (["--in", "4096", "--out", "4096", "--repeat", "1000001"], 2, "--repeat 1000001"),
+        (["--in", "4096", "--repeat", "1000000", "--timeout", "-1"], 2, "--timeout -1. Give seconds"),
+        (["--in", "4096", "--timeout", "0"], 2, "--timeout 0. Give seconds"),
+        (["--in", "4096", "--within", "-1"], 2, "--within -1"),
+        (["--in", "4096", "--within", "nan"], 2, "--within nan"),
+        (["--in", "4096", "--out", "0"], 2, "0 bytes. Give 1 to 4g"),
         (["--in", "4096", "--out", "4096", "--timeout", "nan"], 2, "--timeout nan"),
         (["--in", "4096", "--out", "/nowhere/c.bin:4096"], 1, "/nowhere/c.bin cannot be written"),
         (["--in", "4096", "--out", "4096", "--kernel", "OTHER"], 1, "there is no 'OTHER'"),
@@ -240,14 +253,74 @@ def test_a_wait_that_was_long_enough(folder: Path, capsys: Capture) -> None:
     assert "ait again" not in said.err and json.loads(said.out)["call"] == "SYNCOBJ_TIMELINE_WAIT"
 
 
-@pytest.mark.parametrize("words", ["run", "selftest", "qwen35"])
+def test_what_is_said_of_runs(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which three runs take 1, 5 and 9 units of 1/1024 s."""
+    monkeypatch.chdir(folder)
+
+    def ran(*rest: str) -> list[str]:
+        ticks = itertools.count()
+        clock = SimpleNamespace(perf_counter=lambda: next(ticks) ** 2 / 1024)
+        monkeypatch.setattr("amdxdna.cli.run.time", clock)
+        capsys.readouterr()
+        assert main(command(folder, "--in", "a.npy", "--out", "c.npy:4096", *rest)) == 0
+        return capsys.readouterr().out.splitlines()
+
+    assert ran() == [
+        "bo0      in         4096 bytes  a.npy",
+        "bo1      out        4096 bytes  c.npy",
+        "c.npy: nothing expected; written to c.npy",
+        "1 run on emu: median 976.6 us",
+    ]
+    more = ("--expect", "want.npy", "--out", "64", "--repeat", "3")
+    assert ran(*more)[-3:] == [
+        "c.npy: 1024 of 1024 equal; written to c.npy",
+        "output: nothing expected",
+        "3 runs on emu: median 4882.8 us, p99 8789.1 us",
+    ]
+    found = json.loads(*ran(*more, "--json"))
+    assert (found["runs"], found["median_us"], found["p99_us"]) == (3, 4882.8, 8789.1)
+    nothing = dict.fromkeys(("equal", "first", "found", "expected"))
+    assert found["outputs"] == [
+        {"name": "c.npy", "file": "c.npy", "count": 1024, **nothing, "equal": 1024},
+        {"name": "output", "file": None, "count": None, **nothing},
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "within", "equal", "first"),
+    [
+        (np.array([1.5, np.nan, np.inf, 3], "f4"), np.array([1, np.nan, np.inf, 2], "f4"), 0.5, 3, 3),
+        (np.array([1.5, np.nan, np.inf], "f4"), np.array([1, 1, -np.inf], "f4"), 0.5, 1, 1),
+        (np.array([0, 5, 9], "u1"), np.array([2, 3, 6], "u1"), 2, 2, 2),
+        (np.array([0, 0x80000000], "u4"), np.array([0.0, 0.0], "f4"), 0, 1, 1),
+        (np.array([0, 0x80000000], "u4"), np.array([0.0, 0.0], "f4"), 1e-9, 2, None),
+        (np.array([0, 1], "u1"), np.array([True, True]), 1, 1, 0),
+        (np.array([[1, 2], [3, 4]], "i2"), np.array([[1, 2], [3, 5]], "i2"), 0, 3, 3),
+    ],
+)
+def test_how_outputs_are_compared(
+    found: np.ndarray, wanted: np.ndarray, within: float, equal: int, first: int | None
+) -> None:
+    """As numbers of the expected type, however near, or bit for bit."""
+    said = compare(found.view("u1"), wanted, within)
+    assert (said.equal, said.count, said.first) == (equal, wanted.size, first)
+    assert first is None or said.wanted == str(wanted.reshape(-1)[first])
+    with pytest.raises(CommandError, match="1 bytes, what is expected"):
+        compare(np.zeros(1, "u1"), wanted, within)
+
+
+@pytest.mark.parametrize("words", ["run", "selftest", "program", "qwen35"])
 def test_ctrl_c_ends_a_command_that_hangs(words: str, folder: Path) -> None:
     """Neither the driver nor the wait gives it up for ten minutes: one Ctrl-C is enough. The status
     is 130, and what became of the command is said."""
-    device = "emu:threads=1,tdr=600,hang=" + ("200" if words == "qwen35" else "1")
+    device = "emu:threads=1,tdr=600,hang=" + {"qwen35": "200", "program": "16"}.get(words, "1")
     parts = {
         "run": ["amdxdna", *command(folder, *["--in", "4096"] * 3, "--out", "4096")[:-2]],
         "selftest": ["amdxdna", "selftest"],
+        "program": [
+            *("amdxdna", "selftest", "--buffers", "4k,4k"),
+            *("--xclbin", f"{folder}/copy.xclbin", "--insts", f"{folder}/copy.insts"),
+        ],
         "qwen35": ["qwen35", "--prompt", "What is a whale?"],
     }[words]
     with subprocess.Popen(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +12,7 @@ from amdxdna.cli import main
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.xclbins import xclbin_bytes
 from amdxdna.errors import BadArgument
+from amdxdna.packet import MAX_BUFFERS
 from amdxdna.selftest import measure, program
 from amdxdna.selftest.steps import STEPS, Bench, Skipped
 
@@ -57,10 +60,32 @@ def test_all_steps(options, capsys):
     assert [name for name, status in steps.items() if status != "ok"] == ["program"]
 
 
-def test_screen(capsys):
-    status, out = run(capsys, "selftest", "--device", EMU)
-    assert status == 0 and out.splitlines()[-1] == "8 ok, 0 failed, 1 skipped"
-    assert "every byte compared" in out
+def test_screen(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "110")
+    assert run(capsys, "selftest", "--device", EMU) == (
+        0,
+        """\
+ok    queries    firmware 1.1.2.58597, 8 columns, 6 rows
+ok    buffers    dev, share and cmd buffers keep their data; the heap is 64 MiB
+ok    dma-buf    a buffer exported as a dma-buf and imported is the same memory
+ok    wrap       the program's own memory can be used as a buffer
+ok    contexts   3 made and destroyed, none left over
+ok    copy       copies of 4, 4096, 1048576 bytes, every byte compared
+ok    in flight  four at once, every byte compared
+ok    chain      8 commands in order, the result compared
+skip  program    no --xclbin was given
+
+8 ok, 0 failed, 1 skipped
+""",
+    )
+
+
+def test_a_failure_on_the_screen(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "110")
+    status, out = run(capsys, "selftest", "--device", f"{EMU},fail=2")
+    row = out.splitlines().index(next(line for line in out.splitlines() if line.startswith("fail")))
+    assert out.splitlines()[row].startswith("fail  copy       EXEC_CMD: ")
+    assert f"\n{'':17}- " in out and out.endswith("7 ok, 1 failed, 1 skipped\n") and status == 1
 
 
 def test_a_real_npu_is_tested_as_far_as_it_goes(real, capsys):
@@ -114,9 +139,32 @@ def test_wrong_data_is_found(capsys):
     assert "wrong data" in next(step["detail"] for step in found["steps"] if step["name"] == "copy")
 
 
+@pytest.mark.parametrize("kind", ["dev", "share", "cmd"])
+def test_memory_that_forgets_is_found(kind, open_emu, monkeypatch):
+    device = open_emu()
+    alloc = device.alloc
+
+    def forgets(nbytes, found="share"):
+        buffer = alloc(nbytes, found)
+        if found == kind:
+            buffer.write = lambda data, offset=0: None
+        return buffer
+
+    monkeypatch.setattr(device, "alloc", forgets)
+    with pytest.raises(OSError, match=f"a {kind} buffer does not keep"):
+        STEPS["buffers"](Bench(device))
+
+
+def test_an_import_of_other_memory_is_found(open_emu, monkeypatch):
+    device = open_emu()
+    monkeypatch.setattr(device, "import_fd", lambda fd: device.alloc(4096))
+    with pytest.raises(OSError, match="is not the same memory"):
+        STEPS["dma-buf"](Bench(device))
+
+
 def test_leaked_contexts_are_found(open_emu, monkeypatch):
     device = open_emu()
-    left = iter([(), ("one",)])
+    left = iter([("other",), ("other", "one")])
     monkeypatch.setattr(type(device), "contexts", lambda self: next(left))
     with pytest.raises(OSError, match="still there"):
         STEPS["contexts"](Bench(device))
@@ -141,12 +189,21 @@ def test_loop_ends_with_the_first_failure(capsys):
 
 
 @pytest.mark.parametrize(
-    "words", [["--xclbin", "x"], ["--xclbin", "x", "--insts", "y"], ["--loop", "-1"], ["--seconds", "0"]]
+    "words",
+    [
+        ["--xclbin", "x"],
+        ["--xclbin", "x", "--insts", "y"],
+        ["--loop", "-1"],
+        ["--seconds", "0"],
+        ["--seconds", "601"],
+        ["--seconds", "600", "--loop", "-1"],
+    ],
 )
 def test_wrong_usage(words, capsys):
     name = "bench" if "--seconds" in words else "selftest"
     assert main([name, *words]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and ("--loop" in err) == ("--loop" in words)
 
 
 @pytest.mark.parametrize("text", ["", "0", "4x", "1,,2", "-1", "k", "5g", ",".join("9" * 11)])
@@ -158,7 +215,10 @@ def test_wrong_sizes(text, files, capsys):
 
 
 def test_sizes():
-    assert program.sizes("4096, 64k,1M,2g") == (4096, 65536, 1 << 20, 2 << 30)
+    assert program.sizes("4096, 64k,1M,4g") == (4096, 65536, 1 << 20, 4 << 30)
+    assert program.sizes(",".join("1" * MAX_BUFFERS)) == (1,) * MAX_BUFFERS
+    with pytest.raises(BadArgument):
+        program.sizes(f"{(4 << 30) + 1}")
 
 
 def test_a_file_that_is_no_xclbin(files, tmp_path, capsys):
@@ -224,6 +284,32 @@ def test_bench_on_a_screen(capsys):
     rows = [line.split() for line in out.splitlines()]
     assert status == 0 and rows[0] == header and rows.count(header) == 2
     assert "no NPU's" in out
+
+
+def test_bench_by_a_clock(capsys, monkeypatch):
+    """Which goes on by 1/1024 s whenever somebody looks at it."""
+    ticks = itertools.count()
+    monkeypatch.setattr(measure, "time", SimpleNamespace(perf_counter=lambda: next(ticks) / 1024))
+    monkeypatch.setenv("COLUMNS", "110")
+    rows = """\
+WHAT                               MEDIAN  P99  UNIT   TIMES
+query                                 977  977  us         8
+buffer of 4 KiB, made and closed      977  977  us         8
+buffer of 16 MiB, made and closed     977  977  us         8
+context, made and destroyed           977  977  us         8
+cache flush                         16.00       GiB/s      8
+command, one at a time                977  977  us         8
+command, 4 in flight                  926       1/s       19
+command, in chains of 16           14,824       1/s      304
+copy of 16 MiB                      16.00       GiB/s      8
+"""
+    status, out = run(capsys, "bench", "--device", EMU, "--seconds", str(20 / 1024))
+    assert status == 0 and out.startswith(rows)
+    assert out[len(rows) :] == (
+        "\nthe NPU is emulated: commands show this package's and the host's speed, no NPU's\n"
+    )
+    _, out = run(capsys, "bench", "--device", EMU, "--seconds", str(1 / 1024), "--json")
+    assert [m["count"] for m in json.loads(out)["measures"]] == [5] * 7 + [5 * 16, 5]
 
 
 @pytest.mark.parametrize(

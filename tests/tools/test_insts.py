@@ -251,10 +251,15 @@ def test_arguments_are_listed_once() -> None:
     assert listing.arguments == [0, 4]
 
 
+@pytest.mark.parametrize("more", [(), (5, 1, 2)])
+def test_a_count_of_registers_that_is_none(more: tuple[int, ...]) -> None:
+    assert one(0x82, 8 + 4 * len(more), *more)["data"] == [f"{word:#010x}" for word in more]
+
+
 def test_reading_registers() -> None:
     op = one(0x82, 16, 1, 0x04300100)
     assert op["registers"] == [{"address": "0x4300100", "tile": [2, 3], "register": "Data_Memory+0x100"}]
-    wide = one(0x82, 32, 2, 0, 0x1D220, 0, 0x1D228, 0)
+    wide = one(0x82, 32, 2, 9, 0x1D220, 0, 0x1D228, 0)
     assert [place["register"] for place in wide["registers"]] == ["DMA_S2MM_Status_0", "DMA_MM2S_Status_0"]
     # As many as are counted, whatever stands behind them; where they do not fit, the words as they are.
     padded = one(0x82, 48, 3, 0, 0x1D220, 0, 0x1D228, 0, 0x1F000, 0, 0x1F004, 0)
@@ -283,13 +288,33 @@ def test_starting_a_dma(address: int, value: int, task: dict[str, Any]) -> None:
     [
         ((0x00, 0x0021F030, 7), {"op": "WRITE", "register": "Lock3_value", "value": "0x00000007"}),
         ((0x03, 0x00232000, 1, 3), {"op": "MASKWRITE", "register": "Core_Control", "mask": "0x00000003"}),
-        ((0x04, 0x00232004, 1, 1), {"op": "MASKPOLL", "register": "Core_Status"}),
+        ((0x04, 0x00232004, 1, 2), {"op": "MASKPOLL", "value": "0x00000001", "register": "Core_Status"}),
+        ((0x07, 0x00232004, 1, 2), {"op": "MASKPOLL_BUSY", "mask": "0x00000002", "register": "Core_Status"}),
+        ((0x02, 0x0001D000, 12), {"op": "BLOCKSET", "register": "DMA_BD0_0", "data": []}),
         ((0x01, 0x0001D000, 12 + 32, 64, 0, 0, 0, 0, 0, 0, 0), {"op": "BLOCKWRITE", "register": "DMA_BD0_0"}),
-        ((0x81, 24, 0x1D004, 2, 0x40, 0), {"op": "DDR_PATCH", "argument": 2, "plus": 0x40}),
-        ((0x80, 16, 0x00020001, 0x01010100), {"op": "TCT", "tile": [2, 0], "channel": 1}),
+        (
+            (0x81, 24, 0x1D004, 2, 0x40, 1),
+            {"op": "DDR_PATCH", "register": "DMA_BD0_1", "argument": 2, "plus": 1 << 32 | 0x40},
+        ),
+        (
+            (0x80, 16, 0x00020001, 0x01010100),
+            {"op": "TCT", "tile": [2, 0], "channel": 1, "direction": "MM2S"},
+        ),
+        ((0x80, 16, 0x00020100, 0x01010100), {"op": "TCT", "tile": [2, 1], "direction": "S2MM"}),
         ((0x83, 12, 99), {"op": "RECORD_TIMER", "id": 99}),
         ((0x84, 12, 0x0402), {"op": "MERGE_SYNC", "tokens": 2, "columns": 4}),
         ((0x05,), {"op": "NOOP"}),
+        ((0x0D,), {"op": "UPDATE_SCRATCH"}),
+        ((0x006,), {"op": "PREEMPT", "level": "noop"}),
+        ((0x106,), {"op": "PREEMPT", "level": "memory tile"}),
+        ((0x206,), {"op": "PREEMPT", "level": "compute tile"}),
+        ((0x406,), {"op": "PREEMPT", "level": 4}),
+        (
+            (0x0000030A, 4096, 0x1000, 1),
+            {"op": "CREATE_SCRATCHPAD", "usage": 3, "size": 4096, "scratch_offset": "0x100001000"},
+        ),
+        ((0x0002000B, 5), {"op": "UPDATE_STATE_TABLE", "index": 0, "function": "decrement"}),
+        ((0x0003000B, 5), {"op": "UPDATE_STATE_TABLE", "function": 3}),
         ((0x00050008, 4096, 0x1000, 1), {"op": "LOADPDI", "pdi": 5, "size": 4096, "address": "0x100001000"}),
         ((0x00000209, 7), {"op": "LOAD_PM_START", "sequences": 2, "id": 7}),
         ((0x0001020B, 5), {"op": "UPDATE_STATE_TABLE", "index": 2, "function": "increment", "operand": 5}),
@@ -417,6 +442,37 @@ def test_bytes_behind_the_last_word_are_shown() -> None:
 # -- malformed
 
 
+@pytest.mark.parametrize(
+    ("changes", "taken"),
+    [
+        ({}, True),
+        ({0: 1, 1: 0}, True),
+        ({0: 1}, False),
+        ({1: 2}, False),
+        ({3: 32, 4: 128, 5: 31}, True),
+        ({3: 1, 4: 1, 5: 0}, True),
+        ({3: 33}, False),
+        ({4: 129}, False),
+        ({3: 0, 5: 0}, False),
+        ({4: 0}, False),
+        ({3: 4, 5: 4}, False),
+        ({8: 0, 12: 16}, True),
+        ({12: 15}, False),
+    ],
+)
+def test_what_a_header_may_say(changes: dict[int, int], taken: bool) -> None:
+    """Versions, rows, columns, rows of memory tiles, size: a byte each at its place."""
+    data = bytearray(transaction((5,)))
+    for at, value in changes.items():
+        data[at] = value
+    for generation, device in ((3, "NPU1 (AIE2)"), (4, "NPU2 (AIE2P)"), (5, None)):
+        data[2] = generation
+        (listing,) = disassemble(bytes(data))
+        assert listing.format == ("txn" if taken else "unknown")
+        assert not taken or listing.header["device"] == device
+    assert bool(txn.header(bytes(data[:16]))) == taken and txn.header(bytes(data[:15])) is None
+
+
 def test_unknown_op_is_shown_raw_and_said() -> None:
     (listing,) = disassemble(transaction((0x306,), (0x77, 1, 2)))
     assert [op["op"] for op in listing.ops] == ["PREEMPT", "raw"]
@@ -436,6 +492,9 @@ def test_unknown_op_is_shown_raw_and_said() -> None:
             transaction((0, 0, 0x1D000, 0, 5, 2**32 - 4)),
             "WRITE at byte 16: its size of 4294967292 bytes does not fit",
         ),
+        (transaction((0, 0, 0x1D000, 0, 5, 22)), "WRITE at byte 16: its size of 22 bytes does not fit"),
+        (transaction((1, 0, 0x1D000, 12, 5)), "BLOCKWRITE at byte 16: its size of 12 bytes does not fit"),
+        (transaction((1, 0, 0x1D000, 18, 5)), "BLOCKWRITE at byte 16: its size of 18 bytes does not fit"),
         (transaction((0x80, 16)), "TCT at byte 16: the stream ends inside this op"),
         (transaction((0x306,), count=2), "the stream ends before its last op"),
         (transaction((0x306,), (0x306,), count=1), "the header says 24 bytes, the ops end at 20"),
@@ -479,13 +538,28 @@ def test_what_nobody_understands_is_not_poured_out(
     assert out.count("\n") == 2 + 64 + 1 and "and 24490 words more" in out
 
 
-def test_every_prefix_is_read_without_an_exception() -> None:
+@pytest.mark.parametrize("emulator", [False, True])
+def test_every_prefix_is_read_without_an_exception(emulator: bool) -> None:
     whole = b"".join(words(*part) for part in MLIR_AIE)
+    if emulator:
+        whole = stream.program([stream.Copy(64, 7), stream.Hang(), stream.Delay(9), stream.Fail(3)])
     for length in range(len(whole)):
         (listing,) = disassemble(whole[:length])
         assert listing.problems
         shown = sum(op["bytes"] for op in listing.ops)
-        assert shown == (length - 16 if listing.format == "txn" else length)
+        head = {"txn": 16, "emu": min(length, 12)}.get(listing.format, 0)
+        assert (listing.format == "emu") == (emulator and length >= 4)
+        assert shown == length - head
+        assert bool(listing.header) == (length >= (12 if emulator else 16))
+        ops, ends = [op for op in listing.ops if op["op"] != "raw"], (24, 28, 36) if emulator else ()
+        assert not emulator or len(ops) == sum(length >= end for end in ends)
+
+
+def test_emulator_words_that_are_no_ops() -> None:
+    """A count of none, of another op, and one past the end: shown as they are."""
+    for odd in (5, 5 | 2 << 16, 1 | 4 << 16, 99 | 1 << 16):
+        (listing,) = disassemble(words(stream.MAGIC, 1, 2, 5 | 1 << 16, odd, 7))
+        assert [(op["op"], op["offset"]) for op in listing.ops] == [("HANG", 12), ("raw", 16)]
 
 
 # -- the emulator's own streams
@@ -510,6 +584,11 @@ def test_emulator_gemm_flags_and_format() -> None:
     (op,) = listing.ops
     assert (op["op"], op["m"], op["k"], op["n"]) == ("GEMM", 8, 128, 64)
     assert (op["flags"], op["format"]) == (["swiglu", "bias"], "bfp6s")
+    data = bytearray(stream.gemm(8, 128, 64, gelu=True, pair=True))
+    at = data.index(words(op["n"])) + 4 * 3
+    data[at : at + 8] = words(1 << 20 | 12, 9)
+    (listing,) = disassemble(bytes(data))
+    assert (listing.ops[0]["flags"], listing.ops[0]["format"]) == (["gelu", "pair", "0x100000"], 9)
 
 
 def test_emulator_stream_that_cannot_run_is_still_shown() -> None:
@@ -614,6 +693,32 @@ def test_command_prints_ops(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -
     assert lines[5] == "patches arguments 2"
 
 
+def test_command_prints_what_it_does_not_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "insts.bin"
+    token, read = (0x80, 16, 0x00020100, 0x01010203), (0x82, 32, 2, 9, 0x1D220, 0, 0x224000, 0)
+    write = (0, 0, 0x00224000, 0, 5, 24)
+    path.write_bytes(transaction(token, write, read, (0x06,), (0x77, *range(9))) + b"abc")
+    assert main(["insts", str(path)]) == 1
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "     0 0x000010  TCT          tile (2,1)  direction S2MM  channel 1  columns 1  rows 2",
+        "     1 0x000020  WRITE        0x224000 (0,2) ?  value 0x00000005",
+        "     2 0x000038  READ_REGS",
+        "                   0x1d220 (0,0) DMA_S2MM_Status_0",
+        "                   0x224000 (0,2) ?",
+        "     3 0x000058  PREEMPT      level noop",
+        "     4 0x00005c  raw",
+        "                   0x00000077 " + " ".join(f"{n:#010x}" for n in range(7)),
+        "                   0x00000007 0x00000008",
+        "                   bytes 616263",
+    ]
+    path.write_bytes(stream.gemm(8, 128, 64, bias=True))
+    assert main(["insts", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split("  ")[-3:-1] == ["flags bias", "format bfp16"]
+    path.write_bytes(stream.gemm(8, 128, 64))
+    assert main(["insts", str(path)]) == 0
+    assert "  flags -  format bfp16  " in capsys.readouterr().out
+
+
 def test_command_as_json(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "insts.bin"
     path.write_bytes(transaction((0x306,), (0x77,)))
@@ -647,5 +752,10 @@ def test_operations_are_numbered_and_one_can_be_marked(tmp_path, capsys):
     rows = [row for row in capsys.readouterr().out.splitlines() if "COPY" in row]
     assert [row.split()[0 if row[0] != ">" else 1] for row in rows] == ["9", "10", "11", "12", "13"]
     assert [row[0] for row in rows] == [" ", " ", ">", " ", " "]
-    assert main(["insts", str(path), "--at", "20"]) == 1
-    assert "there is no operation 20" in capsys.readouterr().err
+    for at, around, shown in (("0", "0", 1), ("19", "-3", 1), ("10", None, 17)):
+        words = ["--at", at, *(["--around", around] if around else [])]
+        assert main(["insts", str(path), *words]) == 0
+        assert capsys.readouterr().out.count("COPY") == shown
+    for at in ("20", "-1"):
+        assert main(["insts", str(path), "--at", at]) == 1
+        assert f"there is no operation {at}. The stream has 20, counted" in capsys.readouterr().err

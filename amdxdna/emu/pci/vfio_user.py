@@ -115,8 +115,8 @@ class Server:
     """Listens on a Unix socket and serves one client after another until `close`.
 
     `serve` runs in the calling thread; `close` may be called from any other, or a signal's handler.
-    Only the socket's owner can connect. A socket that a server left behind is replaced. Raises OSError where it
-    cannot listen, EADDRINUSE where another server does.
+    Only the socket's owner can connect. A socket that a server left behind is replaced. Raises OSError where
+    it cannot listen, EADDRINUSE where another server does.
     """
 
     def __init__(
