@@ -65,6 +65,60 @@ def test_info_on_a_screen(capsys):
     assert "PASID" in rows["addresses"]
 
 
+SCREENS = {
+    "info": """\
+device             emu (the emulated NPU)
+driver             amdxdna_accel_driver 0.10, Linux 7.3.4
+  driver is        Linux's driver
+  hung commands    end after 2 s
+  chains           their state can be trusted
+  single commands  their state can be trusted
+  user pointers    writable memory only
+  device heap      up to 512 MiB
+  child processes  cost nothing
+firmware           1.1.2.58597
+array              AIE 2.0, 2 columns, 6 rows, 8192 bytes of status a column
+  core tiles       4 a column from row 2: 2 DMA channels, 16 locks each
+  memory tiles     1 a column from row 1: 6 DMA channels, 64 locks each
+  shim tiles       1 a column from row 0: 2 DMA channels, 16 locks each
+clocks             MP-NPU Clock 1267 MHz, H Clock 1800 MHz
+power mode         default
+addresses          the program's own (PASID)
+contexts           0 of 16 in use
+TOPS               14 of 14
+preemption         by default
+""",
+    "power": """\
+power mode    default
+MP-NPU Clock  1267 MHz
+H Clock       1800 MHz
+""",
+    "sensors": """\
+SENSOR                VALUE  UNIT
+Total Power             0.1  W
+Column 0 Utilization      0  %
+Column 1 Utilization      0  %
+""",
+}
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_screens(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run(capsys, name, "--device", "emu:quiet,sensors,columns=2") == (0, SCREENS[name])
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [((True, True), "forced, at frame boundaries"), ((False, True), "at frame boundaries")],
+)
+def test_preemption_and_addresses_on_the_screen(states, said, capsys, monkeypatch):
+    monkeypatch.setattr(query, "preemption", lambda client: states)
+    _, out = run(capsys, "info", "--device", "emu:quiet,address=iova,minor=6")
+    rows = dict(line.split("  ", 1) for line in out.splitlines() if not line.startswith(" "))
+    assert (rows["preemption"].strip(), rows["addresses"].strip()) == (said, "given by the driver (IOVA)")
+
+
 @pytest.mark.parametrize(
     ("minor", "missing"), [(0, {"resources", "preemption"}), (5, {"preemption"}), (6, set())]
 )
@@ -174,6 +228,25 @@ def test_telemetry(open_emu, capsys, monkeypatch, tmp_path):
     assert (tmp_path / "block").read_bytes() == data
 
 
+@pytest.mark.parametrize(("words", "columns", "a_line"), [(128, 44, 4), (129, 44, 4), (20, 43, 3)])
+def test_telemetry_on_a_screen(words, columns, a_line, capsys, monkeypatch):
+    """Words up to the last that is not 0, in rows that fit; no more than 128."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    data = pack(f"<{words}I", *range(1, words), 0x100) + bytes(10)
+    monkeypatch.setattr(query, "telemetry", lambda client, kind: Telemetry(1, 2, kind, (0, 9, 0, 3), data))
+    _, out = run(capsys, "telemetry", "--device", "emu:quiet")
+    shown = [*range(1, words), 0x100][:128]
+    rows = [shown[at : at + a_line] for at in range(0, len(shown), a_line)]
+    listed = [f"{4 * a_line * n:06x}  {' '.join(f'{w:08x}' for w in row)}" for n, row in enumerate(rows)]
+    head, rest = out.split("\n000000", 1)
+    assert "type      0, version 1.2\n" in head and head.endswith(f"data      {4 * words} bytes")
+    assert "2 of 4 firmware contexts are in use (firmware's = driver's number: 1 = 9, 3 = 3)" in " ".join(
+        head.split()
+    )
+    more = ["4 bytes more: write them to a file with -o,", "or use --json"] if words > 128 else []
+    assert ("000000" + rest).splitlines() == [*listed, *more]
+
+
 def test_no_telemetry(capsys):
     status, found = document(capsys, "telemetry", "--device", "emu:quiet,minor=4")
     assert status == 1 and found["data"] is None and "0.5" in found["unavailable"]["telemetry"]
@@ -202,6 +275,16 @@ def test_an_error_is_decoded(capsys, monkeypatch):
     text = " ".join(out.split())
     assert "lock error in a core at row 5, column 2" in text and "2023-11-14 22:13:20 UTC" in text
     assert "driver AIE (4), severity critical (3), module core, class AIE (2)" in text
+    assert "means a lock was released or acquired out of order" in text
+    assert f"code {LOCK_ERROR.code:#x}: " in text and "extra 0x502: row 5, column 2" in text
+    strange = AsyncError(99 | 5 << 16 | 2 << 24 | 1 << 40, 1 << 62, 0)
+    monkeypatch.setattr(query, "last_async_error", lambda client: strange)
+    status, out = run(capsys, "errors", "--device", "emu:quiet")
+    text = " ".join(out.split())
+    assert "driver unknown (5), severity unknown (2), module unknown (0), class unknown (1)" in text
+    assert "means not known to this package" in text and f"time {1 << 62} us" in text
+    _, found = document(capsys, "errors", "--device", "emu:quiet")
+    assert (found["error"]["driver"], found["error"]["severity"], found["error"]["class"]) == (5, 2, 1)
 
 
 @pytest.mark.parametrize(

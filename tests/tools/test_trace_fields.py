@@ -203,6 +203,7 @@ def words(opcode: int, *payload: int, extra: int = 0) -> bytes:
             },
         ),
         (words(19, 1, 0, 0, 0, 0), {"raw": [f"{n:#010x}" for n in (1, 0, 0, 0, 0)]}),
+        (words(19, 0, 0, 0, 0, 0, 0), {"members": 0, "commands": []}),
         (words(19, 0, 0, 0, 0, 0, 0, 9, 0), {"members": 0, "commands": []}),
         (
             words(19, 1, 0, 2, 0, 0, 0, 9, 0),

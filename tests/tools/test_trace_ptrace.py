@@ -289,6 +289,35 @@ ask(other)
     assert summary["opens"] == 1
 
 
+def test_a_duplicate_is_of_its_own_open(file: Path) -> None:
+    """Of several that a process has; one that is closed takes no other's along."""
+    ended = trace_python(
+        """
+import fcntl, os
+first, second = os.open(NODE, os.O_RDWR), os.open(NODE, os.O_RDWR)
+other = os.dup(second)
+for fd in (other, first):
+    try:
+        fcntl.ioctl(fd, 0xC0306444, bytearray(48))
+    except OSError:
+        pass
+for fd in (first, second, other):
+    os.close(fd)
+""",
+        file,
+    )
+    assert ended.returncode == 0, ended.stderr
+    _, calls, _ = read_trace(file.with_name("trace.jsonl"))
+    assert [(line["call"], line["open"]) for line in calls] == [
+        ("open", 1),
+        ("open", 2),
+        ("GET_BO_INFO", 2),
+        ("GET_BO_INFO", 1),
+        ("close", 1),
+        ("close", 2),
+    ]
+
+
 def test_threads(file: Path) -> None:
     ended = trace_python(
         """

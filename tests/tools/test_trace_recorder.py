@@ -409,6 +409,9 @@ def test_version_texts(bench: Bench) -> None:
         "VERSION", args, after=lambda: bench.memory.set(args, "drm_version", version_minor=10, name_len=20)
     )
     assert line["out"] == {"version_minor": 10, "name_len": 20, "name": "amdxdna_accel_driver"}
+    long = {"desc": bench.memory.put(b"d" * 300), "desc_len": 300}  # more than is worth showing
+    args = bench.memory.struct("drm_version", **long)
+    assert bench.call("VERSION", args)["out"] == {"desc": "d" * 256}
 
 
 def test_power_mode_and_who_may_set_it(bench: Bench) -> None:
