@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import signal
 import struct
@@ -12,6 +13,7 @@ import time
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +22,7 @@ from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.node import EmuNode
 from amdxdna.emu.options import EmuOptions
+from amdxdna.emu.seccomp.client import RemoteClient
 from amdxdna.errors import Closed, NoDevice, OutOfMemory, PermissionDenied
 from tests.conformance import kit
 from tests.support.binding import adder
@@ -272,6 +275,44 @@ def test_mapping_user_memory_gives_the_memory_itself_and_unmapping_keeps_it(read
     assert bytes(ffi.buffer(ffi.cast("char *", host), 4)) == b"mine"
 
 
+def mapped(host: int) -> bool:
+    """Whether this process has memory there."""
+    areas = [line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines()]
+    return any(int(start, 16) <= host < int(end, 16) for start, end in areas)
+
+
+def test_user_memory_goes_with_the_unmap_behind_the_last_mapping(ready: Open) -> None:
+    """It is mapped as a whole and where it is; its user still has it when all of those mappings are gone."""
+    client = ready()
+    host = pages(2)
+    handle = user_bo(client, (host, 2 * PAGE))
+    offset = client.info(handle).map_offset
+    for size, place in ((PAGE, 0), (2 * PAGE, host)):
+        with kit.fails(errno.EOPNOTSUPP):
+            client.node.mmap(size, offset, address=place)
+    assert [client.node.mmap(2 * PAGE, offset) for _ in range(3)] == [host] * 3
+    client.close_bo(handle)
+    for left in (True, True, True, False):
+        client.node.munmap(host, 2 * PAGE)
+        assert mapped(host) is left
+
+
+def test_what_is_no_mapping(ready: Open) -> None:
+    """Of no bytes, or beside a page's beginning; a part of a page stands for all of it."""
+    client = ready()
+    node, host = client.node, client.source.host
+    offset = client.info(client.create_bo(lib.AMDXDNA_BO_SHARE, PAGE)).map_offset
+    for length, at, place in ((0, 0, 0), (-1, 0, 0), (PAGE, 1, 0), (PAGE, 0, host + 1)):
+        with kit.fails(errno.EINVAL):
+            node.mmap(length, offset + at, address=place)
+    for length, at in ((0, 0), (-1, 0), (PAGE, 1)):
+        with kit.fails(errno.EINVAL):
+            node.munmap(host + at, length)
+    first, second = node.mmap(1, offset), node.mmap(1, offset)
+    node.munmap(second, 1)
+    assert mapped(first) and not mapped(second)
+
+
 def test_what_user_memory_may_be(ready: Open, tmp_path: Path) -> None:
     client = ready()
     (tmp_path / "file").write_bytes(bytes(PAGE))
@@ -447,6 +488,37 @@ def test_destroying_a_context_frees_a_blocked_submit(ready: Open, gate: Gate) ->
     client.destroy(client.hwctx)
     opener.join(60)
     assert failures == [22]
+
+
+# -- time
+
+
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_timed_device_knows_when_a_call_began_and_that_it_is_over(remote: bool) -> None:
+    """By a clock that goes on by a second whenever somebody looks at it."""
+    node = EmuNode(EmuOptions(quiet=True, timed="hx370", instant=True))
+    driver, ticks = node.driver, itertools.count(100)
+    driver.clock = lambda: float(next(ticks))
+    schedule = driver.npu.schedule
+    assert schedule is not None
+    asked: list[float] = []
+    number = lib.DRM_IOCTL_VERSION & 0xFF
+    driver.entries[number] = driver.entries[number]._replace(
+        handler=lambda client, args: asked.extend(schedule.asks(7) for _ in range(2))
+    )
+    version = ffi.new("struct drm_version *")
+    address = int(ffi.cast("uintptr_t", version))
+    if remote:
+        arguments = (3, lib.DRM_IOCTL_VERSION, address)
+        call = SimpleNamespace(arguments=arguments, thread=os.getpid(), queued=0, check=lambda: None)
+        client = RemoteClient(driver, os.getpid())
+        client.handle(call)  # type: ignore[arg-type]
+        client.close()
+    else:
+        node.ioctl(lib.DRM_IOCTL_VERSION, address)
+    over = driver.clock()
+    assert asked[0] == asked[1] < over < schedule.asks(7)
+    node.close()
 
 
 # -- one device for a process
