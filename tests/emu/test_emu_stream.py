@@ -166,10 +166,40 @@ def test_malformed_streams(data: bytes, why: str) -> None:
         stream.parse(data)
 
 
-def test_too_many_ops() -> None:
-    stream.program([Hang()] * stream.MAX_OPS)
+@pytest.mark.parametrize(
+    ("data", "length"),
+    [
+        (b"", -1),
+        (pack(MAGIC), -1),
+        (pack(MAGIC, 1), -1),
+        (pack(MAGIC, 1, 1), -1),
+        (pack(MAGIC, 1, 256, 5 | 1 << 16), -1),
+        (pack(MAGIC, 1, 1, 5 | 2 << 16), -1),
+        (stream.copy(64)[:-1], -1),
+        (pack(5), 0),
+        (pack(MAGIC, 2), 0),
+        (pack(MAGIC, 2, 1, 5 | 1 << 16), 0),
+        (pack(MAGIC, 1, 0, 5 | 1 << 16), 0),
+        (pack(MAGIC, 1, 257, 5 | 1 << 16), 0),
+        (stream.hang(), 16),
+        (pack(MAGIC, 1, 1, 5), 16),
+        (stream.copy(64) + b"abc", 24),
+        (stream.program([Hang(), Copy(4, 0)]) + bytes(8), 28),
+    ],
+)
+def test_how_long_a_stream_is_by_itself(data: bytes, length: int) -> None:
+    assert stream.own_bytes(data) == length
+
+
+def test_too_many_ops_and_rows() -> None:
+    assert len(stream.parse(stream.program([Hang()] * 256))) == 256
+    assert stream.parse(stream.program([gemm_op(m=1 << 12, chunks=1 << 12)]))
     with pytest.raises(StreamError):
-        stream.program([Hang()] * (stream.MAX_OPS + 1))
+        stream.program([gemm_op(m=(1 << 24) + 1, chunks=1)])
+    with pytest.raises(StreamError, match="257 ops"):
+        stream.parse(pack(MAGIC, 1, 257, *[5 | 1 << 16] * 257))
+    with pytest.raises(StreamError):
+        stream.program([Hang()] * 257)
     with pytest.raises(StreamError):
         stream.program([])
 

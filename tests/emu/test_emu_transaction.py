@@ -37,6 +37,8 @@ def test_buffers_by_descriptor_and_by_argument() -> None:
     assert step.addresses(()) == (0x7F0012345000, 0xFFFFFFFFE000)
     assert step.addresses((0x1000, 0x2000)) == (0x2040, 0xFFFFFFFFE000)
     assert step.addresses((0x1000,)) == (0, 0xFFFFFFFFE000)
+    (step,) = transaction.parse(build(descriptor(0, 0), patched(0, 4, 4), KERNEL, TOKEN))
+    assert step.addresses((1, 2, 3, 4, 0x5000)) == (0x5004,)
     # From the sixth argument on the compiler adds the aperture.
     (step,) = transaction.parse(build(descriptor(0, 0), patched(0, 5, APERTURE + 4), KERNEL, TOKEN))
     assert step.addresses((1, 2, 3, 4, 5, 0x6000)) == (0x6004,)
@@ -55,8 +57,11 @@ def test_short_ops_and_other_columns() -> None:
         )
     )
     assert (step.pdi, step.addresses(()), step.addresses((0x5000,))) == (0x4008000, (0, 0x1000), (0, 0x5004))
-    (step,) = transaction.parse(build(descriptor(3, 0x9000, column=1), KERNEL, TOKEN))
-    assert step.addresses(())[19] == 0x9000
+    for number, column, place in ((3, 1, 19), (9, 1, 25), (15, 0, 15)):
+        (step,) = transaction.parse(build(descriptor(number, 0x9000, column), KERNEL, TOKEN))
+        assert step.addresses(()) == (0,) * place + (0x9000,)
+    (step,) = transaction.parse(build((1, 0, at, 28, 16, 0x80002000, 0), KERNEL, TOKEN))
+    assert step.addresses(()) == (0, 0x2000)  # as much of a descriptor as has the address
 
 
 def test_several_kernels() -> None:
@@ -87,6 +92,7 @@ def test_parameters() -> None:
             (12, 4, DESCRIPTORS + 4),
             (12 | 2 << 8, 4, DESCRIPTORS + 4),
             (12 | 1 << 8, 5, CORE + 20),
+            (12 | 31 << 8, 1, CORE + 20),  # the table's last
             TOKEN,
         )
     )
@@ -106,11 +112,18 @@ def test_parameters() -> None:
         (((1, 0, CORE, 24, 1, 2), KERNEL, TOKEN), "a write to register 0x200000"),
         ((descriptor(16, 0), KERNEL, TOKEN), "a write to register"),
         ((descriptor(0, 0, column=2), KERNEL, TOKEN), "a write to register"),
+        ((descriptor(10, 0, column=1), KERNEL, TOKEN), "a write to register 0x201d140"),
+        (((1, 0, DESCRIPTORS, 24, 16, 0), KERNEL, TOKEN), "a write to register"),
+        (((1, 0, DESCRIPTORS + 4, 28, 16, 0, 0), KERNEL, TOKEN), "a write to register"),
         (((0x81, 48, 0, 0, 0, 0, 0x1D000, 0, 0, 0, 0, 0), KERNEL, TOKEN), "a patch of register"),
         (((8, 64, 0, 0), KERNEL, TOKEN), "LOADPDI without an address"),
         ((KERNEL, (12, 1, CORE + 20), TOKEN), "a state table of 0 bytes"),
         (((10, 128, 0, 0), KERNEL, (12 | 32 << 8, 1, CORE + 20), TOKEN), "entry 32"),
+        (((10, 127, 0, 0), KERNEL, (12 | 31 << 8, 1, CORE + 20), TOKEN), "entry 31"),
         (((10, 128, 0, 0), KERNEL, (12, 1, CORE + 24), TOKEN), "an update of register"),
+        (((10, 128, 0, 0), KERNEL, (12, 1, CORE + 18), TOKEN), "an update of register"),
+        (((10, 128, 0, 0), KERNEL, (12, 1, CORE - 4), TOKEN), "an update of register"),
+        (((10, 128, 0, 0), KERNEL, (12, 1, DESCRIPTORS + 4), TOKEN), "an update of register"),
         (((10, 128, 0, 0), KERNEL, (12 | 1 << 16, 1, CORE), TOKEN), "an update of register"),
         (((0x99,), KERNEL, TOKEN), "op code 0x99"),
     ],
