@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import itertools
 import os
@@ -295,6 +296,20 @@ def test_user_memory_goes_with_the_unmap_behind_the_last_mapping(ready: Open) ->
     for left in (True, True, True, False):
         client.node.munmap(host, 2 * PAGE)
         assert mapped(host) is left
+
+
+def test_a_request_that_only_gives_is_not_written_back(ready: Open) -> None:
+    """Its struct may lie in memory that cannot be written to; one that takes something may not."""
+    client = ready()
+    handle = client.create_bo(lib.AMDXDNA_BO_SHARE, PAGE)
+    where = pages(1)
+    close = ffi.cast("struct drm_gem_close *", where)
+    close.handle, close.pad = handle, 0
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(where), PAGE, 1) == 0
+    client.node.ioctl(lib.DRM_IOCTL_GEM_CLOSE, where)
+    assert client.create_bo(lib.AMDXDNA_BO_SHARE, PAGE) == handle
+    with kit.fails(errno.EFAULT):
+        client.node.ioctl(lib.DRM_IOCTL_AMDXDNA_GET_BO_INFO, where)
 
 
 def test_what_is_no_mapping(ready: Open) -> None:

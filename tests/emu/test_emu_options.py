@@ -77,6 +77,26 @@ def test_faults(text: str, fault: Fault) -> None:
     assert parse(text).faults == (fault,)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("tdr=0", "tdr=3600", "slots=4,held_slots=4", "memlock=0", "memlock=1", "hang=3-3", "columns=1"),
+        *("columns=8", "minor=0", "minor=16", "slots=1024", "fail=1:1", "fail=1:0xffffffff", "corrupt=1:0"),
+    ],
+)
+def test_the_least_and_the_most_that_an_option_takes(text: str) -> None:
+    """And of a fault's value, which for a byte's number may be 0."""
+    for item in text.split(","):
+        key, _, value = item.partition("=")
+        number, _, of_fault = value.partition(":")
+        found = parse(text)
+        if key in KINDS:
+            (fault,) = found.faults
+            assert (fault.first, fault.value) == (int(number[0]), int(of_fault or "0", 0))
+        else:
+            assert getattr(found, key) == int(value)
+
+
 def test_faults_add_up() -> None:
     assert parse("hang=1,hang=3,slots=2").faults == (Fault("hang", 1, 1), Fault("hang", 3, 3))
 
@@ -99,6 +119,11 @@ def test_the_environment_gives_defaults() -> None:
         ("address=physical", "it is pasid or iova"),
         ("tdr=-1", "it is 0 (off) to 3600 seconds"),
         ("tdr=nan", "it is 0 (off) to 3600 seconds"),
+        ("tdr=3601", "it is 0 (off) to 3600 seconds"),
+        ("slots=1025", "it must be 0 to 1024"),
+        ("columns=0", "it must be 1 to 8"),
+        ("memlock=-1", "it is a number of bytes"),
+        ("fail=1:0", "out of range"),
         ("instant=yes", "its value is 0 or 1"),
         ("timed=fast", "there is hx370 (0: not timed)"),
         ("timed=", "there is hx370"),

@@ -33,6 +33,27 @@ def test_a_child_that_ends_early(end: Callable[[], None], told: str, monkeypatch
     assert str(cannot_start(["true"], caught.value)) == f"true cannot be started: it {told}"
 
 
+LEFT = """
+import os, resource, signal
+from amdxdna.cli import main
+
+def state():
+    handlers = [signal.getsignal(number) for number in sorted(signal.valid_signals())]
+    return handlers, signal.pthread_sigmask(signal.SIG_BLOCK, []), resource.getrlimit(resource.RLIMIT_NOFILE)
+
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (500, hard))
+before = state()
+print(main(["emulate", "-O", "threads=1,quiet", "--", "sh", "-c", "ulimit -n"]), state() == before)
+"""
+
+
+def test_a_process_that_emulated_is_as_before() -> None:
+    """Handlers, mask and limit; the program has had its limit, too."""
+    done = subprocess.run([sys.executable, "-c", LEFT], capture_output=True, text=True, timeout=300)
+    assert (done.stdout.split(), done.stderr) == (["500", "0", "True"], "")
+
+
 STOPPED_AS_TRACED = """
 import ctypes, os, signal
 from amdxdna.emu.seccomp.spawn import Signals

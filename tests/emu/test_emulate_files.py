@@ -91,6 +91,19 @@ assert os.stat(vendor).st_size == 7 and os.stat(vendor).st_uid == os.stat(vendor
 """)
 
 
+def test_a_path_out_of_the_devices_folders_takes_no_memory() -> None:
+    """Its thread makes the call again, with the path in a page that goes afterwards."""
+    holds("""
+def mapped():
+    return int(open("/proc/self/statm").read().split()[0])
+os.chdir("/dev/accel")
+call(21, b"../null", 4)
+before = mapped()
+check(*[(0, 21, b"../null", 4)] * 5, *[("ENOENT", 21, b"../nothing", 4)] * 5)
+assert mapped() == before
+""")
+
+
 def test_what_opens() -> None:
     """By each of the three calls; only what is asked to ends with an exec."""
     holds("""

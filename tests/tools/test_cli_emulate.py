@@ -351,7 +351,7 @@ def records(flags=0):
     os.close(fd)
     return found
 first = records(os.O_NONBLOCK)
-print(len(first), first[0].partition(";")[2].strip())
+print(len(first), first[0].split(",")[:2], first[0].partition(";")[2].strip())
 print(main(["selftest", "--device", "0", "--json"]))
 for record in records()[1:]:
     head, _, text = record.partition(";")
@@ -364,7 +364,8 @@ main(["doctor", "--device", "0", "--json"])
         options="tdr=0.3,driver=6.18.5,hang=1",
     )
     first, told, status, *rest = ended.stdout.splitlines()
-    assert first == "1 [drm] Initialized amdxdna_accel_driver 0.1.0 for 0000:c5:00.1 on minor 0", ended.stderr
+    begins = "[drm] Initialized amdxdna_accel_driver 0.1.0 for 0000:c5:00.1 on minor 0"
+    assert first == f"1 ['6', '0'] {begins}", ended.stderr
     assert status == "1" and '"ok": false' in told
     assert rest[:3] == [
         "['3', '1'] amdxdna 0000:c5:00.1: injected fault: context 0 hangs",
