@@ -21,9 +21,7 @@ class TextView:
     Made for :class:`amdxdna.trace.recorder.Recorder`'s views: called with each line's dictionary, in order.
     """
 
-    def __init__(
-        self, write: Callable[[str], object], *, names: Iterable[str] = (), packets: bool = False
-    ) -> None:
+    def __init__(self, write: Callable[[str], object], *, names: Iterable[str], packets: bool) -> None:
         self._write = write
         self._names = {name.upper() for name in names}
         self._packets = packets

@@ -251,3 +251,14 @@ def test_the_same_for_programs(
             "meaning": meaning,
             "remedy": remedy or None,
         }
+
+
+@pytest.mark.parametrize(("debug", "whole"), [("", False), ("0", False), ("1", True)])
+def test_all_of_an_error_where_that_is_asked_for(
+    debug: str, whole: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AMDXDNA_DEBUG", debug)
+    assert main(["insts", "/no/such"]) == 1
+    *trace, last = capfd.readouterr().err.splitlines()
+    assert last == "amdxdna: error: /no/such cannot be read: No such file or directory"
+    assert bool(trace) == whole and (not whole or trace[-1].startswith("amdxdna.cli.common.CommandError: "))

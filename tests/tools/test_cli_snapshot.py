@@ -58,6 +58,18 @@ def test_all_of_a_machine(fake):
     assert set(found["errors"]) == {"sensors"}
 
 
+def test_a_firmware_file_that_is_none(fake):
+    """What is longer than an image can be is not read; the longest is."""
+    path = fake.good().root / "lib/firmware/amdnpu/17f0_10/npu.sbin"
+    for more in (0, 1):
+        path.unlink()
+        with open(path, "wb") as file:
+            file.truncate((64 << 20) + more)
+        (found,) = gather("auto", fake.machine())["firmware_files"]
+        expected = {"error": "File too large"} if more else {"bytes": 64 << 20, "target": "npu.sbin"}
+        assert {key: found[key] for key in expected} == expected and ("sha256" in found) != more
+
+
 def test_nothing_private(fake, monkeypatch):
     fake.good().file("proc/sys/kernel/hostname", "janes-laptop.example.org\n")
     fake.environ["LOGNAME"] = "jd"

@@ -675,6 +675,15 @@ def test_long_streams_take_linear_time_and_bounded_memory() -> None:
     assert listing.format == "unknown"
 
 
+def test_the_largest_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "large"
+    for more, said in ((0, "no transaction header"), (1, "over 8 MiB")):
+        with open(path, "wb") as file:
+            file.truncate((8 << 20) + more)
+        assert main(["insts", str(path)]) == 1
+        assert said in capsys.readouterr().err
+
+
 def test_command_prints_ops(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "insts.bin"
     path.write_bytes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -16,7 +17,10 @@ from pathlib import Path
 
 import pytest
 
+from amdxdna._native import lib
 from amdxdna.cli import main
+from amdxdna.trace import ptrace
+from amdxdna.trace.recorder import Recorder
 from tests.support.emulation import NODE, ROOT, c_program, device_programs, emulate, run
 from tests.support.trace_sequence import calls_named, read_trace
 
@@ -470,6 +474,35 @@ def test_bad_usage_is_one_line(
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("more", [(), ("--emulate",)])
+def test_a_program_starts_with_the_signals_of_any_other(tmp_path: Path, more: tuple[str, ...]) -> None:
+    """Python ignores those of closed pipes and full files; the program does not."""
+    ended = run("trace", "-q", "-o", str(tmp_path / "t"), *more, "--", "grep", "SigIgn", "/proc/self/status")
+    assert int(ended.stdout.split()[1], 16) & (1 << 12 | 1 << 24) == 0, ended.stderr
+
+
+def test_a_program_that_may_not_be_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused with the kernel's errno, and has ended then."""
+
+    class Refusing:
+        """What a kernel does that lets nobody trace."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(lib, name)
+
+        def xdna_tracer_seize(self, tracer: object, child: int) -> int:
+            children.append(child)
+            return -errno.EPERM
+
+    children: list[int] = []
+    monkeypatch.setattr(ptrace, "lib", Refusing())
+    with pytest.raises(ptrace.CannotTrace) as caught:
+        ptrace.Tracer(Recorder(None, "ptrace")).run(["sleep", "600"], os.environ)
+    assert caught.value.errno == errno.EPERM
+    with pytest.raises(ChildProcessError):
+        os.waitpid(children[0], os.WNOHANG)
 
 
 @pytest.mark.parametrize("more", [(), ("--emulate",)])

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -522,6 +523,28 @@ def test_nothing_is_written_after_the_summary(bench: Bench) -> None:
     bench.recorder.closed(bench.session, 10, 11)
     bench.recorder.finish()
     assert len(bench.lines()) == count
+
+
+def test_a_million_durations_are_kept() -> None:
+    found = Durations()
+    for _ in range((1 << 20) + 5):
+        found.add(1.0)
+    assert len(found) == 1 << 20
+
+
+def test_when_things_were_and_how_long(bench: Bench) -> None:
+    """Microseconds of a call, an mmap and a stage, each 2 s long; seconds since the trace began."""
+    began = time.monotonic() + 5.0
+    bench.recorder.mapped(bench.session, 1, 1, 4096, 0, 0, None, 22, began, began + 2.0)
+    bench.recorder.stage("host", began + 7.0, began + 9.0)
+    args = bench.memory.struct("amdxdna_drm_sync_bo")
+    pending = bench.recorder.enter(bench.session, 1, 1, REQUESTS["SYNC_BO"], args, bench.memory)
+    pending.began = began + 11.0
+    bench.recorder.leave(pending, 0, began + 13.0)
+    found = bench.lines()[-3:]
+    assert [line["us"] for line in found] == [2e6] * 3
+    assert 5.0 <= found[0]["t"] <= found[1]["t"] - 7.0 + 2e-6
+    assert [round(line["t"] - found[0]["t"], 4) for line in found] == [0.0, 7.0, 11.0]
 
 
 def test_percentiles() -> None:
