@@ -239,3 +239,23 @@ def test_a_submit_that_gets_no_thread_leaves_its_place() -> None:
     finally:
         client.contexts.clear()
         client.close()
+
+
+def test_a_buffer_is_known_as_soon_as_it_is_mapped() -> None:
+    """By a submit that is the next thing to come, though nobody tells of mappings."""
+    ended = emulate_python("""
+from tests.conformance import kit
+from amdxdna._native import lib
+from amdxdna.emu.kernels import stream
+from amdxdna.node import KernelNode
+ready = kit.Ready(KernelNode("/dev/accel/accel0"))
+space = ready.reserve(8192)
+offset = ready.info(ready.create_bo(lib.AMDXDNA_BO_SHARE, 4096)).map_offset
+for _ in range(2):
+    ready.pack(stream.copy(4096, 1), ready.source.device, space)
+    assert ready.node.mmap(4096, offset, address=space) == space
+    ready.wait(ready.syncobj, ready.submit(ready.hwctx, ready.command.handle))
+    print(kit.state(ready.command))
+    ready.node.munmap(space, 4096)
+""")
+    assert ended.stdout == "4\n4\n", ended.stderr
