@@ -166,7 +166,8 @@ def compare(found: NDArray[Any], wanted: NDArray[Any], within: float = 0.0) -> C
         )
     a, b = found.reshape(-1).view(np.uint8).view(wanted.dtype), wanted.reshape(-1)
     if within and a.dtype.kind in "iuf":
-        same = np.abs(a.astype(np.float64) - b.astype(np.float64)) <= within
+        with np.errstate(invalid="ignore"):  # infinities
+            same = np.abs(a.astype(np.float64) - b.astype(np.float64)) <= within
         same |= (a == b) | (np.isnan(a) & np.isnan(b) if a.dtype.kind == "f" else False)
     else:
         raw = a.view(np.uint8).reshape(a.size, -1) == b.view(np.uint8).reshape(b.size, -1)

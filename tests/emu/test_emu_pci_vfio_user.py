@@ -152,9 +152,9 @@ def test_every_vector_has_its_own_eventfd(served: Served, client: Client) -> Non
     fds = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(16)]
     every = struct.pack("<IIIII", 20, 0x24, 2, 18, 16)
     client.ask(vfio_user.SET_IRQS, every, fds)
-    held = descriptors()
+    held = len(descriptors())
     client.ask(vfio_user.SET_IRQS, every, fds)
-    assert descriptors() <= held
+    assert len(descriptors()) <= held
     client.ask(vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x24, 2, 20, 1))
     client.ask(vfio_user.SET_IRQS, struct.pack("<IIIII", 20, 0x21, 2, 21, 1))
     for i, fd in enumerate(fds):
@@ -283,7 +283,7 @@ def test_an_impossible_size_ends_the_connection(served: Served, client: Client, 
         client.reply()
     Client(served.server.path).ask(vfio_user.GET_INFO, bytes(16))
     lost = f"client lost: a message of {size} bytes"
-    assert served.lines == ["client connected", lost, "client gone", "client connected"]
+    assert served.lines[:4] == ["client connected", lost, "client gone", "client connected"]
 
 
 def test_a_client_that_leaves_takes_its_memory(served: Served) -> None:

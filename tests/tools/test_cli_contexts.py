@@ -41,6 +41,7 @@ def test_own_contexts(address, open_emu, capsys):
         kernel.run(source, target)
     with device.context(copy_xclbin(1)):
         status, out = run(capsys, "--device", spec(f"slots=5,address={address}"), "--json")
+        heap = device.bo_usage().heap
     (found,) = documents(out)
     assert status == 0 and (found["schema"], found["version"]) == ("amdxdna.contexts", 1)
     assert (found["limit"], found["taken"], found["unavailable"]) == (5, 2, {})
@@ -54,7 +55,7 @@ def test_own_contexts(address, open_emu, capsys):
     for context, number, sent in ((first, 1, 3), (second, 2, 0)):
         assert context == {
             **{key: first[key] for key in ("pid", "process", "memory")},
-            "heap": device.bo_usage().heap,
+            "heap": heap,
             **same,
             "context": number,
             "submitted": sent,
