@@ -21,7 +21,6 @@ from qwen35.sampling import GREEDY, Sampling
 from tests.support.mock_model import fake
 from tests.support.program import ROOT
 
-
 SAMPLE = str(ROOT / "qwen35" / "data" / "sample.png")
 
 

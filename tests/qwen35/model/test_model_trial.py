@@ -219,7 +219,7 @@ def test_a_chain_that_takes_too_long_is_off(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_single_commands_that_give_two_results_end_the_load() -> None:
-    """Where it is the first that is wrong, the chain beside it is blamed; where a later one is, nothing holds."""
+    """Where the first is wrong the chain beside it is blamed; where a later one is, nothing holds."""
     text = load("corrupt=1")
     assert not text.npu.chains and "a chain's result differs from single commands' (gemv down" in text.ways[0]
     shut(text)
