@@ -72,8 +72,8 @@ static int norm_task(const struct norm_job *j, int block)
             f32_to_bf16(normed + r * row_floats, j->out + (first + r) * j->out_stride, dim);
     }
     if (j->proj_out && d->proj_cols)
-        gemm(rows, d->proj_cols, d->dim, normed, row_floats, d->proj, d->proj_cols,
-             j->proj_out + (int64_t)first * d->proj_cols, d->proj_cols, 0.0f);
+        matmul(rows, d->proj_cols, d->dim, normed, row_floats, d->proj, d->proj_cols,
+               j->proj_out + (int64_t)first * d->proj_cols, d->proj_cols);
     return 0;
 }
 

@@ -1,17 +1,17 @@
-/* Small float32 products of row-major matrices that sit in the caches: C = scale * C + A B. */
+/* Small float32 products of row-major matrices that sit in the caches: C = A B. */
 
 enum { MR = HOST_ISA == 512 ? 8 : 4 };
 
 /* rows x (vectors * VL) of C; rows and vectors are constants at every call, so that acc lives in registers. */
 INLINE void gemm_tile(const int rows, const int vectors, int k, const float *a, int64_t lda, const float *b,
-                      int64_t ldb, float *c, int64_t ldc, float scale)
+                      int64_t ldb, float *c, int64_t ldc)
 {
     vf acc[MR][2];
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
         for (int j = 0; j < vectors; j++)
-            acc[i][j] = scale == 0.0f ? v_set(0.0f) : v_mul(v_set(scale), v_load(c + i * ldc + j * VL));
+            acc[i][j] = v_set(0.0f);
     for (int p = 0; p < k; p++) {
         vf right[2];
 #pragma GCC unroll 2
@@ -33,32 +33,26 @@ INLINE void gemm_tile(const int rows, const int vectors, int k, const float *a, 
 }
 
 INLINE void gemm_columns(const int vectors, int m, int k, const float *a, int64_t lda, const float *b,
-                         int64_t ldb, float *c, int64_t ldc, float scale)
+                         int64_t ldb, float *c, int64_t ldc)
 {
     int i = 0;
     for (; i + MR <= m; i += MR)
-        gemm_tile(MR, vectors, k, a + i * lda, lda, b, ldb, c + i * ldc, ldc, scale);
+        gemm_tile(MR, vectors, k, a + i * lda, lda, b, ldb, c + i * ldc, ldc);
     for (; i + 2 <= m; i += 2)
-        gemm_tile(2, vectors, k, a + i * lda, lda, b, ldb, c + i * ldc, ldc, scale);
+        gemm_tile(2, vectors, k, a + i * lda, lda, b, ldb, c + i * ldc, ldc);
     if (i < m)
-        gemm_tile(1, vectors, k, a + i * lda, lda, b, ldb, c + i * ldc, ldc, scale);
+        gemm_tile(1, vectors, k, a + i * lda, lda, b, ldb, c + i * ldc, ldc);
 }
 
-/* n a multiple of 16; scale 0 never reads C. */
-static void gemm(int m, int n, int k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c,
-                 int64_t ldc, float scale)
-{
-    int j = 0;
-    for (; j + 2 * VL <= n; j += 2 * VL)
-        gemm_columns(2, m, k, a, lda, b + j, ldb, c + j, ldc, scale);
-    for (; j + VL <= n; j += VL)
-        gemm_columns(1, m, k, a, lda, b + j, ldb, c + j, ldc, scale);
-}
-
+/* n a multiple of 16 */
 static void matmul(int m, int n, int k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c,
                    int64_t ldc)
 {
-    gemm(m, n, k, a, lda, b, ldb, c, ldc, 0.0f);
+    int j = 0;
+    for (; j + 2 * VL <= n; j += 2 * VL)
+        gemm_columns(2, m, k, a, lda, b + j, ldb, c + j, ldc);
+    for (; j + VL <= n; j += VL)
+        gemm_columns(1, m, k, a, lda, b + j, ldb, c + j, ldc);
 }
 
 /* Products of packed matrices, for the inner loops of a prompt: rows x (vectors * VL) of

@@ -62,7 +62,7 @@ static void pack_task(void *context, size_t begin, size_t end, unsigned worker)
     (void)worker;
     gemm_job *job = context;
     for (size_t tile = begin; tile < end; tile++) {
-        const uint16_t *rows[MAX_TILE];
+        const uint16_t *rows[MAX_TILE] = {0};
         size_t from = tile_start(job, tile), count = tile_start(job, tile + 1) - from;
         for (size_t i = 0; i < count; i++)
             rows[i] = job->a + (job->first + job->list[from + i]) * job->lda;
@@ -180,7 +180,7 @@ int emu_gemm(uintptr_t a, uintptr_t b, uintptr_t c, size_t rows, size_t k, size_
         return -ENOMEM;
     }
     memset(job, 0, sizeof *job);
-    job->variant = isa_choose(isa);
+    job->variant = isa_variant_of(isa);
     job->a = (const uint16_t *)a;
     job->b = (const uint8_t *)b;
     job->c = (uint16_t *)c;

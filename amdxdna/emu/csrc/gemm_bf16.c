@@ -10,15 +10,14 @@ enum { TILE_ROWS = 12 };
 
 static int supported(void) { return isa_avx512.supported() && __builtin_cpu_supports("avx512bf16"); }
 
-/* [k / 2][TILE_ROWS] pairs of bf16, missing rows zero. */
+/* [k / 2][TILE_ROWS] pairs of bf16; missing rows are left out. */
 TARGET static void pack(const uint16_t *const *rows, unsigned count, size_t k, void *out)
 {
     uint32_t *to = out;
     for (size_t at = 0; at < k; at += 8, to += 4 * TILE_ROWS)
-        for (unsigned r = 0; r < TILE_ROWS; r++) {
-            uint32_t v[4] = {0};
-            if (r < count)
-                memcpy(v, rows[r] + at, sizeof v);
+        for (unsigned r = 0; r < count; r++) {
+            uint32_t v[4];
+            memcpy(v, rows[r] + at, sizeof v);
             for (unsigned j = 0; j < 4; j++)
                 to[j * TILE_ROWS + r] = v[j];
         }

@@ -47,7 +47,7 @@ static void gemv_task(void *context, size_t begin, size_t end, unsigned worker)
 int emu_gemv(uintptr_t x, uintptr_t w, uintptr_t y, size_t m, size_t k, uint32_t flags,
              uint32_t format, int threads, int isa, const int *stop)
 {
-    const isa_variant *variant = isa_choose(isa);
+    const isa_variant *variant = isa_variant_of(isa);
     size_t stride = group_bytes(k, format), groups = m / 8;
     gemv_job job = {(const uint8_t *)w, NULL, (uint16_t *)y, k, stride, (const void *)x, 0};
     if (flags & EMU_BIAS)

@@ -100,6 +100,6 @@ void avx2_finish(const float *sums, const float *bias, epilogue kind, unsigned c
 
 extern const isa_variant isa_portable, isa_avx2, isa_avx512, isa_avx512_bf16;
 
-const isa_variant *isa_choose(int isa);
+const isa_variant *isa_variant_of(int isa);
 
 #endif
