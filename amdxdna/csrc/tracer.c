@@ -419,57 +419,63 @@ int xdna_tracer_seize(struct xdna_tracer *t, int pid)
     return ptrace(PTRACE_INTERRUPT, pid, 0, 0) ? -errno : 0;
 }
 
+/* The end of a thread; whether Python sees it, as a process's. */
+static int at_end(struct xdna_tracer *t, int tid, int status, struct xdna_trace_event *e)
+{
+    struct thread *thread = lookup(t, tid);
+    int whole = !thread || thread->process == tid;
+    forget(t, tid);
+    memset(e, 0, sizeof *e);
+    e->kind = XDNA_TRACE_END;
+    e->pid = e->tid = tid;
+    e->value = status;
+    return whole;
+}
+
+/* A stop of a thread: 1 when Python sees it, 0 when the thread has been let go on, -ENOMEM. */
+static int at_stop(struct xdna_tracer *t, int tid, int status, struct xdna_trace_event *e)
+{
+    int signal = WSTOPSIG(status), event = status >> 16, seen = 0;
+    struct thread *thread = lookup(t, tid);
+    if (!thread)
+        return -ENOMEM;
+    if (event == EVENT_STOP && signal != SIGTRAP) {
+        ptrace(PTRACE_LISTEN, tid, 0, 0); /* a group stop: it lasts until SIGCONT */
+        return 0;
+    }
+    if (event == PTRACE_EVENT_SECCOMP || signal == SYSCALL_STOP) {
+        seen = at_call(t, thread, e);
+        signal = 0;
+    } else if (event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK || event == PTRACE_EVENT_CLONE
+               || event == PTRACE_EVENT_EXEC) {
+        unsigned long other = 0;
+        ptrace(PTRACE_GETEVENTMSG, tid, 0, &other);
+        if (event == PTRACE_EVENT_EXEC && (int)other != tid)
+            forget(t, (int)other);
+        fill(e, event == PTRACE_EVENT_EXEC ? XDNA_TRACE_EXEC : XDNA_TRACE_FORK, thread, (int64_t)other);
+        e->path[0] = 0;
+        seen = 1;
+    }
+    if (seen)
+        t->stopped = tid;
+    else
+        resume(t, tid, event ? 0 : signal);
+    return seen;
+}
+
 /* The next event, with its thread stopped until the following call: 1; 0 when every process has ended; -EINTR
  * when a signal of the tracer's own is to be handled. */
 int xdna_tracer_next(struct xdna_tracer *t, struct xdna_trace_event *e)
 {
-    int status;
-    if (t->stopped) {
+    int status, seen;
+    if (t->stopped)
         resume(t, t->stopped, 0);
-        t->stopped = 0;
-    }
-    for (;;) {
+    t->stopped = 0;
+    do {
         int tid = waitpid(-1, &status, __WALL);
         if (tid < 0)
             return errno == ECHILD ? 0 : -errno;
-        if (!WIFSTOPPED(status)) {
-            struct thread *thread = lookup(t, tid);
-            int whole = !thread || thread->process == tid;
-            forget(t, tid);
-            if (whole) {
-                memset(e, 0, offsetof(struct xdna_trace_event, path));
-                e->kind = XDNA_TRACE_END;
-                e->pid = e->tid = tid;
-                e->value = status;
-                e->path[0] = 0;
-                return 1;
-            }
-            continue;
-        }
-        int signal = WSTOPSIG(status), event = status >> 16;
-        struct thread *thread = lookup(t, tid);
-        if (!thread)
-            return -ENOMEM;
-        if (event == PTRACE_EVENT_SECCOMP || signal == SYSCALL_STOP) {
-            if (at_call(t, thread, e)) {
-                t->stopped = tid;
-                return 1;
-            }
-            resume(t, tid, 0);
-        } else if (event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK || event == PTRACE_EVENT_CLONE
-                   || event == PTRACE_EVENT_EXEC) {
-            unsigned long other = 0;
-            ptrace(PTRACE_GETEVENTMSG, tid, 0, &other);
-            if (event == PTRACE_EVENT_EXEC && (int)other != tid)
-                forget(t, (int)other);
-            fill(e, event == PTRACE_EVENT_EXEC ? XDNA_TRACE_EXEC : XDNA_TRACE_FORK, thread, (int64_t)other);
-            e->path[0] = 0;
-            t->stopped = tid;
-            return 1;
-        } else if (event == EVENT_STOP && signal != SIGTRAP) {
-            ptrace(PTRACE_LISTEN, tid, 0, 0); /* a group stop: it lasts until SIGCONT */
-        } else {
-            resume(t, tid, event ? 0 : signal);
-        }
-    }
+        seen = WIFSTOPPED(status) ? at_stop(t, tid, status, e) : at_end(t, tid, status, e);
+    } while (!seen);
+    return seen;
 }
