@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import faulthandler
 import fcntl
 import mmap
 import os
@@ -12,8 +13,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from amdxdna import errors, ioctl, node, sysfs
@@ -21,6 +25,7 @@ from amdxdna._native import ffi, lib
 from amdxdna.node import KernelNode
 from amdxdna.opening import open_node, resolve
 from tests.support.descriptors import descriptors, opened
+from tests.support.fences import fenced
 
 
 def make_sysfs(root, *accels, driver_loaded=True):
@@ -403,6 +408,39 @@ def test_flush_touches_no_neighbour_and_takes_any_alignment():
     for offset, size in ((0, 8192), (0, 1), (8191, 1), (4095, 2), (63, 66), (100, 0)):
         lib.xdna_flush(address + offset, size)
     assert block[:] == b"\x5a" * 8192
+
+
+def test_flushes_take_the_lines_they_are_given_and_no_other() -> None:
+    """They have no visible effect, but fault where nothing is: here before and behind three pages."""
+    pages = mmap.mmap(-1, 5 * 4096)
+    begin = int(ffi.cast("uintptr_t", ffi.from_buffer(pages))) + 4096
+    end = begin + 3 * 4096
+    for fence in (begin - 4096, end):
+        assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(fence), 4096, 0) == 0
+
+    def works(call: Callable[..., Any], *arguments: Any) -> bool:
+        child = os.fork()
+        if not child:
+            faulthandler.disable()
+            call(*arguments)
+            os._exit(0)
+        return os.waitpid(child, 0)[1] == 0
+
+    def words(*values: int) -> Any:
+        return ffi.from_buffer("uintptr_t[]", fenced(values, np.uint64))
+
+    def ranges(*pairs: tuple[int, int]) -> bool:
+        flat = [value for pair in pairs for value in pair]
+        return works(lib.xdna_marked, words(begin), 1, 7, words(*flat), len(pairs))
+
+    good = begin, 64
+    for inside in ((begin, 1), (end - 1, 1), (end - 64, 64), (begin, end - begin), (end, 0)):
+        assert works(lib.xdna_flush, *inside) and ranges(good, inside, good)
+    for outside in ((begin - 1, 2), (end - 1, 2), (end - 64, 65)):
+        assert not works(lib.xdna_flush, *outside)
+        assert not any((ranges(outside), ranges(good, outside), ranges(good, good, outside, good)))
+    assert works(lib.xdna_mark, words(begin, end - 2), 2, 7)
+    assert not works(lib.xdna_mark, words(begin, end), 2, 7)
 
 
 def test_flushopt_is_chosen_as_the_cpu_says():

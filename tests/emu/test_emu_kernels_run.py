@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from amdxdna.emu import _kernels, kernels, xclbins
 from amdxdna.emu.kernels import Family, isa, measure, model, stream
 from amdxdna.emu.kernels.stream import BFP6S, BFP16, Copy, Delay, Fail, Gemm, Gemv, Hang
+from tests.support import shortage, workers
 from tests.support.kernel_cases import ISAS, bf16, gemm_model, integer_stream
 
 PAGE = mmap.PAGESIZE
@@ -232,6 +234,79 @@ def test_many_threads_at_once() -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_kernel_threads_take_a_share_and_no_signals() -> None:
+    """As many as asked for, at most 64, by default one a processor that may be used; after a fork anew."""
+    op = Gemm(256, 1, 1024, 2048, 1024, 2048, 0, BFP16, stream.weight_bytes(2048, 1024))
+    arrays = [np.zeros(size // 2, np.uint16) for size in op.spans()]
+    arrays[0][:] = 0x3F80
+    data, args = stream.program([op]), [grant(array) for array in arrays]
+
+    def compute(threads: int) -> None:
+        assert kernels.execute(data, Family.GEMM, args, threads=threads) == (kernels.OK, 0, "")
+
+    compute(3)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            processors = os.sched_getaffinity(0)
+            os.sched_setaffinity(0, {min(processors)})
+            compute(0)
+            workers.counted(1)
+            os.sched_setaffinity(0, processors)
+            for threads, count in ((0, len(processors)), (3, max(3, len(processors))), (65, 64), (2, 64)):
+                compute(threads)
+                workers.counted(count)
+            assert workers.masks() == [0] + [workers.ALL] * 63
+            workers.shared(lambda: compute(2))
+            assert all(
+                os.sched_getaffinity(int(task)) == processors for task in os.listdir("/proc/self/task")
+            )
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(pid, 0)[1] == 0
+    workers.shared(lambda: compute(2))
+
+
+SHORT = """
+import numpy as np
+from amdxdna.emu import kernels
+from amdxdna.emu.kernels import Family, stream
+from amdxdna.emu.kernels.stream import BFP16, Gemm, Gemv
+weights = stream.weight_bytes(64, 64)
+for family, op, allowances in ((Family.GEMV, Gemv(64, 64, 0, BFP16, weights), (0, 1)),
+                               (Family.GEMM, Gemm(3, 1, 64, 64, 64, 64, 0, BFP16, weights), (0, 1, 1, 1))):
+    ones, w, result = (np.zeros(size, np.uint8) for size in op.spans())
+    ones.view(np.uint16)[:] = 0x3F80
+    w.reshape(-1, 9)[:] = [133] + [1] * 8
+    for allowed.value in allowances:
+        at = [lambda _, array=array: array.ctypes.data for array in (ones, w, result)]
+        ended = kernels.execute(stream.program([op]), family, at, threads=1)
+        right = (result.view(np.uint16) == 0x4280).all()
+        print(ended.status == kernels.OK, "out of memory" in ended.message, right)
+"""
+
+
+def test_kernels_without_memory_say_so_and_work_when_there_is_some(tmp_path: Path) -> None:
+    """At each place where they ask for some; 64 products of ones are 64."""
+    refused, done = "False True False", "True False True"
+    assert shortage.run(SHORT, tmp_path) == [refused, done, refused, refused, refused, done]
+
+
+def test_memory_that_was_too_small_is_given_back() -> None:
+    """x's entries take 64 bytes a value: 800 MB, were they kept for every length."""
+
+    def lengthen() -> None:
+        for k in range(64_000, 64_000 + 200 * 64, 64):
+            x, w, y = (np.zeros(size, np.uint8) for size in (2 * k, 9 * k, 16))
+            op = Gemv(8, k, 0, BFP16, 9 * k)
+            at = [grant(array) for array in (x, w, y)]
+            assert kernels.execute(stream.program([op]), Family.GEMV, at, threads=1).status == kernels.OK
+
+    assert shortage.within(200 << 20, lengthen)
 
 
 @pytest.mark.parametrize("name", [*ISAS, ""])

@@ -77,6 +77,46 @@ print(kit.state(ready.command), ready.copy(other))
     assert last == "4 4", ended.stderr
 
 
+def test_no_signal_is_lost_that_comes_while_a_program_is_made_to_call() -> None:
+    """As it is to enter a folder of the device's: what comes then is handled after it."""
+    ended = emulate_python("""
+import os, signal, threading, time
+from tests.conformance import kit
+reader, writer = os.pipe()
+os.set_blocking(writer, False)
+signal.signal(signal.SIGRTMIN, lambda *_: None)
+signal.siginterrupt(signal.SIGRTMIN, False)
+signal.set_wakeup_fd(writer)
+main, over, sent = threading.get_ident(), False, 0
+def send():
+    global sent
+    while not over:
+        signal.pthread_kill(main, signal.SIGRTMIN)
+        sent += 1
+        time.sleep(0.001)
+thread = threading.Thread(target=send, daemon=True)
+thread.start()
+while sent < 300:
+    os.chdir("/dev/accel")
+    assert os.getcwd() == "/dev/accel"
+    os.chdir("/")
+over = True
+thread.join()
+got = 0
+def all_came():
+    global got
+    os.set_blocking(reader, False)
+    try:
+        got += len(os.read(reader, 1 << 16))
+    except BlockingIOError:
+        pass
+    return got >= sent
+kit.until(all_came, 60, "the last signal")
+print(got - sent, signal.pthread_sigmask(signal.SIG_BLOCK, []))
+""")
+    assert ended.stdout == "0 set()\n", ended.stderr
+
+
 ORPHAN = """
 import os, signal, time
 from amdxdna import Device, errors

@@ -543,7 +543,7 @@ def test_json() -> None:
     assert (said["schema"], said["version"]) == ("amdxdna.emulate", 1)
     assert (said["status"], said["signal"]) == (0, None)
     assert (said["node"], said["options"]["slots"], said["opens"], said["ioctls"]) == (NODE, 9, 1, 0)
-    assert said["calls_seen"] > 1
+    assert 1 < said["calls_seen"] < 10_000
 
 
 def test_orphans_keep_their_device() -> None:

@@ -198,6 +198,31 @@ except OSError as failed:
     assert summary["errors"] == {"CREATE_BO ENOTTY": 1, "open ENOENT": 1}
 
 
+def test_times_are_the_programs(file: Path) -> None:
+    """By the clock that the program reads before and after each call: when it began, and how long it took."""
+    ended = trace_python(
+        """
+import fcntl, os, time
+fd = os.open(NODE, os.O_RDWR)
+for _ in range(4):
+    before = time.monotonic()
+    try:
+        fcntl.ioctl(fd, 0xC0306444, bytearray(48))
+    except OSError:
+        print(before, time.monotonic())
+    time.sleep(0.3)
+""",
+        file,
+    )
+    clock = [[float(word) for word in line.split()] for line in ended.stdout.splitlines()]
+    calls = [line for line in read_trace(file.with_name("trace.jsonl"))[1] if line["call"] == "GET_BO_INFO"]
+    rounding = 2e-6
+    for (before, after), call in zip(clock, calls, strict=True):
+        assert 0 < call["us"] * 1e-6 <= after - before + rounding
+        since = call["t"] - calls[0]["t"]
+        assert before - clock[0][1] - rounding <= since <= after - clock[0][0] + rounding
+
+
 def test_every_call_that_opens_is_seen(file: Path) -> None:
     """open, openat and openat2 (numbers of x86-64's table), with an errno each that fails."""
     ended = trace_python(
@@ -258,15 +283,18 @@ os.close(os.open("../node", os.O_RDONLY))
 def test_duplicates_forks_and_execs_share_the_open(file: Path) -> None:
     ended = trace_python(
         """
-import fcntl, os, sys
+import fcntl, mmap, os, sys
 fd = os.open(NODE, os.O_RDWR)
 def ask(fd):
     try:
         fcntl.ioctl(fd, 0xC0306444, bytearray(48))
     except OSError:
         pass
-other = os.dup(fd)
+os.dup2(fd, 0)
 os.close(fd)
+mmap.mmap(0, 4096).close()
+other = os.dup(0)
+os.close(0)
 ask(other)
 if not os.fork():
     ask(other)
@@ -283,6 +311,7 @@ ask(other)
     _, calls, summary = read_trace(file.with_name("trace.jsonl"))
     assert [(line["call"], line["open"]) for line in calls] == [
         ("open", 1),
+        ("mmap", 1),
         ("GET_BO_INFO", 1),
         ("GET_BO_INFO", 1),
         ("GET_BO_INFO", 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import pytest
 from qwen35 import host
 from qwen35._host import lib
 from qwen35.formats import from_bf16, to_bf16
+from tests.support import shortage, workers
+from tests.support.fences import fenced
 from tests.support.synthetic import bf16_round
 
 SPECIAL = np.array(
@@ -41,10 +44,10 @@ SPECIAL = np.array(
 def test_bf16_conversions(isa, count):
     values = np.random.default_rng(count).standard_normal(count).astype(np.float32) * 100
     values[: min(count, SPECIAL.size)] = SPECIAL[: min(count, SPECIAL.size)]
-    bits = np.empty(count, np.uint16)
+    values, bits = fenced(values), fenced(np.empty(count, np.uint16))
     host.f32_to_bf16(values, bits)
     assert np.array_equal(bits, to_bf16(values))
-    back = np.empty(count, np.float32)
+    back = fenced(np.empty(count, np.float32))
     host.bf16_to_f32(bits, back)
     assert np.array_equal(back, from_bf16(bits))
 
@@ -60,7 +63,7 @@ def test_bf16_keeps_nan(isa):
 def test_silu_over_the_whole_range(isa):
     x = np.concatenate([np.linspace(-120, 120, 4001), [-1e30, 1e30, -np.inf + 0, 0.0]]).astype(np.float32)
     x = x[np.isfinite(x)]
-    got = x.copy()
+    got = fenced(x)
     host.silu(got)
     with np.errstate(over="ignore"):
         want = x.astype(np.float64) / (1 + np.exp(-x.astype(np.float64)))
@@ -75,12 +78,13 @@ def test_silu_over_the_whole_range(isa):
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 16, 1), (3, 48, 7), (8, 32, 64), (21, 80, 33), (64, 128, 128)])
 def test_matmul_with_strides(isa, m, n, k):
     rng = np.random.default_rng(m)
-    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k + 5), (k, n + 9)))
-    out = np.full((m, n + 3), 7, np.float32)
-    host.matmul(a[:, :k], b[:, :n], out[:, :n])
-    want = a[:, :k].astype(np.float64) @ b[:, :n].astype(np.float64)
-    assert np.abs(out[:, :n] - want).max() < 2e-6 * k
-    assert (out[:, n:] == 7).all()
+    a = fenced(rng.standard_normal((m, k + 5)), np.float32)[:, 5:]
+    b = fenced(rng.standard_normal((k, n + 9)), np.float32)[:, 9:]
+    out = np.full((m + 1, n + 3), 7, np.float32)
+    host.matmul(a, b, out[:m, :n])
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.abs(out[:m, :n] - want).max() < 2e-6 * k
+    assert (out[:, n:] == 7).all() and (out[m] == 7).all()
 
 
 def test_matmul_refuses_widths_it_cannot_do():
@@ -100,20 +104,24 @@ def reference_norm(x, adds, weight, eps):
 @pytest.mark.parametrize(("rows", "dim"), [(1, 64), (1, 2048), (5, 72), (16, 96), (17, 128), (100, 40)])
 def test_norm_adds_normalises_and_projects(isa, rows, dim):
     rng = np.random.default_rng(dim)
-    x = rng.standard_normal((rows, dim)).astype(np.float32)
-    weight = (rng.standard_normal(dim) * 0.1).astype(np.float32)
+    whole = rng.standard_normal((rows + 1, dim)).astype(np.float32)
+    x, behind = whole[:rows], whole[rows].copy()
+    weight = fenced(rng.standard_normal(dim) * 0.1, np.float32)
     proj = rng.standard_normal((6, dim)).astype(np.float32)
-    adds = [to_bf16(rng.standard_normal((rows + 2, dim + 8 * s)).astype(np.float32)) for s in range(3)]
+    adds = [fenced(to_bf16(rng.standard_normal((rows, dim + 8 * s)).astype(np.float32))) for s in range(3)]
+    adds = [add[:, 8 * s :] for s, add in enumerate(adds)]
     norm = host.Norm(weight, 1e-6, adds=3, proj=proj)
-    out = np.full((rows, dim + 24), 9, np.uint16)
-    gates = np.empty((rows, norm.proj_cols), np.float32)
-    want_x, want = reference_norm(x, [add[:rows] for add in adds], weight, 1e-6)
-    norm.rows(x, adds, out, gates)
+    out = np.full((rows + 1, dim + 24), 9, np.uint16)
+    gates = np.full((rows + 1, norm.proj_cols), 9, np.float32)
+    want_x, want = reference_norm(x, adds, weight, 1e-6)
+    norm.rows(x, adds, out, gates[:rows])
+    assert np.array_equal(whole[rows], behind)
     assert np.array_equal(x, want_x)  # float32 sums in order, exactly
-    got = from_bf16(out[:, :dim].copy())
+    got = from_bf16(out[:rows, :dim].copy())
     assert np.abs(got - want).max() <= np.abs(want).max() * 2**-8
     assert (got == bf16_round(want.astype(np.float32))).mean() > 0.99
-    assert (out[:, dim:] == 9).all()
+    assert (out[:, dim:] == 9).all() and (out[rows] == 9).all() and (gates[rows] == 9).all()
+    gates = gates[:rows]
     assert np.abs(gates[:, :6] - want @ proj.T.astype(np.float64)).max() < 1e-5 * dim**0.5
     assert norm.proj_cols == 16 and not gates[:, 6:].any()
     later = np.empty((1, 16), np.float32)
@@ -133,10 +141,11 @@ def test_norm_without_adds_and_projection(isa):
 
 def test_add_rows(isa):
     rng = np.random.default_rng(3)
-    x = rng.standard_normal((37, 72)).astype(np.float32)
+    x = rng.standard_normal((38, 72)).astype(np.float32)
     add = to_bf16(rng.standard_normal((40, 100)).astype(np.float32))
-    want = x + from_bf16(add[:37, :72].copy())
-    host.add_rows(x, add)
+    want = x.copy()
+    want[:37] += from_bf16(add[:37, :72].copy())
+    host.add_rows(x[:37], add)
     assert np.array_equal(x, want)
 
 
@@ -145,8 +154,8 @@ def test_swiglu_of_interleaved_pairs(isa, blocks):
     rng = np.random.default_rng(blocks)
     gate, up = (bf16_round(rng.standard_normal(blocks * 32).astype(np.float32) * 4) for _ in range(2))
     pairs = np.stack([gate.reshape(-1, 32), up.reshape(-1, 32)], 1).reshape(-1)
-    out = np.empty(blocks * 32, np.uint16)
-    host.swiglu_pairs(to_bf16(pairs), out)
+    out = fenced(np.empty(blocks * 32, np.uint16))
+    host.swiglu_pairs(fenced(to_bf16(pairs)), out)
     want = gate.astype(np.float64) / (1 + np.exp(-gate.astype(np.float64))) * up
     assert np.abs(from_bf16(out) - want).max() <= np.abs(want).max() * 2**-8
     assert (from_bf16(out) == bf16_round(want.astype(np.float32))).mean() > 0.99
@@ -154,7 +163,7 @@ def test_swiglu_of_interleaved_pairs(isa, blocks):
 
 @pytest.mark.parametrize("count", [1, 7, 16, 33, 1000])
 def test_argmax_takes_the_first_of_equals_and_skips_nan(isa, count):
-    values = np.random.default_rng(count).standard_normal(count).astype(np.float32)
+    values = fenced(np.random.default_rng(count).standard_normal(count), np.float32)
     assert host.argmax(values) == int(np.argmax(values))
     values[:] = -3.5
     values[count // 2 :] = 2.25
@@ -213,8 +222,12 @@ def test_the_pool_works_in_a_forked_child():
         if not child:
             code = 1
             try:
-                same = all(_norm_sum() == want for _ in range(50))
-                code = 0 if same and len(os.listdir("/proc/self/task")) == 3 else 2
+                assert all(_norm_sum() == want for _ in range(50))
+                assert workers.masks() == [0, workers.ALL, workers.ALL]
+                for count in (3, 2, 1, 4):
+                    assert host.set_threads(count) and _norm_sum() == want
+                    workers.counted(count)
+                code = 0
             finally:
                 os.write(write, bytes([code]))
                 os._exit(code)
@@ -225,6 +238,86 @@ def test_the_pool_works_in_a_forked_child():
         assert _norm_sum() == want
     finally:
         host.set_threads(before)
+
+
+def test_the_pool_computes_on_more_than_the_callers_thread():
+    before = host.set_threads(2)
+    try:
+        workers.shared(lambda: lib.host_fma(20_000_000))
+    finally:
+        host.set_threads(before)
+
+
+def test_by_default_there_is_a_thread_for_each_processor_that_may_be_used():
+    before, processors = host.threads(), os.sched_getaffinity(0)
+    try:
+        for allowed in (processors, {min(processors)}):
+            os.sched_setaffinity(0, allowed)
+            host.set_threads(0)
+            assert host.threads() == min(16, len(allowed))
+    finally:
+        os.sched_setaffinity(0, processors)
+        host.set_threads(before)
+
+
+STAGES = """
+import threading
+import numpy as np
+from qwen35 import host
+from qwen35.vision.host import GELU_TANH, FullAttention, LayerNorm, activate
+from tests.qwen35.model import test_model_attention, test_model_deltanet
+host.set_threads(1)
+delta, prompt, step = (test_model_deltanet.Case("square", 5),
+                       *(test_model_attention.Case("pairs", 40) for _ in range(2)))
+ones, bits, full = np.ones((1, 64), np.float32), np.zeros((1, 192), np.uint16), FullAttention(1, 64)
+scratch, turns = full.scratch(1), ones[:, :32].copy()
+full.load(bits, turns, turns, scratch, 0, 1)
+for name, stage in {
+    "norm": lambda: host.Norm(ones[0], 1e-6).rows(ones, [], bits),
+    "layer norm": lambda: LayerNorm(ones[0], ones[0]).rows(ones, [], bits),
+    "activation": lambda: activate(GELU_TANH, 1, 64, [bits, bits], bits),
+    "recurrence": lambda: delta.prefill(delta.state(), delta.state()),
+    "recurrence's step": lambda: delta.step(0, delta.state(), delta.state()),
+    "attention": lambda: prompt.prefill(0, 40),
+    "attention's step": lambda: step.step(0),
+    "loading a picture": lambda: full.load(bits, turns, turns, scratch, 0, 1),
+    "a picture's attention": lambda: full.part(scratch, 1, (0, 1), (0, 1), (0, 1), bits),
+}.items():
+    found = [name]
+    def twice():
+        allowed.value = 0
+        try:
+            stage()
+        except MemoryError:
+            found.append("refused")
+        allowed.value = 1 << 30
+        stage()
+        found.append("done")
+    thread = threading.Thread(target=twice)  # whose scratch is its own
+    thread.start()
+    thread.join()
+    print(*found)
+"""
+
+
+def test_a_stage_without_memory_says_so_and_works_when_there_is_some(tmp_path):
+    lines = shortage.run(STAGES, tmp_path)
+    assert len(lines) == 9 and all(line.endswith(" refused done") for line in lines), lines
+
+
+def test_scratch_that_was_too_small_is_given_back_and_so_is_an_ended_threads():
+    """64 bytes a value: 700 MB, were all kept."""
+
+    def lengthen() -> None:
+        for dim in range(64_000, 64_000 + 80 * 64, 64):
+            x, out = np.ones((1, dim), np.float32), np.empty((1, dim), np.uint16)
+            norm = host.Norm(np.zeros(dim, np.float32), 1e-6)
+            norm.rows(x, [], out)
+            thread = threading.Thread(target=norm.rows, args=(x, [], out))
+            thread.start()
+            thread.join()
+
+    assert shortage.within(300 << 20, lengthen)
 
 
 def test_concurrent_callers_get_their_own_results():

@@ -11,6 +11,7 @@ import pytest
 from qwen35 import host
 from qwen35.formats import from_bf16, to_bf16
 from qwen35.model.attention import Attention
+from tests.support.fences import fenced
 
 SHAPES = {
     # heads, kv heads, hd, rope_dim
@@ -40,10 +41,12 @@ class Case:
         weights = scale * 0.2 * rng.standard_normal((2, hd))
         self.q_norm, self.k_norm = weights.astype(np.float32)
         self.layer = Attention(self.config, self.q_norm, self.k_norm)
-        self.y = to_bf16(rng.standard_normal((total, self.config.n_att + 8)).astype(np.float32) * 2)
+        self.y = fenced(to_bf16(rng.standard_normal((total, self.config.n_att + 8)).astype(np.float32) * 2))[
+            :, 8:
+        ]
         angles = rng.uniform(-40, 40, (total, self.half)).astype(np.float32)
-        self.cos, self.sin = np.cos(angles), np.sin(angles)
-        self.keys, self.values = (np.full((total + 3, kv * hd), 0x7FFF, np.uint16) for _ in range(2))
+        self.cos, self.sin = fenced(np.cos(angles)), fenced(np.sin(angles))
+        self.keys, self.values = (fenced(np.full((total + 3, kv * hd), 0x7FFF, np.uint16)) for _ in range(2))
 
     def reference(self, cached=True):
         """Outputs [total, heads*hd] and rotated keys [total, kv, hd], float64; keys as cached."""
@@ -77,17 +80,22 @@ class Case:
 
     def prefill(self, start, stop):
         rows = slice(start, stop)
-        out = np.empty((stop - start, self.heads * self.hd + 8), np.uint16)
+        wide = self.heads * self.hd
+        out = np.full((stop - start + 1, wide + 8), 9, np.uint16)
         self.layer.prefill(self.y[rows], start, self.cos[rows], self.sin[rows], self.keys, self.values, out)
-        return from_bf16(out[:, : self.heads * self.hd].copy())
+        assert (out[:, wide:] == 9).all() and (out[-1] == 9).all()
+        assert (self.keys[stop:] == 0x7FFF).all() and (self.values[stop:] == 0x7FFF).all()
+        return from_bf16(out[:-1, :wide].copy())
 
     def step(self, t):
-        y, cos, sin = self.y[t].copy(), self.cos[t].copy(), self.sin[t].copy()
-        out = np.empty(self.heads * self.hd, np.uint16)
+        y, cos, sin = map(fenced, (self.y[t], self.cos[t], self.sin[t]))
+        out = np.full(self.heads * self.hd + 1, 9, np.uint16)
         self.layer.step(
             *map(host.pointer, (y,)), t, *map(host.pointer, (cos, sin, self.keys, self.values, out))
         )
-        return from_bf16(out)
+        assert (self.keys[t + 1 :] == 0x7FFF).all() and (self.values[t + 1 :] == 0x7FFF).all()
+        assert out[-1] == 9
+        return from_bf16(out[:-1])
 
 
 def close(case, got):
@@ -136,7 +144,6 @@ def test_cache_rows(isa):
     assert (np.abs(case.cached_keys() - want) <= np.abs(want) * 2**-11 + 2e-6).all()
     wide = 2 * case.heads * case.hd + case.kv * case.hd
     assert np.array_equal(case.values[:40], case.y[:, wide : wide + case.kv * case.hd])
-    assert (case.keys[40:] == 0x7FFF).all() and (case.values[40:] == 0x7FFF).all()
 
 
 def test_scores_far_apart(isa):

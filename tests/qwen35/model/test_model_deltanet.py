@@ -10,6 +10,7 @@ import pytest
 from qwen35 import host
 from qwen35.formats import from_bf16, to_bf16
 from qwen35.model.deltanet import DeltaNet, LinearState
+from tests.support.fences import fenced
 
 SHAPES = {
     # key heads, value heads, dk, dv, conv_k
@@ -18,14 +19,11 @@ SHAPES = {
     "tall": (1, 3, 64, 16, 2),
     "real": (1, 1, 128, 128, 4),
     "wide": (1, 1, 16, 48, 3),
+    "no history": (1, 2, 16, 16, 1),
+    "longest": (2, 2, 16, 16, 8),
 }
-
-
-def aligned(*shape):
-    count = int(np.prod(shape))
-    raw = np.zeros(count + 16, np.float32)
-    start = -raw.__array_interface__["data"][0] % 64 // 4
-    return raw[start : start + count].reshape(shape)
+LARGE = {"shared out": (4, 20, 128, 128, 4)}
+"""A state beyond what a step reads on one thread."""
 
 
 class Case:
@@ -33,7 +31,7 @@ class Case:
 
     def __init__(self, name, rows, seed=0, decay=None):
         rng = np.random.default_rng(seed)
-        kh, vh, dk, dv, taps = SHAPES[name]
+        kh, vh, dk, dv, taps = (SHAPES | LARGE)[name]
         self.config = SimpleNamespace(
             linear_num_key_heads=kh,
             linear_num_value_heads=vh,
@@ -52,14 +50,15 @@ class Case:
         self.dt_bias = rng.uniform(-6, 1, vh).astype(np.float32)
         self.norm = (1 + 0.1 * rng.standard_normal(dv)).astype(np.float32)
         self.cols = -(-2 * vh // 16) * 16
-        self.y = to_bf16(rng.standard_normal((rows, c.n_lin + 8)).astype(np.float32))
-        self.gates = rng.standard_normal((rows, self.cols)).astype(np.float32)
+        self.y = fenced(to_bf16(rng.standard_normal((rows, c.n_lin + 8)).astype(np.float32)))[:, 8:]
+        self.gates = fenced(rng.standard_normal((rows, self.cols)), np.float32)
         self.layer = DeltaNet(c, self.taps, self.decay, self.dt_bias, self.norm, self.cols)
 
     def state(self, seed=None):
         c = self.config
-        conv = np.zeros((c.linear_conv_kernel_dim - 1, c.conv_dim), np.uint16)
-        matrices = aligned(c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim)
+        conv = fenced(np.zeros((c.linear_conv_kernel_dim - 1, c.conv_dim), np.uint16))
+        shape = c.linear_num_value_heads, c.linear_key_head_dim, c.linear_value_head_dim
+        matrices = fenced(np.zeros(shape, np.float32))
         if seed is not None:
             rng = np.random.default_rng(seed)
             conv[:] = to_bf16(rng.standard_normal(conv.shape).astype(np.float32))
@@ -106,19 +105,22 @@ class Case:
         return out.reshape(len(y), -1), history[len(y) :], s
 
     def prefill(self, before, after, rows=slice(None)):
-        out = np.empty((len(self.y[rows]), self.config.lin_value + 8), np.uint16)
+        wide = self.config.lin_value
+        out = np.full((len(self.y[rows]) + 1, wide + 8), 9, np.uint16)
         self.layer.prefill(self.y[rows], self.gates[rows], before, after, out)
-        return from_bf16(out[:, : self.config.lin_value].copy())
+        assert (out[:, wide:] == 9).all() and (out[-1] == 9).all()
+        return from_bf16(out[:-1, :wide].copy())
 
     def step(self, t, before, after):
         c = self.config
-        y, gates = self.y[t, : c.n_lin].copy(), self.gates[t].copy()
-        out = np.empty(c.lin_value, np.uint16)
-        rest = np.empty(self.layer.rest, np.float32)
+        y, gates = fenced(self.y[t, : c.n_lin]), fenced(self.gates[t])
+        out = np.full(c.lin_value + 1, 9, np.uint16)
+        rest = np.full(self.layer.rest + 1, 9, np.float32)
         left = host.pointer(rest)
         self.layer.step(host.pointer(y), host.pointer(gates), before, host.pointer(out), left)
         self.layer.write(host.pointer(y), before, after, left)
-        return from_bf16(out)
+        assert out[-1] == rest[-1] == 9
+        return from_bf16(out[:-1])
 
 
 def close(case, got, start, after, tolerance=3e-6):
@@ -137,13 +139,13 @@ def test_chunked_prompt_is_the_recurrence(isa, name, rows):
     close(case, case.prefill(start, after), start, after)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", [*SHAPES, *LARGE])
 def test_steps_are_the_recurrence(isa, name):
-    case = Case(name, 70, seed=7)
+    case = Case(name, 4 if name in LARGE else 70, seed=7)
     start = case.state(seed=2)
     now, other = case.state(seed=2), case.state(seed=9)
     outputs = []
-    for t in range(70):
+    for t in range(len(case.y)):
         outputs.append(case.step(t, now, other))
         now, other = other, now
     close(case, np.stack(outputs), start, now)
@@ -244,9 +246,34 @@ def test_a_step_leaves_both_states_to_its_write():
     close(case, from_bf16(out)[None], start, after)
 
 
-def test_dims_it_cannot_take():
+@pytest.mark.parametrize(
+    "dims",
+    [
+        {"linear_key_head_dim": 24},
+        {"linear_value_head_dim": 24},
+        {"linear_key_head_dim": 0},
+        {"linear_value_head_dim": 0},
+        {"linear_conv_kernel_dim": 0},
+        {"linear_conv_kernel_dim": 9},
+        {"linear_num_key_heads": 0},
+        {"linear_num_value_heads": 3},
+        {"misaligned": 1},
+    ],
+)
+def test_what_it_cannot_take(dims):
+    """Dims, and a state that does not begin at a multiple of 64 bytes: nothing is written."""
     case = Case("square", 4)
-    case.config.linear_value_head_dim, case.config.lin_value = 24, 48
-    layer = DeltaNet(case.config, case.taps, case.decay, case.dt_bias, case.norm, case.cols)
-    with pytest.raises(ValueError, match="multiples of 16"):
-        layer.prefill(case.y, case.gates, case.state(), case.state(), np.empty((4, 64), np.uint16))
+    config = SimpleNamespace(**{**vars(case.config), **dims})
+    layer = DeltaNet(config, case.taps, case.decay, case.dt_bias, case.norm, case.cols)
+    at = dims.get("misaligned", 0)
+    state = LinearState(np.full((9, 192), 7, np.uint16), fenced(np.zeros(4096, np.float32))[at:])
+    out, rest = np.full((4, 72), 7, np.uint16), np.full(5000, 7, np.float32)
+    y, gates, written, left = map(host.pointer, (case.y, case.gates, out, rest))
+    for call in (
+        lambda: layer.prefill(case.y, case.gates, state, state, out),
+        lambda: layer.step(y, gates, state, written, left),
+        lambda: layer.write(y, state, state, left),
+    ):
+        with pytest.raises(ValueError, match="multiples of 16"):
+            call()
+    assert (state.conv == 7).all() and (out == 7).all() and (rest == 7).all() and not state.matrices.any()

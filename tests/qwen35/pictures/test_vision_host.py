@@ -11,6 +11,7 @@ import pytest
 from qwen35 import host
 from qwen35.formats import bf16
 from qwen35.vision.host import GELU_ERF, GELU_TANH, NONE, FullAttention, LayerNorm, activate
+from tests.support.fences import fenced
 
 
 @pytest.fixture(params=["portable", "avx2", "avx512", "avx512bf16"])
@@ -25,7 +26,7 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def half(rng: np.random.Generator, *shape: int) -> tuple[np.ndarray, np.ndarray]:
     """Random bf16 bits and their values as float64."""
-    bits = bf16.to_bf16(rng.standard_normal(shape).astype(np.float32))
+    bits = fenced(bf16.to_bf16(rng.standard_normal(shape).astype(np.float32)))
     return bits, bf16.from_bf16(bits).astype(np.float64)
 
 
@@ -40,12 +41,14 @@ def test_layer_norm_and_residual(isa: str, dim: int, factored: bool) -> None:
     rng = np.random.default_rng([dim, factored])
     n = 37
     x = (rng.standard_normal((n, dim)) * 3 + 20).astype(np.float32)  # a mean much larger than the deviation
-    weight, bias, factors = (rng.standard_normal(dim).astype(np.float32) for _ in range(3))
+    weight, bias, factors = (fenced(rng.standard_normal(dim), np.float32) for _ in range(3))
     (p, p_value), (q, q_value) = half(rng, n + 2, dim + 8), half(rng, n, dim)
     total = x + (p_value[:n, :dim] + q_value) * (factors if factored else 1.0)
-    out = np.zeros((n, dim + 8), np.uint16)
+    out = np.zeros((n + 1, dim + 8), np.uint16)
     norm = LayerNorm(weight, bias, 2, factors if factored else None)
     norm.rows(x, [p[:, :dim], q], out)
+    assert not out[n].any()
+    out = out[:n]
     np.testing.assert_allclose(x, total, rtol=1e-6, atol=1e-5)
     centred = total - total.mean(axis=1, keepdims=True)
     want = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + 1e-6) * weight + bias
@@ -58,7 +61,7 @@ def test_layer_norm_and_residual(isa: str, dim: int, factored: bool) -> None:
 def test_activations(isa: str, kind: int, dim: int) -> None:
     rng = np.random.default_rng([kind, dim])
     parts = [half(rng, 20, dim) for _ in range(4)]
-    factors = (rng.random(dim) * 4).astype(np.float32)
+    factors = fenced(rng.random(dim) * 4, np.float32)
     x = sum(value for _, value in parts) * factors
     if kind == GELU_TANH:
         want = 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
@@ -66,9 +69,10 @@ def test_activations(isa: str, kind: int, dim: int) -> None:
         want = 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
     else:
         want = x
-    out = np.zeros((20, dim), np.uint16)
+    out = np.zeros((21, dim + 1), np.uint16)
     activate(kind, 20, dim, [bits for bits, _ in parts], out, factors)
-    close(out, want)
+    close(out[:20, :dim], want)
+    assert not out[20].any() and not out[:, dim].any()
 
 
 def test_activation_in_place_and_extremes(isa: str) -> None:
@@ -87,9 +91,9 @@ def test_activation_in_place_and_extremes(isa: str) -> None:
 def test_full_attention(isa: str, heads: int, hd: int, n: int) -> None:
     rng = np.random.default_rng([heads, hd, n])
     qkv, value = half(rng, n, 3 * heads * hd)
-    factors = (rng.random(3 * heads * hd) * 3).astype(np.float32)
+    factors = fenced(rng.random(3 * heads * hd) * 3, np.float32)
     angles = rng.standard_normal((n, hd // 2)) * 5
-    cosines, sines = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    cosines, sines = fenced(np.cos(angles), np.float32), fenced(np.sin(angles), np.float32)
     q, k, v = (value * factors).reshape(n, 3, heads, hd).transpose(1, 2, 0, 3)
     c, s = np.concatenate([cosines] * 2, 1).astype(float), np.concatenate([sines] * 2, 1).astype(float)
 
@@ -106,14 +110,32 @@ def test_full_attention(isa: str, heads: int, hd: int, n: int) -> None:
     weights = np.exp2(scores - scores.max(-1, keepdims=True))
     want = (weights / weights.sum(-1, keepdims=True)) @ rounded(v)
     attention = FullAttention(heads, hd, factors)
-    out = np.zeros((n, heads * hd), np.uint16)
-    attention.rows(qkv, cosines, sines, attention.scratch(n), out)
+    out, room = np.zeros((n + 1, heads * hd), np.uint16), attention.scratch(n).size
+    scratch = np.full(room + 1, 7, np.float32)
+    attention.rows(qkv, cosines, sines, scratch, out)
+    assert scratch[room] == 7 and not out[n].any()
+    out = out[:n]
     np.testing.assert_allclose(
         bf16.from_bf16(out).reshape(n, heads, hd),
         want.transpose(1, 0, 2),
         rtol=2**-7,
         atol=1e-2 if pairs else 2e-4,
     )
+
+
+@pytest.mark.parametrize("n", [64, 151])
+def test_scores_far_apart(isa: str, n: int) -> None:
+    """Each query is 2,048 times a key, in any order, and gets that key's value to the bit: any other key's
+    weight is smaller by a factor of 2^100 or more."""
+    rng = np.random.default_rng(n)
+    signs = rng.choice(1 << 15, n, replace=False)[:, None] >> np.arange(16) & 1
+    keys = bf16.to_bf16((2.0 * signs - 1).astype(np.float32))
+    queries = bf16.to_bf16(2048 * bf16.from_bf16(keys)[order := rng.permutation(n)])
+    values = bf16.to_bf16(rng.standard_normal((n, 16)).astype(np.float32))
+    turns = np.ones((n, 8), np.float32), np.zeros((n, 8), np.float32)
+    out, attention = np.zeros((n, 16), np.uint16), FullAttention(1, 16)
+    attention.rows(np.concatenate([queries, keys, values], 1), *turns, attention.scratch(n), out)
+    np.testing.assert_array_equal(out, values[order])
 
 
 def test_keys_in_parts_give_the_same_bits(isa: str) -> None:
