@@ -34,7 +34,6 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(status, message)
         self.status, self.message, self.param, self.code = status, one_line(message), param, code
         self.headers = dict(headers or {})
 

@@ -233,7 +233,7 @@ def read_tools(body: Fields, *, flat: bool = False) -> Tools:
         function = inner if flat else inner.inner("function")
         if function is None:
             raise inner.wrong("function", "is missing")
-        named = function.text("name", required=True) or ""
+        named = function.text("name") or ""
         if named not in names:
             raise function.wrong("name", f"is {named!r:.60}, which is no declared tool")
     else:
@@ -251,7 +251,7 @@ def _tool(one: Fields, flat: bool) -> dict[str, Any]:
     function = one if flat else one.inner("function")
     if function is None:
         raise one.wrong("function", "is missing")
-    name = function.text("name", required=True) or ""
+    name = function.text("name") or ""
     if not name or len(name) > 128 or not set(name) <= _NAME:
         raise function.wrong("name", "must be 1 to 128 letters, digits, _, - or .")
     made: dict[str, Any] = {"name": name}

@@ -17,7 +17,7 @@ import pytest
 from qwen35.api import Qwen35
 from qwen35.cli.args import parse
 from qwen35.cli.chat import Chat
-from qwen35.errors import PromptTooLong, TemplateError, UsageError
+from qwen35.errors import Closed, PromptTooLong, TemplateError, UsageError
 from qwen35.sampling import GREEDY, Sampling
 from tests.support.mock_model import HashModel, fake
 
@@ -105,12 +105,18 @@ def test_who_asks_to_be_told_is_told_once(model: Qwen35) -> None:
     model.chat("x", done=done).result()
     talk = model.conversation()
     talk.ask("y", done=done).result()
+    with pytest.raises(UsageError, match=r"tools are the conversation's"):
+        talk.ask("y", tools=[])
     half = talk.ask("z", done=done)
     assert repr(half) == "<Reply running: ''>"
     half.close(), half.close()
+    other = model.conversation()
+    unread = other.ask("x")
+    model.close()
+    with pytest.raises(Closed, match="closed"):  # whatever else there is to say
+        other.ask("y")
+    assert unread.finish == ""
     assert told == [("stop", "You said: x"), ("stop", "You said: y"), ("cancel", "")]
-    with pytest.raises(UsageError, match=r"tools are the conversation's"):
-        talk.ask("y", tools=[])
 
 
 def test_max_new_and_a_loop_are_said(tmp_path: Path) -> None:

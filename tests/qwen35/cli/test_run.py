@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +17,7 @@ from qwen35.cli import main, output
 from qwen35.cli.answers import answer_options
 from qwen35.cli.args import parse
 from qwen35.cli.run import load_model, run
-from qwen35.errors import Cancelled, UsageError
+from qwen35.errors import Cancelled, ImageError, UsageError
 from qwen35.sampling import GREEDY, Sampling
 from tests.support.mock_model import fake
 from tests.support.program import ROOT
@@ -111,6 +112,45 @@ def test_options_that_reach_the_servers_load(
     calls = loaded(monkeypatch)
     assert main(["serve", "--port", "0", *words]) == 2
     assert {name: calls[0][name] for name in want} == want and calls[0]["note"] is output.notice
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize(
+    ("reader", "words", "told"),
+    [
+        (
+            "read_prompt",
+            ["--prompt-file", "-"],
+            "waiting for the prompt: nothing comes from stdin; Ctrl-C ends",
+        ),
+        ("read_prompt", ["--prompt-file", "f"], "waiting for the prompt: nothing comes from f; Ctrl-C ends"),
+        ("read_piped", ["-p", "x"], "reading stdin to its end, for the prompt; < /dev/null leaves it out"),
+        (
+            "read_picture",
+            ["-p", "x", "--image", "-"],
+            "waiting for the picture: nothing comes from stdin; Ctrl-C ends",
+        ),
+    ],
+)
+def test_what_is_waited_for_is_told(
+    reader: str,
+    words: list[str],
+    told: str,
+    quiet: bool,
+    program: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def reads(given: Any, *more: Any, **options: Any) -> Any:
+        more[-1]()  # nothing comes
+        return (ROOT / "qwen35/data/sample.png").read_bytes() if reader == "read_picture" else "x"
+
+    monkeypatch.setattr(f"qwen35.cli.run.{reader}", reads)
+    seen = pytest.raises(ImageError, match="no vision tower") if reader == "read_picture" else None
+    err = ""
+    with seen or contextlib.nullcontext():
+        err = program(*words, *["-q"] * quiet)[2]
+    assert (f"qwen35: {told}\n" in err + capsys.readouterr().err) is not quiet
 
 
 SETTINGS = {

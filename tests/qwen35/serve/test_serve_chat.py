@@ -88,7 +88,8 @@ def test_an_answer_is_what_the_engine_says(client: Any, model: Qwen35) -> None:
     want = model.reply([{"role": "system", "content": "Be kind.\n\nBe brief."}, *messages[2:]]).result()
     choice = got.choices[0]
     assert choice.message.content == want.text == "You said: Again"
-    assert choice.finish_reason == "stop" and choice.message.role == "assistant"
+    assert (choice.finish_reason, choice.message.role, choice.index) == ("stop", "assistant", 0)
+    assert all(chunk.choices[0].index == 0 for chunk in ask(client, "", messages=messages, stream=True))
     assert got.usage.prompt_tokens == want.stats.prompt_tokens
     assert got.usage.completion_tokens == want.stats.new_tokens
     assert got.usage.total_tokens == got.usage.prompt_tokens + got.usage.completion_tokens
@@ -319,6 +320,10 @@ def test_logprobs(client: Any, model: Qwen35) -> None:
         ),
         ({"stop": "a" * 8193}, "stop"),
         ({"reasoning_effort": "heroic"}, "reasoning_effort"),
+        ({"tools": [ADD], "response_format": {"type": "json_object"}}, "response_format"),
+        ({"logprobs": True, "stop": "x"}, "logprobs"),
+        ({"logprobs": True, "tools": [ADD]}, "logprobs"),
+        ({"logprobs": True, "reasoning_effort": "low"}, "logprobs"),
         ({"extra_body": {"grammar": "root ::= x"}}, "grammar"),
         ({"seed": 2**65}, "seed"),
     ],

@@ -207,7 +207,8 @@ def test_a_conversation_goes_on_from_any_answer(client: Any, model: Qwen35) -> N
         assert got.output_text == want.text and got.previous_response_id == first.id
         assert got.usage.input_tokens == want.stats.prompt_tokens  # the instructions were the first one's
     assert client.responses.retrieve(first.id).output_text == "So it is."
-    client.responses.delete(first.id)
+    gone = httpx.delete(f"{client.base_url}responses/{first.id}", timeout=WAIT).json()
+    assert gone == {"id": first.id, "object": "response", "deleted": True}
     for call in (client.responses.retrieve, lambda name: ask(client, "x", previous_response_id=name)):
         with pytest.raises(openai.APIStatusError) as caught:
             call(first.id)
@@ -272,6 +273,8 @@ def test_what_is_kept_has_a_bound(tmp_path: Path) -> None:
             "input[0].content[0].image_url",
         ),
         ({"reasoning": {"effort": "heroic"}}, "reasoning.effort"),
+        ({"tools": [ADD], "text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"tools": [ADD], "include": ["message.output_text.logprobs"]}, "include"),
         ({"text": {"format": {"type": "x"}}}, "text.format.type"),
         ({"include": "all"}, "include"),
         ({"n": 2}, "n"),

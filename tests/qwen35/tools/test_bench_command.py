@@ -79,7 +79,8 @@ class Bench:
             def close(self) -> None:
                 bench.done.append("closed")
 
-        def run(words: list[str], **options: Any) -> Any:
+        def run(words: list[str], *, check: bool, **options: Any) -> Any:
+            assert not check
             self.done.append(("memory", *words[3:]))
             return subprocess.CompletedProcess(words, self.memory_status, "memory's lines\n")
 

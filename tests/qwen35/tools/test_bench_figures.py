@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+import urllib.request
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from qwen35.bundle import Bundle
 from qwen35.errors import ModelError
 from qwen35.find import DEFAULT_BUNDLE
 from qwen35.model.attention import Attention
+from qwen35.vision.tower import VisionTower
 from tests.support import model_bundle
 from tests.support.descriptors import descriptors
 from tests.support.mock_model import HashModel
@@ -226,10 +228,17 @@ class Answering:
 
 
 @pytest.mark.parametrize("peer", [None, Answering()])
-def test_pictures_and_whose_time_they_take(peer: Any) -> None:
+def test_pictures_and_whose_time_they_take(peer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that the bundle's tower cannot see are left out."""
     opened, out = Bundle.open(model_bundle.bundle_path("vision")), printed()
     assert opened.config.vision is not None and opened.config.vision.max_patches < 10_000
+    encode = VisionTower.encode
+
+    def alone(self: VisionTower, *given: Any) -> Any:
+        assert self.timing.seconds("vision.") == 0  # no other picture's
+        return encode(self, *given)
+
+    monkeypatch.setattr(VisionTower, "encode", alone)
     with closing(text.Subject(opened, DEVICE, 64)) as seeing:
         vision_figures(seeing, out, peer, 2, ((100, 100), (4, 6)))
     found = by_name(out)
@@ -477,6 +486,17 @@ def test_the_server_over_the_same_in_process(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(subprocess, "run", client)
     monkeypatch.setattr(serve, "time", Clock(0.125))
+    talks: dict[str, list[list[str]]] = {}
+    urlopen = urllib.request.urlopen
+
+    def opened(request: Any, timeout: float) -> Any:
+        body = json.loads(request.data)
+        assert (body["max_tokens"], body["temperature"]) == (8, 0)
+        name = body["messages"][0]["content"].rpartition(" of ")[2]
+        talks.setdefault(name, []).append([message["role"] for message in body["messages"]])
+        return urlopen(request, timeout=timeout)
+
+    monkeypatch.setattr(urllib.request, "urlopen", opened)
     peer, out = SimpleNamespace(name="echo", url=lambda: "http://peer"), printed()
     serve.serve_figures(DEFAULT_BUNDLE, DEVICE, out, [peer], 6, 3)  # type: ignore[list-item]
     assert len(asked) == 2 * 4 and len({str(body["prompt"]) for _, body in asked[1::2]}) == 4
@@ -492,6 +512,7 @@ def test_the_server_over_the_same_in_process(monkeypatch: pytest.MonkeyPatch) ->
         assert found[f"serve_{name}_ratio"].value == pytest.approx(seconds / 0.125)
         assert found[f"serve_{name}_overhead"].value == pytest.approx((seconds - own) * 1e6)
         assert found[f"serve_{name}_overhead_peer"].value == pytest.approx((seconds - other) * 1e6)
+    assert list(talks.values()) == [[(["user", "assistant"] * 3)[:n] for n in (1, 3, 5)]] * 8
     cached = found["serve_cached"]
     assert 0.3 < cached.value < 1 and (cached.where["conversations"], cached.where["turns"]) == (8, 3)
 
@@ -501,8 +522,11 @@ def test_a_client_or_a_server_that_fails_is_no_figure(what: str, monkeypatch: py
     pytest.importorskip("uvicorn")
     from qwen35.bench import serve
 
-    failed = subprocess.CompletedProcess([], 1, "")
-    monkeypatch.setattr(subprocess, "run", lambda *given, **options: failed)
+    def failed(*given: Any, check: bool, **options: Any) -> Any:
+        assert not check
+        return subprocess.CompletedProcess([], 1, "")
+
+    monkeypatch.setattr(subprocess, "run", failed)
     if "server" in what:
         monkeypatch.setattr(sys, "executable", "/bin/false")
     out = printed()
