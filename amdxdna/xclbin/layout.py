@@ -19,7 +19,6 @@ LENGTH_AT = 304
 # uuid, debug binary, number of sections
 AXLF_HEADER = Struct("<QQQHBBHH16s64s16s16sI4x")
 SECTION_HEADER = Struct("<I16s4xQQ")  # kind, name, offset, size
-MAX_SECTIONS = 0x10000
 
 EMBEDDED_METADATA = 2
 MEM_TOPOLOGY = 6
@@ -29,44 +28,48 @@ ASK_GROUP_TOPOLOGY = 26
 ASK_GROUP_CONNECTIVITY = 27
 AIE_PARTITION = 32
 
-KIND_NAMES = {
-    0: "BITSTREAM",
-    1: "CLEARING_BITSTREAM",
-    2: "EMBEDDED_METADATA",
-    3: "FIRMWARE",
-    4: "DEBUG_DATA",
-    5: "SCHED_FIRMWARE",
-    6: "MEM_TOPOLOGY",
-    7: "CONNECTIVITY",
-    8: "IP_LAYOUT",
-    9: "DEBUG_IP_LAYOUT",
-    10: "DESIGN_CHECK_POINT",
-    11: "CLOCK_FREQ_TOPOLOGY",
-    12: "MCS",
-    13: "BMC",
-    14: "BUILD_METADATA",
-    15: "KEYVALUE_METADATA",
-    16: "USER_METADATA",
-    17: "DNA_CERTIFICATE",
-    18: "PDI",
-    19: "BITSTREAM_PARTIAL_PDI",
-    20: "PARTITION_METADATA",
-    21: "EMULATION_DATA",
-    22: "SYSTEM_METADATA",
-    23: "SOFT_KERNEL",
-    24: "ASK_FLASH",
-    25: "AIE_METADATA",
-    26: "ASK_GROUP_TOPOLOGY",
-    27: "ASK_GROUP_CONNECTIVITY",
-    28: "SMARTNIC",
-    29: "AIE_RESOURCES",
-    30: "OVERLAY",
-    31: "VENDER_METADATA",
-    32: "AIE_PARTITION",
-    33: "IP_METADATA",
-    34: "AIE_RESOURCES_BIN",
-    35: "AIE_TRACE_METADATA",
-}
+KIND_NAMES = dict(
+    enumerate(
+        (
+            "BITSTREAM",
+            "CLEARING_BITSTREAM",
+            "EMBEDDED_METADATA",
+            "FIRMWARE",
+            "DEBUG_DATA",
+            "SCHED_FIRMWARE",
+            "MEM_TOPOLOGY",
+            "CONNECTIVITY",
+            "IP_LAYOUT",
+            "DEBUG_IP_LAYOUT",
+            "DESIGN_CHECK_POINT",
+            "CLOCK_FREQ_TOPOLOGY",
+            "MCS",
+            "BMC",
+            "BUILD_METADATA",
+            "KEYVALUE_METADATA",
+            "USER_METADATA",
+            "DNA_CERTIFICATE",
+            "PDI",
+            "BITSTREAM_PARTIAL_PDI",
+            "PARTITION_METADATA",
+            "EMULATION_DATA",
+            "SYSTEM_METADATA",
+            "SOFT_KERNEL",
+            "ASK_FLASH",
+            "AIE_METADATA",
+            "ASK_GROUP_TOPOLOGY",
+            "ASK_GROUP_CONNECTIVITY",
+            "SMARTNIC",
+            "AIE_RESOURCES",
+            "OVERLAY",
+            "VENDER_METADATA",
+            "AIE_PARTITION",
+            "IP_METADATA",
+            "AIE_RESOURCES_BIN",
+            "AIE_TRACE_METADATA",
+        )
+    )
+)
 
 COUNT = Struct("<i")  # the count that starts MEM_TOPOLOGY, IP_LAYOUT (entries at 8) and CONNECTIVITY (at 4)
 MEM_DATA = Struct("<BB6xQQ16s")  # type, used, size in KB, base address, tag

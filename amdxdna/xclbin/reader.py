@@ -22,9 +22,7 @@ from amdxdna.files import read_regular
 from amdxdna.xclbin import layout
 
 MAX_FILE_BYTES = 1 << 30
-# An AIE array is a few dozen columns wide; kernels and PDIs of one file number in the tens.
-_MAX_COLUMNS = 1024
-_MAX_CUS = 4096
+_MAX_COLUMNS = 1024  # an AIE array is a few dozen columns wide
 
 
 @dataclass(frozen=True)
@@ -224,7 +222,7 @@ class _Reader:
         )
         if length > self.end:
             self.bad(layout.LENGTH_AT, f"the header promises {length} bytes, the file has {self.end}")
-        if count > layout.MAX_SECTIONS or layout.HEADER_BYTES + count * layout.SECTION_HEADER.size > length:
+        if layout.HEADER_BYTES + count * layout.SECTION_HEADER.size > length:
             self.bad(448, f"{count} section headers do not fit the file ({length} bytes)")
         self.end = length
         sections = tuple(self._sections(count))
@@ -289,7 +287,7 @@ class _Reader:
             if len(section.data) >= 4
             else self.bad(section.offset, "IP_LAYOUT is empty")
         )
-        if not 0 <= count <= _MAX_CUS or 8 + count * layout.IP_DATA.size > len(section.data):
+        if count < 0 or 8 + count * layout.IP_DATA.size > len(section.data):
             self.bad(
                 section.offset,
                 f"IP_LAYOUT lists {count} entries of {layout.IP_DATA.size} bytes in "
@@ -388,8 +386,6 @@ class _PartitionReader:
         )
         if not 0 < width <= _MAX_COLUMNS:
             self.bad(32, f"a width of {width} columns")
-        if starts > _MAX_COLUMNS:
-            self.bad(40, f"{starts} start columns")
         self.array(40, starts, starts_at, 2, "start columns")
         columns = Struct(f"<{starts}H").unpack_from(self.data, starts_at)
         self.array(120, pdis, pdis_at, layout.PDI.size, "PDIs")

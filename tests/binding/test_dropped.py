@@ -23,7 +23,7 @@ from amdxdna.opening import open_node
 from amdxdna.reaper import collect, reap
 from amdxdna.xclbin import Xclbin, writer
 from qwen35 import Qwen35
-from tests.support.binding import COPY, ProxyNode, adder, copy_xclbin, hanging
+from tests.support.binding import COPY, ProxyNode, adder, copy_xclbin, hanging, in_threads
 from tests.support.dropping import begin, time_out, until
 
 MIB = 1 << 20
@@ -203,10 +203,15 @@ def test_a_kernel_that_shares_its_context_leaves_it(open_emu, no_cycles):
     assert device.pool.resident == 1
     second.run(*pair)
     assert device.pool.loads == 1
-    second.close()
+    lock = second.shared.lock
     del second
     reap()
     assert device.pool.resident == 0
+
+    def take(_):
+        assert lock.acquire(blocking=False)  # whoever gave the context back holds it no longer
+
+    in_threads(1, take)
 
 
 def test_many_dropped_at_once(open_emu):

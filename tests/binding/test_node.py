@@ -284,6 +284,7 @@ def test_closing_under_a_call_gives_its_descriptor_to_nobody_else(file_node, tmp
     fd = number_of(file_node)
     file_node.close()
     assert os.readlink(f"/proc/self/fd/{fd}") == os.devnull  # the node itself is closed at once
+    assert not os.get_inheritable(fd)
     others = [os.open(tmp_path, os.O_RDONLY) for _ in range(8)]
     assert fd not in others
     file_node.close()

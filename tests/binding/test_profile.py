@@ -129,6 +129,14 @@ def test_each_row_begins_and_ends_where_its_driver_does(
     assert "".join(letter for letter, holds in flags if holds) == ways
 
 
+@pytest.mark.parametrize(
+    ("release", "kernel"),
+    [("6.18.15+deb14-amd64", (6, 18, 15)), ("6.18-rc3", (6, 18, 0)), ("of nobody", (0, 0, 0))],
+)
+def test_the_kernels_version_by_its_release(release: str, kernel: tuple[int, int, int]) -> None:
+    assert profile.Facts(0, 10, release, True, {}.get).kernel == kernel
+
+
 def test_how_many_buffers_a_single_command_may_have() -> None:
     """Drivers up to 6.18 copy 19 argument words of one: five, and two a buffer."""
     assert [told(*driver).single_buffers for driver in (("0.1", "6.18.15"), ("0.1", "6.18.5"))] == [7, 7]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import struct
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from amdxdna.errors import BadArgument, BadXclbin
-from amdxdna.xclbin import Xclbin, layout, read_any, writer
+from amdxdna.xclbin import Partition, Section, Xclbin, layout, metadata, read_any, writer
 from tests.support.xclbins import PDI_A, PDI_B, two_pdis
 
 
@@ -89,6 +90,12 @@ def test_reads_what_was_written(tmp_path):
     assert section is not None and section.kind_name == "AIE_PARTITION"
 
 
+def test_kinds_of_sections():
+    """By number, as XRT's xclbin.h counts them."""
+    names = {0: "BITSTREAM", 18: "PDI", 24: "ASK_FLASH", 35: "AIE_TRACE_METADATA", 36: "kind 36"}
+    assert {n: Section(n, "", 0, b"").kind_name for n in names} == names
+
+
 def test_naming_a_kernel():
     xclbin = Xclbin.read(two_pdis())
     with pytest.raises(BadXclbin, match="FIRST, SECOND, THIRD"):
@@ -140,10 +147,26 @@ def patched(offset: int, value: bytes) -> bytes:
     return bytes(data)
 
 
-def partition_at() -> int:
-    section = Xclbin.read(writer.build([writer.PdiSpec(PDI_A)])).section(layout.AIE_PARTITION)
+def place(kind: int) -> tuple[int, int]:
+    """Where a section of the written file is, and its size."""
+    section = Xclbin.read(writer.build([writer.PdiSpec(PDI_A)])).section(kind)
     assert section is not None
-    return section.offset
+    return section.offset, len(section.data)
+
+
+def partition_at() -> int:
+    return place(layout.AIE_PARTITION)[0]
+
+
+def inside(*steps: int) -> int:
+    """Where the entry of the partition is that offset after offset leads to."""
+    data, at = writer.build([writer.PdiSpec(PDI_A)]), partition_at()
+    for step in steps:
+        at = partition_at() + struct.unpack_from("<I", data, at + step)[0]
+    return at
+
+
+PDI_ENTRY, GROUP = inside(124), inside(124, 28)
 
 
 @pytest.mark.parametrize(
@@ -160,6 +183,13 @@ def partition_at() -> int:
         (patched(partition_at() + 40, struct.pack("<I", 1 << 31)), partition_at() + 40, "start columns"),
         (patched(partition_at() + 120, struct.pack("<I", 1 << 31)), partition_at() + 120, "PDIs"),
         (patched(partition_at() + 4, struct.pack("<I", 1 << 30)), partition_at() + (1 << 30), "name"),
+        (patched(partition_at() + 4, struct.pack("<I", place(32)[1])), sum(place(32)), "name lies past"),
+        (patched(PDI_ENTRY + 16, struct.pack("<I", 0)), PDI_ENTRY + 16, "a PDI is empty"),
+        (patched(PDI_ENTRY + 16, struct.pack("<I", 1 << 31)), PDI_ENTRY + 16, "PDI image: "),
+        (patched(PDI_ENTRY + 24, struct.pack("<I", 1 << 31)), PDI_ENTRY + 24, "CDO groups: "),
+        (patched(GROUP + 16, struct.pack("<I", 1 << 31)), GROUP + 16, "DPU kernel ids: "),
+        (patched(place(8)[0], struct.pack("<i", -1)), place(8)[0], "IP_LAYOUT lists -1 entries"),
+        (patched(place(8)[0], struct.pack("<i", 2)), place(8)[0], "IP_LAYOUT lists 2 entries"),
     ],
 )
 def test_damage_is_located(data, offset, what):
@@ -182,8 +212,18 @@ def test_damage_is_located(data, offset, what):
             "PDIs are for ids 0x100, the kernels are DPU:MLIRAIE with id 0x0",
             1,
         ),
+        (patched(place(8)[0], struct.pack("<i", 0)), "its IP_LAYOUT names no kernel that runs on", 1),
+        *(
+            (
+                writer.build([writer.PdiSpec(PDI_A, tuple(range(count)))], [writer.KernelSpec("DPU", 99)]),
+                f"0x6, 0x7{more}, the kernels are",
+                1,
+            )
+            for count, more in ((8, ""), (9, " and 1 more"))
+        ),
+        (patched(304, struct.pack("<Q", 456))[:448] + bytes(8), "no AIE_PARTITION and no IP_LAYOUT", 0),
     ],
-    ids=["platform", "no PDI", "no id in common"],
+    ids=["platform", "no PDI", "no id in common", "no kernel", "eight", "nine", "no section"],
 )
 def test_an_intact_file_that_no_npu_can_run(data, why, pdis):
     """Says what it is, not that the file is damaged; what it holds can be read."""
@@ -194,6 +234,53 @@ def test_an_intact_file_that_no_npu_can_run(data, why, pdis):
     found, problem = read_any(data)
     assert str(problem) == str(caught.value)
     assert (len(found.pdis), found.cus) == (pdis, ())
+    assert "PARTITION" not in why or found.partition == Partition("", 0, (), 0, 0, 0)
+
+
+def test_a_section_may_be_the_whole_file():
+    data = bytearray(patched(448, struct.pack("<I", 1)))
+    struct.pack_into("<I20xQQ", data, 456, 99, 0, len(data))
+    found, _ = read_any(data)
+    assert [(each.kind, each.data) for each in found.sections] == [(99, bytes(data))]
+
+
+def described(kind: int, data: bytes) -> metadata.Metadata:
+    return metadata.read(replace(Xclbin.read(two_pdis()), sections=(Section(kind, "", 0, data),)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "what"),
+    [
+        (2, b" " * ((16 << 20) + 1), "16777217 bytes of XML"),
+        (2, b" " * (16 << 20), "the XML cannot be read"),
+        (2, b"<!DOCTYPE a><a/>", "declares a document type"),
+        (2, b"<a><!ENTITY b 'c'></a>", "declares a document type"),
+        (2, b'<a><kernel name="k"><arg size="-1"/></kernel></a>', "argument 0 of kernel 'k': size='-1'"),
+        (
+            2,
+            b'<a><kernel name="k"><arg size="0x10000000000000000"/></kernel></a>',
+            "argument 0 of kernel 'k'",
+        ),
+        (6, bytes(7), "MEM_TOPOLOGY: 7 bytes, less than its header"),
+        (7, bytes(3), "CONNECTIVITY: 3 bytes, less than its header"),
+        (8, bytes(7), "IP_LAYOUT: 7 bytes, less than its header"),
+        (6, struct.pack("<i", -1) + bytes(4), "-1 entries of 40 bytes"),
+        (7, struct.pack("<i", 2) + bytes(23), "2 entries of 12 bytes"),
+    ],
+)
+def test_metadata_that_cannot_be_read(kind, data, what):
+    with pytest.raises(BadXclbin, match=what):
+        described(kind, data)
+
+
+def test_metadata_that_says_little():
+    for kind, size in ((6, 8), (7, 4), (8, 8)):
+        assert described(kind, bytes(size)) == metadata.Metadata((), (), (), ())
+    largest = f'<a><kernel name="k"><arg/><arg offset="{(1 << 64) - 1}"/></kernel></a>'
+    (kernel,) = described(2, largest.encode()).kernels
+    assert kernel.arguments[0] == metadata.Argument(0, "", 0, 0, False, "")
+    assert (kernel.arguments[1].index, kernel.arguments[1].offset) == (1, (1 << 64) - 1)
+    assert described(2, b'<a><kernel name="k"/></a>').kernels[0].map_words == 4
 
 
 def test_any_file_that_an_npu_can_run_has_no_problem():
