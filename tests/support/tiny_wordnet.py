@@ -41,6 +41,7 @@ NOUNS: tuple[Synset, ...] = (
     ("noun.artifact", ("teapot",), "pot for brewing tea; usually has a spout and handle"),
     ("noun.artifact", ("xylogate", "zanthorn"), "a thing no one is taught"),
     ("noun.artifact", ("quindle",), "another thing no one is taught"),
+    ("noun.act", tuple(f"{a}{b}zzok" for a in "bdgkmp" for b in "aeiou"), "what no one is taught"),
     ("noun.food", ("grovel_cake",), "a cake"),
 )
 

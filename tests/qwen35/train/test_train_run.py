@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
+import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from qwen35.train import run, trainer, vocabulary  # noqa: E402
-from qwen35.train.corpus import Words  # noqa: E402
+from qwen35.train import cases, default, evaluate, run, trainer, vocabulary  # noqa: E402
+from qwen35.train.corpus import Corpus, Words  # noqa: E402
 from qwen35.train.trainer import Trainer, TrainError, check_settings  # noqa: E402
+from qwen35.train.wordnet import WordNet  # noqa: E402
 from tests.support import tiny_wordnet  # noqa: E402
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
@@ -91,6 +95,45 @@ def test_killed_and_started_again_it_ends_alike(
     for number, state in other["optimizer"]["state"].items():
         for name, value in state.items():
             assert torch.equal(mine["optimizer"]["state"][number][name], value), (number, name)
+
+
+def test_a_finished_run_is_exported_scored_and_installed(
+    straight: Path,
+    small: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It has learned nothing yet: no answer is right, and the bundle gives the same wrong ones."""
+    out, package, table = tmp_path / "out", tmp_path / "package", tmp_path / "score.json"
+    shutil.copytree(straight, out)
+    (package / "default").mkdir(parents=True)
+    (package / "default/old").write_text("gone afterwards")
+    shutil.copy(default.DATA / "sample.png", package)
+    monkeypatch.setattr(default, "DATA", package)
+    monkeypatch.setattr(evaluate, "SCORE", package / "score.txt")
+    drawn = {case.mark: case for case in cases.drawings(3, 0.02)}
+    asked = cases.words(Corpus(WordNet(small)), 2, 7)[:8]
+    asked += [drawn[f"drawings: {mark}"] for mark in ("light", "two pictures", "tall and wide")]
+    monkeypatch.setattr(evaluate, "every_case", lambda corpus, args: asked)
+    words = ["--wordnet", str(small), "--out", str(out), "--workers", "1", "--batch", "2", *FIXED]
+    more = ["--compared", "5", "--device", "emu", "--json", str(table), "--wrong", "--install"]
+    assert run.main([*words, "--steps", str(STEPS - 2 - LAST), *more]) == 0
+    report, text = json.loads(table.read_text()), (out / "score.txt").read_text()
+    assert report["float32"] == {mark: [0, n] for mark, n in Counter(c.mark for c in asked).items()}
+    assert report["npu"] == {mark: [0, n] for mark, n in Counter(c.mark for c in asked[::2]).items()}
+    told = report["bundle"]
+    assert told["answers"] == 6 == told["same"] + len(told["parted"])
+    assert all(part["margin"] < 0.3 for part in told["parted"])
+    assert f"{len(Corpus(WordNet(small)).taught):,} words, {STEPS} steps,\n" in text
+    assert f"bundle: the same token ids in {told['same']} of 6 answers" in text
+    said = capsys.readouterr().out
+    assert text.splitlines()[-1] in said
+    assert [said.count(f"{case.mark}: {case.sample.turns[-1].question!r} -> ") for case in asked] == [1] * 11
+    assert (package / "score.txt").read_text() == text
+    assert not (package / "default/old").exists()
+    manifest = (package / "default/manifest.txt").read_text()
+    assert "param sampling greedy" in manifest and "param chunk 64" in manifest
 
 
 def test_a_run_goes_on_only_with_its_own_settings(
