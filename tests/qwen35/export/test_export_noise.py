@@ -59,6 +59,7 @@ def test_every_layer_is_reported_as_its_streams_are(
 
 def test_a_layer_that_is_encoded_badly_stands_out() -> None:
     rng, noise = np.random.default_rng(0), Noise()
+    even = rng.standard_normal((64, 128)).astype(np.float32)
     for layer in range(3):
         weights = rng.standard_normal((64, 128)).astype(np.float32)
         if layer == 1:
@@ -66,6 +67,10 @@ def test_a_layer_that_is_encoded_badly_stands_out() -> None:
         item = TensorSpec(f"l{layer}.g.o", "o", layer, rows=64, k=128)
         noise.add(item, to_bf16(weights) if layer else weights, bfp6s.encode(weights), "bfp6s")
         noise.add(item, weights, bfp6s.encode(weights), "bfp6s")
+    noise.add(TensorSpec("l1.g.gu", "gu", 1, rows=64, k=128), even, bfp6s.encode(even), "bfp6s")
+    assert abs(noise.decibels(1, "gu")[0] - noise.decibels(2, "o")[0]) < 0.5
+    low, high = sorted(noise.decibels(1, part)[0] for part in ("o", "gu"))
+    assert low < noise.decibels(1)[0] < high and high - low > 1
     others = [noise.decibels(layer)[0] for layer in (0, 2)]
     assert all(33 < value < 35 for value in others)
     assert abs(noise.decibels(1)[0] - others[0]) > 2

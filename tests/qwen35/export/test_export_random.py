@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from qwen35.bundle import Bundle
-from qwen35.bundle.schema import text_schema, vision_schema
+from qwen35.bundle.schema import TensorSpec, text_schema, vision_schema
 from qwen35.bundle.sizes import SIZES
 from qwen35.errors import UsageError
 from qwen35.export import random as export_random_module
 from qwen35.export.exporter import export_random
 from qwen35.export.kernels import text_gemms, text_gemvs
 from qwen35.export.plan import Options, plan_random
-from qwen35.export.random import random_stream
+from qwen35.export.random import RandomText, RandomVision, random_stream
 from qwen35.export.vision import plan_random_vision, vision_gemms, vision_problem
-from qwen35.formats import by_name
+from qwen35.formats import by_name, from_bf16
 from tests.support.unpacking import unpack
 
 PUBLISHED = {  # hidden, MLP, layers, K slices, value heads, tied; tower: hidden, MLP, blocks
@@ -158,3 +159,71 @@ def test_unknown_size(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"known sizes are tiny, 0\.8b, 2b, 4b, 9b"):
         export_random("3b", tmp_path / "b", Options())
     assert set(PUBLISHED) < set(SIZES)
+
+
+def _decoded(item: TensorSpec, data: np.ndarray) -> np.ndarray:
+    return by_name("bfp16").decode(data[: by_name("bfp16").nbytes(item.rows, item.k)], item.rows, item.k)
+
+
+def test_text_tensors_have_the_spread_that_keeps_logits_apart() -> None:
+    """Normal with the fan-in's scale; gates and decays over the range that trained models have."""
+    config = replace(plan_random("tiny", Options()), tie_word_embeddings=False)
+    found: dict[str, list[np.ndarray]] = {}
+    for item in text_schema(config):
+        data = np.concatenate([piece.reshape(-1) for piece in RandomText(config, 5).pieces(item)])
+        assert data.nbytes == item.nbytes("bfp16"), item.name
+        found.setdefault(item.part, []).append(_decoded(item, data) if item.rows else data)
+    d = config.hidden_size
+    head = found.pop("head")[0][: config.vocab_size]
+    spreads = {"lin": d, "att": d, "o": config.o_in, "gu": d, "down": config.intermediate_size}
+    for part, inputs in spreads.items():
+        for one in found.pop(part):
+            assert one.std() == pytest.approx(inputs**-0.5, rel=0.03), part
+    assert head.std() == pytest.approx(2 * d**-0.5, rel=0.03)
+    embed = from_bf16(found.pop("embed")[0]).reshape(-1, d)
+    assert embed.std() == pytest.approx(2 * d**-0.5, rel=0.03) and len(embed) == config.vocab_size > 1024
+    assert not np.array_equal(embed[:512], embed[1024:1536])
+    parts = {part: np.concatenate(values).astype(np.float64) for part, values in found.items()}
+    decay, steps = -parts["A"], np.log1p(np.exp(parts["dt_bias"]))
+    assert 0.5 <= decay.min() < 2 and 6 < decay.max() <= 8
+    assert 0.00099 < steps.min() < 0.01 < steps.max() < 0.101
+    taps = parts["conv"].reshape(-1, config.linear_conv_kernel_dim)
+    assert np.abs(taps - [0, 0, 0, 0.6]).max() == pytest.approx(0.25, abs=0.01)
+    assert np.abs(taps.mean(0) - [0, 0, 0, 0.6]).max() < 0.02
+    assert parts["ba"].std() == pytest.approx(d**-0.5, rel=0.1)
+    assert parts["norm"].mean() == pytest.approx(1, abs=0.05)
+    for part in ("ln1", "ln2", "ln_f", "q_norm", "k_norm"):
+        assert abs(parts[part].mean()) < 0.05, part
+    for part in ("norm", "ln1", "ln2", "ln_f", "q_norm", "k_norm"):
+        assert parts[part].std() == pytest.approx(0.1, rel=0.25), part
+
+
+@pytest.mark.parametrize("weights", ["w8", "bfp16x2"])
+def test_the_towers_tensors_have_the_spread_of_their_inputs(weights: str) -> None:
+    text = plan_random("tiny", Options())
+    made = plan_random_vision("tiny", Options(vision=weights), text)
+    assert made is not None
+    config = replace(made, intermediate_size=700)
+    d, slices = config.hidden_size, {"fc2": config.n_fc2, "m1": config.n_merge, "m2": config.n_merge}
+    for item in vision_schema(config):
+        data = np.concatenate([np.ravel(piece).view(np.uint8) for piece in RandomVision(config).pieces(item)])
+        assert data.nbytes == item.nbytes("bfp16"), item.name
+        if not item.rows:
+            values = data.view(np.float32)
+            mean = float(item.part.endswith(("_w", ".f")))
+            std = 0.0 if item.part.endswith(".f") else 0.5 if item.part == "pos" else 0.1
+            assert values.mean() == pytest.approx(mean, abs=0.04), item.name
+            assert values.std() == pytest.approx(std, rel=0.2), item.name
+            continue
+        used = 700 if item.part == "fc1" else item.rows
+        inputs = config.patch_dim if item.part == "patch" else d
+        wanted = (inputs * slices.get(item.part, 1)) ** -0.5
+        high = _decoded(item, data)
+        assert high[:used].std() == pytest.approx(wanted, rel=0.05) and not high[used:].any(), item.name
+        if weights == "bfp16x2":
+            low = _decoded(item, data[by_name("bfp16").nbytes(item.rows, item.k) :])
+            assert low[:used].std() == pytest.approx(wanted / 512, rel=0.05), item.name
+            assert abs(np.corrcoef(low[:used].ravel(), high[:used].ravel())[0, 1]) < 0.05
+        bias = data[-4 * item.rows :].view(np.float32)
+        assert bias[:used].std() == pytest.approx(0.0 if item.slice else 0.1, rel=0.2), item.name
+        assert not bias[used:].any()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -204,6 +206,52 @@ def test_thread_count_is_checked():
         host.set_threads(65)
     with pytest.raises(ValueError, match="unknown"):
         host.set_isa("quantum")
+
+
+F, B = np.zeros((4, 32), np.float32), np.zeros((4, 32), np.uint16)
+GAPS, WIDE = np.zeros((4, 64), np.float32)[:, ::2], np.zeros((4, 64), np.uint16)
+NORM = host.Norm(np.zeros(32, np.float32), 1e-6, adds=1, proj=np.zeros((3, 32), np.float32))
+GATES = np.zeros((4, 16), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: NORM.rows(GAPS, [B], B), "does not fit this norm"),
+        (lambda: NORM.rows(F[:, :16].copy(), [B], B), "does not fit this norm"),
+        (lambda: NORM.rows(F, [], B), "with 0 additions"),
+        (lambda: NORM.rows(F, [B[:3]], B), "fewer than 4 rows"),
+        (lambda: NORM.rows(F, [B], B[:3]), "fewer than 4 rows"),
+        (lambda: NORM.rows(F, [B], B, GATES[:3]), "fewer than 4 rows"),
+        (lambda: NORM.rows(F, [B], B, GATES[:, :3]), "fewer than 4 rows"),
+        (lambda: NORM.rows(F, [B[:, :31]], B), "rows of 32 contiguous elements"),
+        (lambda: NORM.rows(F, [WIDE[:, ::2]], B), "rows of 32 contiguous elements"),
+        (lambda: NORM.rows(F, [B], B.reshape(-1)), "rows of 32 contiguous elements"),
+        (lambda: NORM.gates(GAPS, GATES), "do not fit this norm"),
+        (lambda: NORM.gates(F[:, :16].copy(), GATES), "do not fit this norm"),
+        (lambda: NORM.gates(F, GATES[:3]), "do not fit this norm"),
+        (lambda: host.add_rows(GAPS, B), "rows to add"),
+        (lambda: host.add_rows(F, B[:3]), "rows to add"),
+        (lambda: host.swiglu_pairs(B.reshape(-1), B[0]), "no 32 | 32 pairs"),
+        (lambda: host.swiglu_pairs(B[0], B[0, :16]), "no 32 | 32 pairs"),
+        (lambda: host.matmul(F[:, :4], F[:3, :16], F[:, :16]), "multiple of 16"),
+        (lambda: host.matmul(F[:, :4], F[:, :16], F[:3, :16]), "multiple of 16"),
+        (lambda: host.bf16_to_f32(B, F[:3]), "of one size"),
+        (lambda: host.bf16_to_f32(WIDE[:, ::2], F), "of one size"),
+        (lambda: host.f32_to_bf16(F, WIDE[:, ::2]), "of one size"),
+        (lambda: host.silu(F.astype(np.float64)), "float64 array"),
+        (lambda: host.check(-22), "multiples of 16"),
+    ],
+)
+def test_operands_that_do_not_fit_are_refused(call: Callable[[], None], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        call()
+    NORM.rows(F, [B], WIDE, GATES)  # whose rows are longer
+
+
+def test_scratch_that_cannot_be_had_is_told() -> None:
+    with pytest.raises(MemoryError):
+        host.check(-12)
 
 
 def _norm_sum() -> bytes:

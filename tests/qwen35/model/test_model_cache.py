@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -241,3 +242,26 @@ def test_an_uncommitted_tail_is_given_back_too():
     assert resident(cache) >= 50_000 * 2 * 128
     cache.reset()
     assert resident(cache) == 0
+
+
+@pytest.mark.parametrize(("behind", "kept"), [(1024, 1536), (1025, 512)])
+def test_rows_behind_a_restored_state_are_kept_for_the_next_answer_up_to_a_number(behind, kept):
+    cache = StateCache(config("a"), 100_000)
+    write(cache, 300, 0)
+    state = cache.snapshot()
+    write(cache, behind, 1)
+    cache.restore(state)
+    assert cache.kv_bytes == kept * 2 * 128
+
+
+def test_what_a_step_reads_asks_for_huge_pages():
+    if not Path("/sys/kernel/mm/transparent_hugepage").exists():
+        pytest.skip("this kernel has none")
+    cache = StateCache(config(), 100_000)
+    found = {}
+    for block in re.split(r"\n(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text()):
+        start, end = (int(word, 16) for word in block.split(" ")[0].split("-"))
+        found[range(start, end)] = re.search("^VmFlags:.* hg", block, re.M) is not None
+    for array in (cache.kv[2].keys, cache.linear[0][0].matrices):
+        address = array.__array_interface__["data"][0]
+        assert next(huge for where, huge in found.items() if address in where)

@@ -7,6 +7,8 @@ and transformers in float32 on the same bfp16-rounded weights.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -281,6 +283,36 @@ def test_timing_names_every_stage():
     assert calls["gemv.lin"] == linear and calls["gemv.head"] == 2
     assert calls["host.deltanet"] == (parts + 1) * linear and calls["host.attention"] == parts + 1
     assert {"host.norm", "host.gates", "host.swiglu", "host.embed", "host.rope", "host.logits"} <= set(calls)
+
+
+def test_laps_are_taken_in_the_order_of_the_work():
+    """From the call's beginning on without a gap, so that no stage counts another's time."""
+    rest = ["host.submit", "beside.deltanet", "beside.ready", "gemv.o", "host.norm", "host.submit"]
+    rest += ["beside.ready", "gemv.gu", "host.swiglu", "host.submit", "beside.ready", "gemv.down"]
+    last = ["host.norm", "host.submit", "beside.logits", "gemv.head", "host.logits"]
+    prompt, step = ["host.embed", "host.rope"], ["host.embed"]
+    for kind in ("lin", "lin", "lin", "att"):
+        mixer = {"lin": "host.deltanet", "att": "host.attention"}[kind]
+        begun = ["host.norm", f"gemm.{kind}", "host.gates", f"gemm.{kind}", mixer]
+        prompt += [name for name in begun if name != "host.gates" or kind == "lin"]
+        if kind == "lin":
+            prompt += ["gemm.o", "gemm.o", "host.norm", "gemm.gu", "gemm.down", "gemm.gu", "gemm.down"]
+        begun = ["host.norm", "host.submit", "beside.gates", "beside.ready", f"gemv.{kind}", mixer]
+        step += [*begun, *rest]
+    prompt += [name for name in rest if name != "beside.deltanet"] + last
+    laps = []
+    with model("tied") as text:
+        text.timing.observer = lambda *lap: laps.append(lap)
+        for call, wanted in (
+            (lambda: text.prefill(tokens("tied", 9)), prompt),
+            (lambda: text.decode(3), step + last),
+        ):
+            laps.clear()
+            began = perf_counter()
+            call()
+            assert [name for name, *_ in laps if name != "beside.fetch"] == wanted
+            assert began <= laps[0][1] and laps[-1][2] <= perf_counter()
+            assert all(before[2] == after[1] for before, after in pairwise(laps))
 
 
 def test_dims_the_host_cannot_do():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -43,9 +44,10 @@ def test_buffers_hold_the_tensors(monkeypatch, bundle, device, threads, piece):
     assert found.nbytes == total and found.way == "copy" and "read into" in found.report
     assert steps[-1] == (total, total) and [done for done, _ in steps] == sorted({done for done, _ in steps})
     assert "l0.g.in" in found and "l0.h.ln1" not in found
+    held = device.bo_usage().total
     found.close()
     found.close()
-    assert "l0.g.in" not in found
+    assert "l0.g.in" not in found and device.bo_usage().total <= held - total
 
 
 def test_a_driver_without_read_only_memory_is_read_into(bundle, device):
@@ -103,14 +105,71 @@ def test_a_driver_that_takes_read_only_memory(monkeypatch, bundle, device):
     found.close()
 
 
+def test_the_report_says_how_much_came_how_and_how_fast():
+    for way, how in (
+        ("copy", "read into the device's buffers"),
+        ("map", "mapped for the device (user-pointer buffer)"),
+    ):
+        found = Weights({}, way, 2_345_600_000, 0.5).report
+        assert found == f"2,346 MB of weights {how} in 0.50 s (4.7 GB/s)"
+    assert "in 0.00 s" in Weights({}, "copy", 0, 0.0).report
+
+
+@pytest.mark.parametrize(
+    ("release", "free", "dropped"),
+    [(True, None, True), (False, 0, False), (None, None, True), (None, -1, True), (None, 0, False)],
+)
+def test_pages_behind_the_copies_go_where_memory_is_short(
+    monkeypatch, bundle, device, release, free, dropped
+):
+    """`free` over three times the weights: those of the file, of the buffers, and as many for others."""
+    total, asked = sum(bundle.tensors.info(name).nbytes for name in NAMES), []
+    monkeypatch.setattr(module.meminfo, "available", lambda: None if free is None else 3 * total + free)
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, *given: asked.append(given))
+    Weights.load(bundle, device, NAMES, way="copy", release=release).close()
+    gone = sorted(given[:2] for given in asked if given[2] == os.POSIX_FADV_DONTNEED)
+    infos = sorted((bundle.tensors.info(name) for name in NAMES), key=lambda info: info.offset)
+    assert gone == ([(info.offset, info.nbytes) for info in infos] if dropped else [])
+
+
+@pytest.mark.parametrize("trial", ["wrong", KeyboardInterrupt])
+def test_mapped_buffers_that_are_not_used_are_given_back(monkeypatch, bundle, device, trial):
+    """What the trial finds is why weights are copied; an interrupted one goes on."""
+    made = []
+
+    def wrap(address, nbytes):
+        made.append(device.alloc(nbytes))
+        return made[-1]
+
+    def tried(buffers):
+        if trial is KeyboardInterrupt:
+            raise trial
+        return trial
+
+    profile = replace(device.profile, user_pointers="ro")
+    monkeypatch.setattr(type(device), "profile", property(lambda self: profile))
+    monkeypatch.setattr(device, "wrap", wrap)
+    held = device.bo_usage().total
+    if trial is KeyboardInterrupt:
+        with pytest.raises(trial):
+            Weights.load(bundle, device, NAMES, trial=tried)
+    else:
+        found = Weights.load(bundle, device, NAMES, trial=tried)
+        assert (found.way, found.why) == ("copy", "wrong")
+        found.close()
+    assert made and device.bo_usage().total == held
+    assert Weights.load(bundle, device, NAMES).why == "not tried"
+
+
 def test_a_file_that_ends_early(bundle, device):
     path = bundle.tensors.path
-    data = path.read_bytes()
+    data, held = path.read_bytes(), device.bo_usage().total
     try:
         with open(path, "r+b") as file:
             file.truncate(bundle.tensors.info("head2").offset + 10)
         with pytest.raises(BundleError, match="ended while it was read"):
             Weights.load(bundle, device, ["head2"], way="copy")
+        assert device.bo_usage().total == held
     finally:
         path.write_bytes(data)
     assert Weights.load(bundle, device, ["head2"], way="copy").nbytes

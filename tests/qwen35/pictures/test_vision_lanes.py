@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -149,6 +150,26 @@ def test_lanes_that_wait_for_each_other_are_told() -> None:
     advance([lane])
     with pytest.raises(RuntimeError, match="no lane"):
         advance([lane])
+
+
+def test_laps_are_taken_in_the_order_of_the_work(
+    tower: VisionTower, pictures: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a picture of one lane, from the call's beginning on without a gap."""
+
+    def product(key: str) -> list[str]:
+        return ["vision.submit", f"vision.npu.{key}"]
+
+    block = ["vision.host", *product("qkv"), *["vision.attention"] * 2, *product("proj"), "vision.host"]
+    block += [*product("fc1"), "vision.host", *product("fc2")]
+    merger = ["vision.host", "vision.host", *product("m1"), "vision.host", *product("m2"), "vision.host"]
+    laps: list[tuple[str, float, float]] = []
+    monkeypatch.setattr(tower.timing, "observer", lambda *lap: laps.append(lap))
+    began = time.perf_counter()
+    tower.encode(*pictures[3])
+    wanted = ["vision.host", *product("patch"), *block * tower.config.depth, *merger]
+    assert [name for name, *_ in laps] == wanted
+    assert began <= laps[0][1] and all(before[2] == after[1] for before, after in pairwise(laps))
 
 
 def test_a_picture_again_takes_no_new_buffers(tower: VisionTower, pictures: list[Any]) -> None:
