@@ -9,7 +9,6 @@ import json
 import os
 import shutil
 import stat
-import struct
 import subprocess
 import sys
 import time
@@ -21,25 +20,7 @@ from qwen35.rootfs import archive, boot, elf, loaded, python
 from qwen35.rootfs.modules import module_dependencies, modules_in_order
 from qwen35.rootfs.tree import Tree
 from tests.support.emulation import ROOT as CHECKOUT
-
-
-def entries(image: bytes) -> dict[str, tuple[int, bytes, tuple[int, int]]]:
-    """What a newc archive holds: path -> (mode, data, device), in order; checks headers and padding."""
-    found: dict[str, tuple[int, bytes, tuple[int, int]]] = {}
-    at = 0
-    while True:
-        assert image[at : at + 6] == b"070701"
-        fields = [int(image[at + 6 + 8 * i : at + 14 + 8 * i], 16) for i in range(13)]
-        name = image[at + 110 : at + 109 + fields[11]].decode()
-        assert image[at + 109 + fields[11]] == 0
-        at = (at + 110 + fields[11] + 3) & ~3
-        data = image[at : at + fields[6]]
-        at = (at + fields[6] + 3) & ~3
-        if name == "TRAILER!!!":
-            assert at == len(image)
-            return found
-        assert name not in found
-        found[name] = (fields[1], data, (fields[9], fields[10]))
+from tests.support.initramfs import entries, fake_module
 
 
 def test_archive(tmp_path: Path) -> None:
@@ -63,23 +44,6 @@ def test_archive(tmp_path: Path) -> None:
     assert found["tree/sub/program"][0] == stat.S_IFREG | 0o755
     assert found["tree/link"][1] == b"sub/program"
     assert tree.total == 7
-
-
-def fake_module(depends: str) -> bytes:
-    """An ELF64 object with a .modinfo section."""
-    names = b"\0.modinfo\0.names\0"
-    info = b"license=GPL\0depends=" + depends.encode() + b"\0"
-    body = bytes(64) + info + names
-    sections = [
-        bytes(64),
-        struct.pack("<IIQQQQIIQQ", 1, 1, 0, 0, 64, len(info), 0, 0, 1, 0),
-        struct.pack("<IIQQQQIIQQ", 10, 3, 0, 0, 64 + len(info), len(names), 0, 0, 1, 0),
-    ]
-    image = bytearray(body + b"".join(sections))
-    image[:7] = b"\x7fELF\x02\x01\x01"
-    struct.pack_into("<Q", image, 0x28, len(body))
-    struct.pack_into("<HHH", image, 0x3A, 64, 3, 2)
-    return bytes(image)
 
 
 def test_module_order(tmp_path: Path) -> None:
@@ -324,6 +288,9 @@ def test_root_is_small(root: Path) -> None:
     assert (root / "root/n.txt").read_text() == "noted\n"
     names = {path.name for path in files}
     assert not [name for name in names if name.endswith((".py", ".h", ".pyi")) or "crypto" in name]
+    for path in files:
+        program = ".so" in path.name or path.name.startswith("python3")
+        assert path.stat().st_mode & 0o777 == (0o755 if program else 0o644), path
 
 
 @pytest.mark.parametrize(

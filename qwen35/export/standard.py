@@ -49,8 +49,8 @@ def picture_size(step: int, min_pixels: int, max_pixels: int) -> tuple[int, int]
     fits = [
         (rows, columns)
         for rows in range(1, side + 1)
-        for columns in range(rows, 2 * side + 2)
-        if min_pixels <= rows * columns * step * step <= max_pixels and columns <= 3 * rows
+        for columns in range(rows, 3 * rows + 1)
+        if min_pixels <= rows * columns * step * step <= max_pixels
     ]
     rows, columns = max(fits, key=lambda size: (size[0] < size[1], size[0], -size[1]), default=(side, side))
     return rows * step, columns * step

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 __all__ = ["Dynamic", "compact", "dynamic"]
 
-_LOAD, _DYNAMIC, _STACK, _RELRO = 1, 2, 0x6474E551, 0x6474E552
+_LOAD, _DYNAMIC, _RELRO = 1, 2, 0x6474E552
 _NEEDED, _STRTAB, _SYMTAB, _SONAME, _GNU_HASH = 1, 5, 6, 14, 0x6FFFFEF5
 # type, flags, offset, address, physical address, bytes in the file, in memory, alignment
 _HEADER = struct.Struct("<IIQQQQQQ")
@@ -107,12 +107,12 @@ def compact(image: bytes) -> bytes:
     rows = []
     for h in headers:
         # What is made read-only may reach beyond the file's part of its segment.
-        at = 0 if h[0] == _STACK or not h[5] else place(h[2], 0 if h[0] == _RELRO else h[5])
+        at = place(h[2], 0 if h[0] == _RELRO else h[5])
         if at is None:
             return image
         # An empty one (TLS without data) stays at its place in the segment's page.
         align = min(h[7], _PAGE)
-        rows.append((h[0], h[1], at if h[5] or h[0] == _STACK else h[3] % max(align, 1), *h[3:7], align))
+        rows.append((h[0], h[1], at if h[5] else h[3] % max(align, 1), *h[3:7], align))
     place_of_table = place(table, _HEADER.size * len(rows))
     if place_of_table is None:
         place_of_table = (len(out) + 7) & ~7
