@@ -178,3 +178,26 @@ def test_the_binding_does_not_know_the_model() -> None:
     for name, found in imports(inside=True).items():
         if name.startswith("amdxdna"):
             assert not {to for to in found if to.startswith("qwen35")}, name
+
+
+CHANGING = {
+    "amdxdna": "selftest.steps.Bench trace.observer._Mapping trace.session.TracedBo trace.session.Submitted "
+    "trace.session.TracedContext trace.recorder.Pending doctor.machine.Machine xclbin.writer._Blob "
+    "insts.listing.Listing emu.npu.schedule.Totals emu.seccomp.files.Caller emu.pci.firmware._Event "
+    "emu.pci.firmware._State pdi.array.TileState pdi.array.Array emu.npu.slot.Slot emu.npu.health.Health "
+    "emu.npu.health.Fatal",
+    "qwen35": "model.decode._Plan stats.Stats bundle.validate._Checker serve.answering.Limits "
+    "serve.answering.Service engine.Input engine.Session train.corpus.Corpus",
+}
+"""The records that change once they are made; all others are values, which threads share."""
+
+
+def test_records_do_not_change_but_for_those_that_say_so() -> None:
+    found = set()
+    for name, path in modules().items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            for made in node.decorator_list if isinstance(node, ast.ClassDef) else ():
+                text = ast.unparse(made)
+                if text.startswith("dataclass") and "frozen=True" not in text:
+                    found.add(f"{name}.{node.name}")
+    assert found == {f"{package}.{name}" for package, names in CHANGING.items() for name in names.split()}

@@ -145,6 +145,19 @@ def test_verify_finds_a_flipped_bit_and_says_when_there_is_nothing(
     assert capsys.readouterr().out.endswith(
         "every byte as exported; not verified, since no checksum is recorded: tokenizer.json\n"
     )
+    for kept in ("sum tensors", "sum nothing"):
+        lines = [x for x in manifest.splitlines(True) if not x.startswith("sum ") or x.startswith(kept)]
+        (path / "manifest.txt").write_text("".join(lines))
+        if kept == "sum nothing":
+            with pytest.raises(BundleError, match="nothing to verify"):
+                info_main([str(path), "--verify"])
+            continue
+        assert info_main([str(path), "--verify", "--quiet"]) == 0
+        kinds = (".bin", ".xclbin", ".json")
+        files = sorted(str(each.relative_to(path)) for each in path.rglob("*") if each.suffix in kinds)
+        files.remove("tensors.bin")
+        told = f"recorded: {', '.join(files[:5])} and {len(files) - 5} more\n"
+        assert capsys.readouterr().out.endswith(told)
     (path / "manifest.txt").write_text(manifest)
     data = bytearray((path / "tensors.bin").read_bytes())
     data[-1] ^= 0x80
@@ -165,6 +178,10 @@ def test_records_of_an_unknown_kind_are_one_line(tmp_path: Path, capsys: pytest.
         "manifest.txt: records of an unknown kind are not read: "
         f"'gemmx' (line {count + 1} and 1 more), 'foo' (line {count + 2})"
     )
+    for number, more in ((5, ""), (6, " and 1 more kinds")):
+        (path / "manifest.txt").write_text(before + "".join(f"kind{n} 1\n" for n in range(number)))
+        told = ", ".join(f"'kind{n}' (line {count + 1 + n})" for n in range(5))
+        assert Bundle.open(path).unread.endswith(f"are not read: {told}{more}")
 
 
 def test_params_and_fields_of_an_unknown_name_are_one_line(

@@ -104,8 +104,18 @@ def test_missing_and_unreadable(tmp_path: Path) -> None:
 def test_a_manifest_past_every_sense_is_refused_unread(tmp_path: Path) -> None:
     with open(tmp_path / "manifest.txt", "wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(BundleError, match="longer than"):
+    with pytest.raises(BundleError, match="longer than 8,388,608 bytes"):
         Manifest.read(tmp_path)
+
+
+def test_lines_are_bounded_in_number_and_length(tmp_path: Path) -> None:
+    assert manifest(tmp_path, "version 1" + "\n" * (1 << 17)).version == 1
+    with pytest.raises(BundleError, match="131,073 lines, and no bundle needs more than 131,072"):
+        manifest(tmp_path, "version 1" + "\n" * ((1 << 17) + 1))
+    assert manifest(tmp_path, "version 1\n" + "#" * (1 << 20)).version == 1
+    with pytest.raises(BundleError, match="a line of 1,048,577 characters") as caught:
+        manifest(tmp_path, "version 1\n" + "#" * ((1 << 20) + 1) + "\n")
+    assert caught.value.line == 2
 
 
 @pytest.mark.parametrize(

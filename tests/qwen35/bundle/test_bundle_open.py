@@ -153,6 +153,16 @@ def test_kernel_files_of_impossible_size(copy: Path, file: str, data: bytes, mes
         Bundle.open(copy)
 
 
+@pytest.mark.parametrize(
+    ("file", "least", "most"), [("kernels/o_2.bin", 4, 64 << 20), ("kernels/gemv.xclbin", 1, 256 << 20)]
+)
+def test_kernel_files_larger_than_any(copy: Path, file: str, least: int, most: int) -> None:
+    with open(copy / file, "r+b") as opened:
+        opened.truncate(most + 4)
+    with pytest.raises(BundleError, match=f"is {most + 4:,} bytes, outside {least}..{most:,}"):
+        Bundle.open(copy)
+
+
 def test_no_directory(tmp_path: Path) -> None:
     for path in (tmp_path / "no", tmp_path / "file"):
         (tmp_path / "file").write_text("")

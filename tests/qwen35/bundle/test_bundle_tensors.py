@@ -100,6 +100,14 @@ def test_malformed(tmp_path: Path, index: str | bytes, line: int, message: str) 
     assert message in caught.value.message
 
 
+def test_an_index_is_no_longer_than_any_needs_to_be(tmp_path: Path) -> None:
+    store(tmp_path)
+    with open(tmp_path / "tensors.txt", "r+b") as file:
+        file.truncate((16 << 20) + 1)
+    with pytest.raises(BundleError, match="longer than 16,777,216 bytes"):
+        Store(tmp_path)
+
+
 def test_missing_files(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"no such file.*tensors\.txt"):
         Store(tmp_path)

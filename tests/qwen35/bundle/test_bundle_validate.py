@@ -76,6 +76,56 @@ def test_params_that_cannot_be(copy: Path, name: str, text: str, message: str) -
 
 
 @pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [
+        *((name, 1, 1 << 20) for name in ("D", "I", "heads", "kv_heads", "hd", "rope_dim", "lin_heads")),
+        *((name, 1, 1 << 20) for name in ("lin_hk", "lin_hv", "chunk", "max_prompt")),
+        *((name, 1, 1 << 24) for name in ("vocab", "head_rows", "n_head")),
+        ("conv_k", 1, 64),
+        ("n_down", 1, 4096),
+        *((f"v.{name}", 1, 1 << 20) for name in ("D", "I", "heads", "out", "max_patches")),
+        *((f"v.{name}", 0, 1 << 24) for name in ("image_token", "vision_start", "vision_end")),
+        *((f"v.{name}", 1, 1 << 30) for name in ("min_pixels", "max_pixels")),
+        ("v.depth", 1, 4096),
+        ("v.pos_side", 1, 4096),
+        ("v.patch", 1, 1024),
+        ("v.merge", 1, 64),
+    ],
+)
+def test_params_are_within_their_bounds(
+    bundles: dict[str, Path], tmp_path: Path, name: str, least: int, most: int
+) -> None:
+    shutil.copy(bundles["vision"] / "manifest.txt", tmp_path)
+    for value in (least - 1, most + 1) if least else (most + 1,):
+        line = replace(tmp_path / "manifest.txt", f"param {name} ", f"param {name} {value}")
+        with pytest.raises(BundleError, match=rf"{value} is outside {least}\.\.{most} \(") as caught:
+            read_config(Manifest.read(tmp_path))
+        assert caught.value.line == line
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("heads", "3", "3 does not divide v.D = 64"),
+        ("heads", "32", "32 leaves heads of 2 dims: no multiple of 4"),
+        ("patch", "8", "64 is less than a patch's 192 values"),
+        ("min_pixels", "4097", "4097 is more than v.max_pixels"),
+        ("out", "72", "72 differs from D = 64"),
+        ("weights", "w9", "'w9' is not one of w8, bfp16x2"),
+        ("rope_theta", "0.5", "0.5"),
+    ],
+)
+def test_towers_that_cannot_be(
+    bundles: dict[str, Path], tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    shutil.copy(bundles["vision"] / "manifest.txt", tmp_path)
+    replace(tmp_path / "manifest.txt", f"param v.{name} ", f"param v.{name} {text}")
+    with pytest.raises(BundleError) as caught:
+        read_config(Manifest.read(tmp_path))
+    assert message in caught.value.message and "param v." in caught.value.message
+
+
+@pytest.mark.parametrize(
     ("extra", "message"),
     [
         ("param lin_kheads 3", "3 does not divide lin_heads = 4"),

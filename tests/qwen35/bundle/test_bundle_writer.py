@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -117,6 +120,27 @@ def test_an_existing_bundle_needs_force(tmp_path: Path) -> None:
             assert value == 1 or Store(tmp_path / "b").get("x")[0, 0] == 1
             writer.finish()
         assert Store(tmp_path / "b").get("x")[0, 0] == value
+    assert names(tmp_path) == ["b"]
+
+
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOSYS, errno.EPERM, None])
+def test_a_bundle_is_replaced_where_folders_cannot_be_exchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int | None
+) -> None:
+    """By the file system, the kernel, or the C library (None); what else fails leaves the old one."""
+    libc = SimpleNamespace() if code is None else SimpleNamespace(renameat2=lambda *_: -1)
+    with BundleWriter(tmp_path / "b") as writer:
+        fill(writer, 1)
+        writer.finish()
+    with contextlib.ExitStack() as stack:
+        writer = stack.enter_context(BundleWriter(tmp_path / "b", force=True))
+        fill(writer, 2)
+        monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: libc)
+        monkeypatch.setattr("ctypes.get_errno", lambda: code)
+        if code == errno.EPERM:
+            stack.enter_context(pytest.raises(OSError, match="not permitted"))
+        writer.finish()
+    assert Store(tmp_path / "b").get("x")[0, 0] == (1 if code == errno.EPERM else 2)
     assert names(tmp_path) == ["b"]
 
 
