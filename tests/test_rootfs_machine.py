@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gzip
 import importlib.util
 import json
@@ -57,6 +58,23 @@ def test_a_compact_object_has_the_segments_that_the_loader_maps(name: str) -> No
         if old[0] != 0x6474E552:  # what is made read-only may end behind the file's part
             held, kept = (image[h[2] :][: h[5]] for image, h in zip(plain, (old, new), strict=True))
             assert held == kept
+
+
+def test_a_table_behind_all_segments_is_brought_along(tmp_path: Path) -> None:
+    """Where some editors of objects put it. In the copy it begins at a multiple of eight."""
+    (tmp_path / "part.c").write_text("int answer(void) { return 42; }\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "whole", tmp_path / "part.c"], check=True)
+    image = bytearray((tmp_path / "whole").read_bytes())
+    table = b"".join(struct.pack("<IIQQQQQQ", *header) for header in segments(image))
+    image += bytes(-len(image) % 8)
+    struct.pack_into("<Q", image, 0x20, len(image))
+    small = elf.compact(bytes(image + table) + bytes(4096))
+    assert len(small) < len(image)
+    at = struct.unpack_from("<Q", small, 0x20)[0]
+    ends = [header[2] + header[5] for header in segments(small) if header[0] == 1]
+    assert at == -(-max(ends) // 8) * 8 and len(small) == at + len(table)
+    (tmp_path / "small").write_bytes(small)
+    assert ctypes.CDLL(str(tmp_path / "small")).answer() == 42
 
 
 @pytest.mark.parametrize("wrong", [0, 4, 5, 16, 0x36])

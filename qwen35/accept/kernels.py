@@ -240,8 +240,8 @@ class _Kernel:
         if stream.nbytes < stream_bytes(spec.m, spec.k, config.gemv_format):
             return None
         parts = []
-        for at in range(0, len(chosen), 4096):
-            weights = self.format.decode_rows(stream, spec.k, chosen[at : at + 4096])
+        for rows in np.array_split(chosen, 1 + len(chosen) // 4096):  # which bounds the memory
+            weights = self.format.decode_rows(stream, spec.k, rows)
             parts.append(self.vectors.astype(np.float64) @ weights.astype(np.float64).T)
         return np.concatenate(parts, axis=1)
 

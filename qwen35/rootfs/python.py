@@ -11,7 +11,6 @@ import ctypes
 import importlib.util
 import marshal
 import os
-import struct
 import sys
 import sysconfig
 from pathlib import Path
@@ -61,6 +60,8 @@ _LEFT_OUT = {"__pycache__", "csrc", "train", "serve", "rootfs"}
 _SUFFIXES_LEFT_OUT = (".pyi", ".h", ".c", ".typed", ".pyc")
 _DATA = "data"
 
+#: The head of a .pyc that is not checked against a source.
+_PYC = importlib.util.MAGIC_NUMBER + bytes(12)
 #: What stands in for numpy's LAPACK, which nothing here uses.
 _NO_LAPACK = """
 def __getattr__(name):
@@ -85,7 +86,7 @@ def compiled(source: Path, name: str = "", docstrings: bool = True) -> bytes:
                 ):
                     node.body[:1] = [] if len(node.body) > 1 else [ast.copy_location(ast.Pass(), first)]
     code = compile(tree, name or str(source), "exec", dont_inherit=True)
-    return importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, 0, 0) + marshal.dumps(code)
+    return _PYC + marshal.dumps(code)
 
 
 class PythonRoot:
@@ -238,10 +239,7 @@ def _without_lapack(root: PythonRoot, tree: Tree, loaded: Loaded) -> Loaded:
     tree.kind = "numpy"
     root.binary(Path(small.origin), target)
     code = compile(_NO_LAPACK, where, "exec")
-    tree.file(
-        f"{where.rpartition('/')[0]}/_umath_linalg.pyc",
-        importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, 0, 0) + marshal.dumps(code),
-    )
+    tree.file(f"{where.rpartition('/')[0]}/_umath_linalg.pyc", _PYC + marshal.dumps(code))
     return _needed(loaded, {lapack.resolve(), libraries[0].resolve()})
 
 

@@ -26,6 +26,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_facts_of_an_untied_bundle(tmp_path: Path) -> None:
     bundle = Bundle.open(write_bundle(tmp_path / "b", SHAPES["untied"], None, Habits(contexts=True)))
     facts = describe(bundle, 1000)
+    assert (facts["shape"], facts["version"], facts["max_ctx"]) == (1, 1, 1000)
     assert facts["model"] == {
         "hidden": 128,
         "mlp": 256,

@@ -133,6 +133,7 @@ def test_untied_head(tmp_path: Path) -> None:
             "linear_num_key_heads is 16777217, more than 16,777,216",
         ),
         ({"eos_token_id": 10**300}, "which is no token id"),
+        ({"eos_token_id": 1 << 31}, "eos_token_id holds 2147483648, which is no token id"),
         ({"linear_num_value_heads": 2}, "linear layers are 64 wide, attention layers 128"),
         ({"linear_num_key_heads": 3}, "value heads are no multiple of key heads"),
         ({"num_key_value_heads": 3}, "heads of kv heads"),

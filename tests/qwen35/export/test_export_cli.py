@@ -15,6 +15,8 @@ import pytest
 
 from qwen35.bundle import Bundle
 from qwen35.export import export_main
+from qwen35.export.cli import parser
+from qwen35.export.plan import Options
 from qwen35.export.progress import Progress, clock
 from tests.support.synthetic import SHAPES, write_checkpoint
 
@@ -118,6 +120,16 @@ def test_so_much_space_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for free, status in ((enough, 0), (enough - 4096, 1)):  # tensors.bin is padded to whole pages
         monkeypatch.setattr("shutil.disk_usage", lambda path, free=free: type("Usage", (), {"free": free}))
         assert export_main(["--random", "tiny", "--out", str(tmp_path / str(status)), "--quiet"]) == status
+
+
+def test_what_is_not_asked_for_is_what_the_options_say() -> None:
+    given = vars(parser().parse_args(["--out", "b"]))
+    wanted = vars(Options())
+    assert {name: given["format" if name == "gemv_format" else name] for name in wanted if name in given} == {
+        name: value for name, value in wanted.items() if name in given
+    }
+    assert given["format"] == wanted["gemv_format"] and given["seed"] == 0
+    assert {"chunk", "max_prompt", "head_rows", "vision", "max_pixels"} < {*given} & {*wanted} | {"seed"}
 
 
 SLOW = """

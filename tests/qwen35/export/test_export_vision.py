@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,8 @@ from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.cli import export_main
 from qwen35.export.errors import CheckpointError
 from qwen35.export.exporter import export_checkpoint
-from qwen35.export.plan import Options
-from qwen35.export.vision import quantise_w8, w8_stream
+from qwen35.export.plan import Options, plan_random
+from qwen35.export.vision import max_patches, plan_random_vision, quantise_w8, vision_problem, w8_stream
 from tests.support.synthetic import (
     SHAPES,
     VisionShape,
@@ -212,6 +213,38 @@ def test_towers_that_cannot_be_exported(
         export_checkpoint(Checkpoint(tmp_path / "hf"), tmp_path / "out", Options(), quiet=True)
     assert message in caught.value.message
     assert sorted(p.name for p in tmp_path.iterdir()) == ["hf"]
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({}, None),
+        ({"hidden_size": 1028}, "hidden size 1028 or output 2048 is no multiple of 8"),
+        ({"out_hidden_size": 2050}, "hidden size 1024 or output 2050 is no multiple of 8"),
+        ({"num_heads": 15}, "15 heads of 1024 / 15 dims"),
+        ({"num_heads": 512}, "512 heads of 1024 / 512 dims"),
+        ({"num_heads": 256}, None),
+        ({"depth": 1 << 14}, None),
+        ({"depth": (1 << 14) + 1}, "16385 blocks of an MLP 4,096 wide, 4 times the hidden size"),
+        ({"patch_size": 18}, None),
+        ({"patch_size": 19}, "a patch has 1083 values, more than the hidden size 1024"),
+        ({"patch_size": 16, "hidden_size": 768}, None),
+    ],
+)
+def test_shapes_that_the_kernels_cannot_hold(change: dict[str, int], found: str | None) -> None:
+    made = plan_random_vision("2b", Options(), plan_random("2b", Options()))
+    assert made is not None
+    assert vision_problem(replace(made, **change)) == found
+
+
+@pytest.mark.parametrize(
+    ("pixels", "patch", "merge", "chunk", "patches"),
+    [(1 << 20, 16, 2, 256, 4096), (1 << 20, 16, 2, 1000, 8000), (4095, 4, 2, 16, 256), (256, 4, 2, 16, 64)],
+)
+def test_the_largest_image_fills_whole_chunks_before_and_after_merging(
+    pixels: int, patch: int, merge: int, chunk: int, patches: int
+) -> None:
+    assert max_patches(pixels, patch, merge, chunk) == patches
 
 
 def renamed(directory: Path, names: dict[str, str]) -> None:

@@ -556,3 +556,5 @@ def test_rows_are_read_ahead_where_the_thread_sleeps(monkeypatch: pytest.MonkeyP
             most = 256 if past < 7 else 4 * 256
             wanted = min(past * row, most)
             assert read == bytes_of(kv.keys, wanted) | bytes_of(kv.values, wanted), past
+        laps = {name: calls for name, calls, _ in text.timing.items()}
+        assert laps["beside.fetch"] == 2 * (len(ids) - 7)

@@ -19,6 +19,7 @@ from amdxdna.opening import open_node
 from qwen35.bundle import Bundle
 from qwen35.errors import ModelError, UsageError
 from qwen35.model.options import Options
+from qwen35.model.probe import probe_chains, probe_mapped
 from qwen35.model.text import TextModel
 from tests.support.binding import ProxyNode
 from tests.support.model_bundle import bundle_path, run, tokens
@@ -545,6 +546,26 @@ def test_user_memory_is_used_where_the_trial_finds_nothing(
     assert text.weights.way == way and words in text.ways[1]
     assert len(notes) == (way == "copy")
     assert np.array_equal(answers(text), wanted)
+
+
+def test_a_trial_that_finds_nothing_runs_no_more_often_than_it_needs() -> None:
+    """Over user memory each tensor twice, and as often over a copy; of chains each group its rounds."""
+    text, commands = load(chains="off"), list[Slot]()
+    names = {"l0.g.in": "lin", "l0.g.o": "o", "l1.g.gu": "gu", "head0": "head"}
+    mapped, held = {name: text.weights[name] for name in names}, text.device.bo_usage()
+    with submits(text.device, lambda context, slot: commands.append(slot)):
+        assert probe_mapped(text.npu, names, mapped) == ""
+        order = [sorted(mapped, key=key) for key in (lambda n: mapped[n].nbytes, lambda n: mapped[n].address)]
+        assert len(commands) == 4 * len({each[end] for each in order for end in (0, -1)})
+        used = text.device.bo_usage()
+        assert used.total - used.internal == held.total - held.internal
+        commands.clear()
+        groups = text.probe_groups()
+        assert probe_chains(text.npu, groups) == ""
+        assert len(commands) == 2 * sum(group.rounds * group.dispatch.runs for group in groups)
+    for buffer in (each for group in groups for each in (*group.inputs, *group.results)):
+        assert not any(buffer.read()), "zeros, as they were"
+    shut(text)
 
 
 # -- options

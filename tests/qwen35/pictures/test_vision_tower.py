@@ -118,7 +118,7 @@ def test_a_smaller_picture_after_a_larger_one_is_unchanged(small: tuple[str, Rig
 def test_refusals_leave_the_tower_usable(small: tuple[str, Rig]) -> None:
     _, rig = small
     patches = pixels(np.random.default_rng(6), (4, 4), 4)
-    for grid in ((4, 5), (1, 16), (8, 8)):
+    for grid in ((4, 5), (1, 16), (16, 1), (8, 8), (0, 0)):
         with pytest.raises(ImageError):
             rig.tower.encode(patches, grid)
 

@@ -423,6 +423,7 @@ def test_the_command_and_its_report(
     text = (tmp_path / "r.json").read_text()
     found = json.loads(text)
     assert found["passed"] and found["finished"] and found["emulated"] and "penelope" not in text
+    assert found["shape"] == 1
     assert {item["item"] for item in found["items"]} >= {"driver", "chains", "prompts"}
     assert found["options"] == {"QWEN35_CHAINS": "auto", "QWEN35_WEIGHTS": "copy"}
     assert {way: told["verdict"] for way, told in found["ways"].items()} == {

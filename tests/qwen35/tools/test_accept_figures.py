@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from qwen35.accept import Acceptance, Item, Verdict, answers, kernels, ways
+from qwen35.accept.ledger import Ledger
 from qwen35.accept.report import summary
 from tests.support.model_bundle import bundle_path
 
@@ -173,3 +177,80 @@ def test_what_is_told_of_each_way(
     assert any(line.startswith("failed: ") for line in found) is bool(failed)
     use = "auto" if fit and not failed else "off"
     assert found[-1].endswith(f"use: QWEN35_CHAINS={use} QWEN35_WEIGHTS={'copy' if use == 'off' else use}")
+
+
+class _Bits:
+    """A buffer of bf16 bits."""
+
+    def __init__(self, *values: int) -> None:
+        self.values = values
+
+    def read(self) -> bytes:
+        return np.array(self.values, np.uint16).tobytes()
+
+
+def test_the_ledger_compares_the_bits_that_mean_something() -> None:
+    """Of two rows of three columns with a gap: of A the first two columns, of C the first."""
+    gemm = SimpleNamespace(m=1, k=2, lda=4, c_stride=3)
+    npu: Any = SimpleNamespace(
+        name_of=lambda kernel: kernel,
+        gemv_spec=lambda key: SimpleNamespace(k=2, m=1),
+        gemm_spec=lambda key: gemm,
+        columns=lambda key: 1,
+    )
+    ledger, weights, others = Ledger(npu), object(), object()
+
+    def ran(kernel: tuple[str, int], a: _Bits, c: _Bits, b: object = weights, chained: bool = False) -> None:
+        ledger(iter([(kernel, (a, b, c))]), chained)  # type: ignore[list-item]
+
+    def state() -> tuple[int, int, str]:
+        return ledger.compared, ledger.alone, ledger.differing()
+
+    two = ("lin", 2)
+    assert not ledger.told()
+    ran(two, _Bits(1, 2, 0, 0, 3, 4, 0, 0), _Bits(5, 0, 0, 6, 0, 0))
+    assert ledger.told() and not ledger.told() and state() == (0, 1, "")
+    ran(two, _Bits(1, 2, 9, 9, 3, 4, 9, 9), _Bits(5, 9, 9, 6, 9, 9))  # what lies between is nobody's
+    assert state() == (1, 0, "")
+    for c in (_Bits(5, 0, 0, 7, 0, 0), _Bits(4, 0, 0, 6, 0, 0)):
+        ran(two, _Bits(1, 2, 0, 0, 3, 4, 0, 0), c)
+    assert state() == (3, 0, "gemm lin x2 (2)") and state() == (3, 0, "")
+    ran(two, _Bits(1, 2, 0, 0, 3, 5, 0, 0), _Bits(8, 0, 0, 6, 0, 0))  # other activations, weights, kernels
+    ran(two, _Bits(1, 2, 0, 0, 3, 4, 0, 0), _Bits(8, 0, 0, 6, 0, 0), others)
+    ran(("lin", 0), _Bits(1, 2), _Bits(5))
+    ran(("att", 0), _Bits(1, 2), _Bits(6))
+    assert state() == (3, 4, "")
+    ran(("lin", 0), _Bits(1, 2), _Bits(6))
+    ran(("att", 0), _Bits(1, 2), _Bits(7))
+    assert state() == (5, 2, "gemv lin (1), gemv att (1)")
+    ran(("lin", 0), _Bits(1, 2), _Bits(5), chained=True)
+    assert ledger.chains_wrong() == ""
+    ran(("lin", 0), _Bits(1, 3), _Bits(5), chained=True)
+    ran(("lin", 0), _Bits(1, 4), _Bits(5), chained=True)
+    alone = "members of chains had operands that no single command had: gemv lin (2)"
+    assert ledger.chains_wrong() == alone and ledger.chains_wrong() == ""
+    for value in (7, 8):
+        ran(("lin", 0), _Bits(1, 2), _Bits(value), chained=True)
+    ran(("lin", 0), _Bits(1, 3), _Bits(5), chained=True)
+    assert ledger.chains_wrong() == "members of chains gave other bits than single commands: gemv lin (2)"
+    assert ledger.chains_wrong() == "" and state() == (5, 2, "") and ledger.seconds > 0
+
+
+def test_the_only_kernel_of_a_file_may_be_called_otherwise(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(bundle_path("tied"), tmp_path / "b"))
+    manifest = (folder / "manifest.txt").read_text()
+    (folder / "manifest.txt").write_text(manifest.replace("gemv.xclbin MLIR_AIE", "gemv.xclbin MAIN"))
+    run = Acceptance(folder, "emu:threads=1,quiet")
+    found = {}
+    for item in run.items():
+        found[item.name] = item
+        if item.name == "bundle":
+            break
+    assert found["xclbin gemv"].verdict is found["bundle"].verdict is Verdict.OK, found["bundle"].line
+    assert found["xclbin gemv"].text == "1 PDI, 8 columns, kernel MAIN"
+    sizes = found["bundle"].values["streams"]
+    assert found["bundle"].text == f"{len(sizes)} instruction streams, {sum(sizes.values()):,} bytes"
+    assert sizes == {
+        f"kernels/{file.name}": file.stat().st_size for file in sorted((folder / "kernels").glob("*.bin"))
+    }
+    run.close()

@@ -57,7 +57,7 @@ def run(bundle: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str
     status = check_main([str(bundle), "--device", "emu", "--json", "--max-ctx", "512"])
     out = capsys.readouterr().out
     report = json.loads(out)
-    assert report["passed"] is (status == 0)
+    assert report["passed"] is (status == 0) and report["shape"] == 1
     return status, {f["name"]: f["passed"] for f in report["findings"]}, out
 
 
