@@ -14,6 +14,8 @@ pytest.importorskip("transformers")
 
 from tokenizers import Tokenizer  # noqa: E402
 
+from qwen35.bundle import Bundle  # noqa: E402
+from qwen35.find import DEFAULT_BUNDLE  # noqa: E402
 from qwen35.train import vocabulary  # noqa: E402
 from qwen35.train.batches import Seen  # noqa: E402
 from qwen35.train.checkpoint import save_pretrained, stop_ids  # noqa: E402
@@ -59,6 +61,58 @@ def net(tokenizer: Tokenizer) -> Any:
     model = Qwen3_5ForConditionalGeneration(config(tokenizer.get_vocab_size(), tokenizer.token_to_id))
     initialise(model, 3)
     return Network(model, *vocabulary.families(tokenizer), 3)
+
+
+def test_the_shape_is_that_of_the_model_that_ships() -> None:
+    ours, shipped = config(300, len), Bundle.open(DEFAULT_BUNDLE).config
+    text, tower, v = ours.text_config, ours.vision_config, shipped.vision
+    kinds = {"linear_attention": "lin", "full_attention": "att"}
+    assert tuple(kinds[kind] for kind in text.layer_types) == shipped.layer_types
+    for name, value in vars(shipped).items():
+        if name not in ("layer_types", "vocab_size", "eos_token_id", "rms_norm_eps") and hasattr(text, name):
+            assert getattr(text, name) == value, name
+    rope = text.rope_parameters
+    assert (rope["rope_theta"], tuple(rope["mrope_section"])) == (shipped.rope_theta, shipped.mrope_section)
+    assert rope["partial_rotary_factor"] * text.head_dim == shipped.rotary_dim
+    assert (text.vocab_size, text.eos_token_id, text.max_position_embeddings) == (300, len("<|im_end|>"), 2048)
+    assert v is not None and tower.num_position_embeddings == v.pos_side**2
+    assert tower.temporal_patch_size == 2
+    for name in ("hidden_size", "intermediate_size", "depth", "num_heads", "patch_size", "out_hidden_size"):
+        assert getattr(tower, name) == getattr(v, name), name
+    assert tower.spatial_merge_size == v.spatial_merge_size
+    assert ours.tie_word_embeddings and text.tie_word_embeddings and shipped.tie_word_embeddings
+
+
+@torch.no_grad()
+def test_the_first_weights_keep_their_inputs_scale(net: Any) -> None:
+    """But for what is added to a residual: of as many layers, each adding two."""
+    seen = set()
+    for name, module in net.model.named_modules():
+        kind = type(module).__name__
+        if not isinstance(module, (torch.nn.Linear, torch.nn.Conv1d, torch.nn.Conv3d, torch.nn.Embedding)):
+            continue
+        if getattr(module, "bias", None) is not None:
+            assert not module.bias.any(), name
+        inputs = module.weight[0].numel()
+        scale = {"Conv1d": 12**-0.5, "Embedding": 0.02}.get(kind, inputs**-0.5)
+        scale = 0.02 if name == "lm_head" else scale  # the table
+        if kind == "Linear" and name.endswith(("o_proj", "out_proj", "down_proj", "attn.proj", "linear_fc2")):
+            scale *= 1 if "merger" in name else 8**-0.5
+            seen.add(name.rpartition(".")[2])
+        assert module.weight.std().item() == pytest.approx(scale, rel=0.1), name
+        assert abs(module.weight.mean().item()) < 0.1 * scale, name
+    assert seen == {"o_proj", "out_proj", "down_proj", "proj", "linear_fc2"}
+    linear = [layer.linear_attn for layer in net.model.model.language_model.layers[:3]]
+    for mixer in linear:
+        steps = torch.nn.functional.softplus(mixer.dt_bias)
+        assert steps.min() > 0.00099 and steps.max() < 0.101
+        torch.testing.assert_close(mixer.A_log.exp(), torch.linspace(1, 8, 4))
+    steps = torch.cat([torch.nn.functional.softplus(mixer.dt_bias) for mixer in linear])
+    assert steps.min() < 0.01 and steps.max() > 0.02
+    assert net.word_rows.std().item() == pytest.approx(0.05, rel=0.05)
+    assert net.form_rows.std().item() == pytest.approx(0.02, rel=0.1)
+    assert net.form_rows.shape[0] == vocabulary.FORMS and len(net.word_rows) == int(net.group.max()) + 1
+    assert not net.model.model.language_model.embed_tokens.weight.requires_grad
 
 
 def test_delta_rule_is_the_recurrence() -> None:

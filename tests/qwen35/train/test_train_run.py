@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -15,7 +16,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from qwen35.train import cases, default, evaluate, run, trainer, vocabulary  # noqa: E402
-from qwen35.train.corpus import Corpus, Words  # noqa: E402
+from qwen35.train.corpus import Corpus, Sample, Turn, Words  # noqa: E402
+from qwen35.train.network import patches_of  # noqa: E402
 from qwen35.train.trainer import Trainer, TrainError, check_settings  # noqa: E402
 from qwen35.train.wordnet import WordNet  # noqa: E402
 from tests.support import tiny_wordnet  # noqa: E402
@@ -181,6 +183,92 @@ def test_parts_are_told_by_kind(small: Path, tmp_path: Path) -> None:
         told |= set(made.train_step())
     assert told == {"tower", "text", "picture", "several"}
     assert trainer.share_done(made.step, STEPS - 2 - LAST, 2) == 1.0
+
+
+def test_a_batchs_loss_is_its_answers_and_some_of_the_towers(small: Path, tmp_path: Path) -> None:
+    made = Trainer(_args(small, tmp_path, "--batch", "4"))
+    for kind, batch in {
+        "text": made.batches.text(0, lambda _: Words(0.0)),
+        "tower": made.batches.tower(0),
+        "picture": made.batches.picture(1),
+        "several": made.batches.several(0),
+    }.items():
+        total, parts = made.loss(batch)
+        share = 0.3 if len(batch.ids) else 1.0
+        wanted = share * parts.get("tower", 0.0) + (parts[kind] if len(batch.ids) else 0.0)
+        assert total.item() == pytest.approx(wanted, rel=1e-5)
+        towers = [
+            trainer.tower_loss(made.net, made.net.see(*_given(seen)), seen).item() for seen in batch.seen
+        ]
+        assert parts.get("tower", 0.0) == pytest.approx(sum(towers) / max(1, len(towers)), rel=1e-4)
+
+
+def _given(seen: Any) -> tuple[Any, int, int]:
+    return patches_of(seen.pixels), 2 * seen.rows, 2 * seen.columns
+
+
+def test_parameters_decay_and_learn_by_their_kind(small: Path, tmp_path: Path) -> None:
+    made = Trainer(_args(small, tmp_path))
+    names = {id(parameter): name for name, parameter in made.net.named_parameters()}
+    found = {}
+    for group in made.optimizer.param_groups:
+        assert (group["lr"], group["betas"]) == (2e-3, (0.9, 0.98))
+        for parameter in group["params"]:
+            found[names[id(parameter)]] = group["weight_decay"], group["scale"], group["eps"]
+    table = "model.model.language_model.embed_tokens.weight"
+    assert found.keys() == {name for name in names.values() if name != table}
+    for name, settings in found.items():
+        if "visual" in name or "probe" in name:
+            assert settings == (0.02, 0.5, 1e-8), name
+        elif name in ("word_rows", "form_rows"):
+            assert settings == (0.0, 1.0, 1e-8), name
+        else:
+            whole = made.net.get_parameter(name).ndim >= 2
+            assert settings == (0.05 if whole else 0.0, 1.0, 1e-8), name
+    made.find_hard()
+    rows = made.optimizer.param_groups[1]
+    assert (rows["eps"], len(rows["params"])) == (trainer.ROW_EPS, 2)
+
+
+def test_gradients_are_averaged_over_the_workers(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Trainer(_args(small, tmp_path))
+    made.args.workers = 4
+    for number, parameter in enumerate(made.net.parameters()):
+        parameter.grad = None if number == 3 else torch.full_like(parameter, number + 1.0)
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda flat: flat.mul_(6))
+    made.share_gradients()
+    for number, parameter in enumerate(made.net.parameters()):
+        assert (parameter.grad is None) == (number == 3)
+        assert parameter.grad is None or (parameter.grad == 1.5 * (number + 1)).all()
+
+
+def test_whole_answers_are_right_once_they_are_learned(small: Path, tmp_path: Path) -> None:
+    made = Trainer(_args(small, tmp_path))
+    known = [Sample((Turn("Hello!", "One two three."),)), Sample((Turn("Bye!", "Four."),))]
+    other = Sample((Turn("Hello!", "One two four."),))
+    assert made.right([*known, other]) == [False] * 3
+    batch = made.batches.encoder.collate(known)
+    for _ in range(200):
+        made.loss(batch)[0].backward()
+        made.optimizer.step()
+        made.optimizer.zero_grad()
+        if all(made.right(known)):
+            break
+    assert made.right([known[0], other, known[1]] * 13) == [True, False, True] * 13
+    assert made.exact([*known, other, other]) == 0.5
+    assert re.fullmatch(r"trained 0\.\d\d held 0\.\d\d bare 0\.\d\d refuse 0\.00", made.progress())
+
+
+def test_the_score_that_ships_is_of_the_run_that_nothing_is_said_of() -> None:
+    args = vars(run.parser().parse_args(["--wordnet", "", "--out", ""]))
+    text = (Path(run.__file__).parent / "score.txt").read_text()
+    steps = args["steps"] + args["more_steps"] + args["row_steps"]
+    assert f" {steps:,} steps" in text and f"by {args['workers']} workers on 2 cores" in text
+    wanted = {"layers": 4, "batch": 16, "lr": 2e-3, "seed": 1, "threads": 1, "workers": 2, "save_every": 120}
+    assert {name: args[name] for name in wanted} == wanted and args["tower_steps"] < args["steps"]
+    assert (args["compared"], args["pictures"], args["sample"], args["device"]) == (200, 200, None, "auto")
 
 
 def test_the_tower_sees_plain_scenes_first(small: Path, tmp_path: Path) -> None:
