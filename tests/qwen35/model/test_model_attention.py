@@ -208,7 +208,16 @@ def test_operands_that_are_too_short():
         case.layer.prefill(
             case.y, 4, case.cos, case.sin, case.keys, case.values, np.empty((5, 128), np.uint16)
         )
-    with pytest.raises(ValueError, match="rotation tables"):
-        case.layer.prefill(
-            case.y, 0, case.cos[:, :3], case.sin, case.keys, case.values, np.empty((5, 128), np.uint16)
-        )
+    out, whole = np.empty((5, 128), np.uint16), (case.keys, case.values)
+    for y, keys, values, result in (
+        (case.y[:4], *whole, out),
+        (case.y, case.keys[:4], case.values, out),
+        (case.y, case.keys, case.values[:4], out),
+        (case.y, *whole, out[:4]),
+    ):
+        with pytest.raises(ValueError, match="5 rows after 0"):
+            case.layer.prefill(y, 0, case.cos, case.sin, keys, values, result)
+    gaps = np.repeat(case.cos, 2, 1)[:, ::2]
+    for tables in ((case.cos[:, :3], case.sin), (gaps, case.sin), (case.cos, gaps), (case.cos, case.sin[:4])):
+        with pytest.raises(ValueError, match="rotation tables"):
+            case.layer.prefill(case.y, 0, *tables, *whole, out)

@@ -277,3 +277,14 @@ def test_what_it_cannot_take(dims):
         with pytest.raises(ValueError, match="multiples of 16"):
             call()
     assert (state.conv == 7).all() and (out == 7).all() and (rest == 7).all() and not state.matrices.any()
+
+
+def test_operands_that_are_too_short():
+    case, out = Case("square", 4), np.empty((4, 64), np.uint16)
+    for y, gates, result in (
+        (case.y[:3], case.gates, out),
+        (case.y, case.gates, out[:3]),
+        (case.y, case.gates[:, :-1].copy(), out),
+    ):
+        with pytest.raises(ValueError, match="4 rows of gates"):
+            case.layer.prefill(y, gates, case.state(), case.state(), result)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ class CountingTower:
 
     def __init__(self, width: int) -> None:
         self.width, self.seen, self.closed = width, 0, False
+        self.together: list[int] = []
 
     def encode(self, patches: np.ndarray, grid: tuple[int, int], progress: Any = None) -> np.ndarray:
         self.seen += 1
@@ -53,6 +55,7 @@ class CountingTower:
     def encode_all(
         self, pictures: Sequence[tuple[np.ndarray, tuple[int, int]]], progress: Any = None
     ) -> list[np.ndarray]:
+        self.together.append(len(pictures))
         return [self.encode(*picture, progress) for picture in pictures]
 
     def close(self) -> None:
@@ -75,7 +78,7 @@ def test_the_pictures_of_a_prompt_go_through_the_tower_together(
     assert images is not None
     seen = [images.read(path) for path in paths]
     rows = images.all_embeddings(seen)
-    assert tower.seen == 6
+    assert tower.seen == 6 and tower.together == [4, 2], "what a few are is kept when the next are stopped"
     for one, own in zip(seen, rows, strict=True):
         np.testing.assert_array_equal(own, np.full_like(own, one.patches.mean()))
     assert images.all_embeddings([]) == []
@@ -114,6 +117,25 @@ def test_pictures_from_files_are_kept_within_the_budget(
     assert pictures.read(paths[0]) is first and pictures.read(paths[1]) is not second
     pictures.budget = 0
     assert pictures.read(paths[2]) is pictures.read(paths[2])
+
+
+@pytest.mark.parametrize("size", [(96, 32), (32, 96)])
+def test_a_picture_of_more_patches_than_the_tower_takes_is_refused(
+    model: Qwen35, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    images = model.vision
+    assert images is not None
+    path = picture(tmp_path / "x.png", 1, size)
+    patches = int(np.prod(images.read(path).grid))
+    data = path.read_bytes()
+    for most in (patches, patches - 1):
+        images.config = replace(images.config, max_patches=most)
+        if most == patches:
+            assert images.read(data).grid == images.read(path).grid
+            continue
+        message = f"the picture has {patches} patches and the tower takes {most} .a picture.: make it smaller"
+        with pytest.raises(ImageError, match=message):
+            images.read(data + b" ")
 
 
 def test_states_of_different_pictures_are_not_mixed_up(model: Qwen35, bundle: Path, tmp_path: Path) -> None:

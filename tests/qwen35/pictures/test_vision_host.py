@@ -183,8 +183,42 @@ def test_wrong_shapes_are_refused() -> None:
     angle = np.zeros((8, 32), np.float32)
     with pytest.raises(ValueError, match="scratch"):
         attention.rows(good, angle, angle, np.zeros(4, np.float32), np.zeros((8, 128), np.uint16))
-    with pytest.raises(ValueError, match="rows"):
-        attention.rows(good[:4], angle, angle, attention.scratch(8), np.zeros((8, 128), np.uint16))
+    scratch, out = attention.scratch(8), np.zeros((8, 128), np.uint16)
+    for qkv, cosines, sines in (
+        (good[:4], angle, angle),
+        (good, angle[:, :31], angle),
+        (good, angle, angle[:7]),
+    ):
+        with pytest.raises(ValueError, match="rows of the rotation and of q, k, v differ"):
+            attention.rows(qkv, cosines, sines, scratch, out)
+    for rotation in (
+        (angle, np.zeros((8, 64), np.float32)[:, ::2]),
+        (np.zeros((8, 64), np.float32)[:, ::2], angle),
+    ):
+        with pytest.raises(ValueError, match="the rotation has gaps"):
+            attention.rows(good, *rotation, scratch, out)
+    with pytest.raises(ValueError, match="too few rows for the result"):
+        attention.part(scratch, 8, (0, 8), (0, 8), (0, 2), out[:7])
+    with pytest.raises(ValueError, match="rows of 384 contiguous elements"):
+        attention.rows(good[:, :383], angle, angle, scratch, out)
+    with pytest.raises(ValueError, match="rows of 128 contiguous elements"):
+        attention.rows(good, angle, angle, scratch, out[:, :127])
+    norm, x = LayerNorm(np.ones(16, np.float32), np.ones(16, np.float32), 1), np.zeros((4, 16), np.float32)
+    bits = np.zeros((4, 16), np.uint16)
+    for given in (
+        (x[:, :8].copy(), [bits]),
+        (np.zeros((4, 32), np.float32)[:, ::2], [bits]),
+        (x, []),
+        (x, [bits] * 2),
+    ):
+        with pytest.raises(ValueError, match="does not fit this norm"):
+            norm.rows(*given, bits)
+    for adds, result in (([bits[:3]], bits), ([bits], bits[:3])):
+        with pytest.raises(ValueError, match="too few rows for this norm"):
+            norm.rows(x, adds, result)
+    for adds, result in (([bits[:3]], bits), ([bits], bits[:3]), ([], bits)):
+        with pytest.raises(ValueError, match="too few rows to activate"):
+            activate(GELU_TANH, 4, 16, adds, result)
     for queries, keys, heads in (
         ((1, 8), (0, 8), (0, 2)),
         ((0, 4), (0, 8), (0, 2)),

@@ -74,7 +74,11 @@ def test_the_shape_is_that_of_the_model_that_ships() -> None:
     rope = text.rope_parameters
     assert (rope["rope_theta"], tuple(rope["mrope_section"])) == (shipped.rope_theta, shipped.mrope_section)
     assert rope["partial_rotary_factor"] * text.head_dim == shipped.rotary_dim
-    assert (text.vocab_size, text.eos_token_id, text.max_position_embeddings) == (300, len("<|im_end|>"), 2048)
+    assert (text.vocab_size, text.eos_token_id, text.max_position_embeddings) == (
+        300,
+        len("<|im_end|>"),
+        2048,
+    )
     assert v is not None and tower.num_position_embeddings == v.pos_side**2
     assert tower.temporal_patch_size == 2
     for name in ("hidden_size", "intermediate_size", "depth", "num_heads", "patch_size", "out_hidden_size"):
