@@ -126,6 +126,10 @@ def test_untied_head(tmp_path: Path) -> None:
         ({"intermediate_size": 1 << 20, "num_hidden_layers": 4096, "layer_types": None}, "layers of an MLP"),
         ({"hidden_size": 10**400}, "hidden_size is a number of more than 40 digits, more than"),
         ({"hidden_size": -(10**400)}, "a number of more than 40 digits, not a positive whole number"),
+        ({"linear_conv_kernel_dim": 65}, "linear_conv_kernel_dim is 65, more than 64"),
+        ({"hidden_size": (1 << 20) + 1}, "hidden_size is 1048577, more than 1,048,576"),
+        ({"intermediate_size": (1 << 20) + 1}, "intermediate_size is 1048577, more than 1,048,576"),
+        ({"rms_norm_eps": 2}, "rms_norm_eps is 2, outside 1e-30 to 1"),
         ({"vocab_size": 1 << 30}, "vocab_size is 1073741824, more than"),
         ({"vocab_size": (1 << 24) + 1}, "vocab_size is 16777217, more than 16,777,216"),
         (

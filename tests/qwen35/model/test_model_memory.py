@@ -7,10 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
+from amdxdna.device import Device
 from qwen35 import GREEDY, Qwen35
+from qwen35.bundle import Bundle
 from qwen35.export.checkpoint import Checkpoint
 from qwen35.export.exporter import export_checkpoint
 from qwen35.export.plan import Options
+from qwen35.model.text import TextModel
+from qwen35.vision.tower import VisionTower
+from tests.support.pixels import pixels
 from tests.support.synthetic import SHAPES, Shape, smaller, write_checkpoint
 
 
@@ -60,3 +65,22 @@ def test_packed_weights_are_resident_once(tmp_path: Path) -> None:
         model.chat("What is a penguin?", max_new=4, sampling=GREEDY).result()
         assert resident(bundle / "tensors.bin") < weights // 4
         assert anonymous() - before < weights // 2
+
+
+def test_a_closed_model_holds_nothing_of_the_device(tmp_path: Path) -> None:
+    """Weights, buffers and parts of them, tower and kernels, while somebody keeps the object."""
+    write_checkpoint(tmp_path / "hf", SHAPES["vision"])
+    options = Options(chunk=16, max_prompt=64, vision_chunk=16)
+    bundle = export_checkpoint(Checkpoint(tmp_path / "hf"), tmp_path / "b", options, quiet=True)
+    with Device.open("emu:threads=1,quiet") as device:
+        text = TextModel(Bundle.open(bundle), device, 128)
+        assert text.config.vision is not None
+        tower = VisionTower(text.bundle, text.npu, text.config.vision)
+        tower.encode(pixels(np.random.default_rng(0), (4, 6), 4), (4, 6))
+        text.prefill(range(40))
+        text.decode(1)
+        tower.close()
+        text.close()
+        device.pool.unload()
+        used = device.bo_usage()
+        assert (used.total, used.internal, used.heap) == (64 << 20, 64 << 20, 0), "the empty heap alone"
