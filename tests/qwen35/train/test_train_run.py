@@ -114,6 +114,7 @@ def test_a_finished_run_is_exported_scored_and_installed(
     shutil.copy(default.DATA / "sample.png", package)
     monkeypatch.setattr(default, "DATA", package)
     monkeypatch.setattr(evaluate, "SCORE", package / "score.txt")
+    monkeypatch.setattr(torch.distributed, "init_process_group", None)  # one worker meets nobody
     drawn = {case.mark: case for case in cases.drawings(3, 0.02)}
     asked = cases.words(Corpus(WordNet(small)), 2, 7)[:8]
     asked += [drawn[f"drawings: {mark}"] for mark in ("light", "two pictures", "tall and wide")]
@@ -136,6 +137,19 @@ def test_a_finished_run_is_exported_scored_and_installed(
     assert not (package / "default/old").exists()
     manifest = (package / "default/manifest.txt").read_text()
     assert "param sampling greedy" in manifest and "param chunk 64" in manifest
+    capsys.readouterr()
+    assert default.main(["--checkpoint", str(out / "hf"), "--out", str(tmp_path / "again")]) == 0
+    size = sum(file.stat().st_size for file in (tmp_path / "again").rglob("*") if file.is_file())
+    assert capsys.readouterr().err.endswith(f"{tmp_path / 'again'}: {size / 1e6:.1f} MB\n")
+    assert f"\n{size / 1e6:.1f} MB. One run from its seed" in text
+
+
+def test_two_workers_train_one_model(small: Path, tmp_path: Path) -> None:
+    words = ["--wordnet", str(small), "--out", str(tmp_path), "--batch", "4", "--no-score", "--workers", "2"]
+    more = ["--steps", "4", "--tower-steps", "1", "--more-steps", "1", "--row-steps", "1"]
+    assert run.main([*words, *more]) == 0
+    assert _weights(tmp_path)["step"] == 6
+    assert (tmp_path / "log.txt").read_text().count(f"{tmp_path / 'hf'}: 6 steps") == 1
 
 
 def test_a_run_goes_on_only_with_its_own_settings(
