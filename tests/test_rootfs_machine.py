@@ -14,6 +14,7 @@ import stat
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -199,6 +200,64 @@ def test_a_packer_that_fails_is_told_and_leaves_nothing(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("compress", ["zstd", "gzip", "none"])
+def test_what_a_squashfs_is_packed_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compress: str
+) -> None:
+    """By a mksquashfs that keeps the tar it is given, and tells how it was called."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    script = f'#!/bin/sh\necho "$@ $SOURCE_DATE_EPOCH" > {tmp_path}/told\ncat > "$2"\n'
+    (tools / "mksquashfs").write_text(script)
+    (tools / "mksquashfs").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    tree = Tree()
+    tree.file("etc/a", b"a" * 3000)
+    tree.file("bin/b", tools / "mksquashfs", 0o755)
+    tree.link("bin/c", "b")
+    tree.device("dev/null", 1, 3)
+    archive.write_squashfs(tree, tmp_path / "out", compress)
+    words = (tmp_path / "told").read_text().split()
+    options = ["-tar", "-noappend", "-all-root", "-root-mode", "0755", "-quiet", "-no-progress"]
+    packer = ["-comp", "gzip" if compress == "gzip" else "zstd"]
+    packer += ["-noI", "-noD", "-noF", "-noX"] if compress == "none" else []
+    assert words[0] == "-" and words[2:] == [*options, *packer, "0"]
+    with tarfile.open(tmp_path / "out") as tar:
+        found = {each.name: (each.type, each.mode, each.size) for each in tar}
+        assert tar.extractfile("etc/a").read() == b"a" * 3000  # type: ignore[union-attr]
+        assert tar.extractfile("bin/b").read() == script.encode()  # type: ignore[union-attr]
+        assert tar.getmember("bin/c").linkname == "b"
+        assert (tar.getmember("dev/null").devmajor, tar.getmember("dev/null").devminor) == (1, 3)
+    folder, file = (tarfile.DIRTYPE, 0o755, 0), tarfile.REGTYPE
+    assert found == {
+        "etc": folder,
+        "etc/a": (file, 0o644, 3000),
+        "bin": folder,
+        "bin/b": (file, 0o755, len(script)),
+        "bin/c": (tarfile.SYMTYPE, 0o777, 0),
+        "dev": folder,
+        "dev/null": (tarfile.CHRTYPE, 0o600, 0),
+    }
+
+
+def test_a_folder_that_is_written_has_no_devices(tmp_path: Path) -> None:
+    tree = Tree()
+    tree.file("bin/b", b"#!", 0o755)
+    tree.link("bin/c", "b")
+    tree.device("dev/null", 1, 3)
+    archive.write_folder(tree, tmp_path / "deep/out")
+    out = tmp_path / "deep/out"
+    assert sorted(str(path.relative_to(out)) for path in out.rglob("*")) == ["bin", "bin/b", "bin/c", "dev"]
+    assert (out / "bin/b").read_bytes() == b"#!" and (out / "bin/b").stat().st_mode & 0o777 == 0o755
+    assert os.readlink(out / "bin/c") == "b"
+    (tmp_path / "link").symlink_to(tmp_path / "deep")
+    for taken in (out, out / "bin/b", tmp_path / "link"):
+        with pytest.raises(QwenError, match="it is there already, and no empty folder"):
+            archive.write_folder(tree, taken)
+    (tmp_path / "empty").mkdir()
+    archive.write_folder(tree, tmp_path / "empty")
+
+
 MIB = 1 << 20
 
 
@@ -250,9 +309,9 @@ time.sleep(float(seconds))
         ("a\nKernel panic - x\nb\n", "", 0, "the guest ended before it answered: Kernel panic - x"),
         ("one\n two\n\nthree\nfour\n", "", 0, "the guest ended before it answered: two; three; four"),
         ("", "", 0, "ended before it answered: its console is empty: more memory (--memory) may help"),
-        ("image: short\n", "qemu: warning: x\nqemu: no such device", 0, "answered: qemu: no such device"),
+        ("image: short\n", "qemu: no such device\nqemu: warning: x", 0, "answered: qemu: no such device"),
         ("image: short\n", "qemu: warning: x", 0, "before it answered: image: short"),
-        ("still booting\n", "", 60, "the guest did not answer within 1 s: still booting"),
+        ("still booting\n", "", 3600, "the guest did not answer within 1 s: still booting"),
     ],
 )
 def test_a_guest_that_gives_no_answer_is_told_with_its_reason(

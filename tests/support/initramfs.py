@@ -21,6 +21,7 @@ def entries(image: bytes) -> dict[str, tuple[int, bytes, tuple[int, int]]]:
         data = image[at : at + fields[6]]
         at = (at + fields[6] + 3) & ~3
         if name == "TRAILER!!!":
+            assert fields[1] == 0 and not any(fields[6:11])
             assert at == len(image)
             return found
         assert name not in found

@@ -655,6 +655,9 @@ def test_reports_that_go_into_pipes_and_full_devices(
     assert json.loads(os.read(reader, 1 << 20))["passed"]
     os.close(reader)
     capsys.readouterr()
+    assert main([*words, "/dev/null", "--json"]) == 0
+    told = capsys.readouterr()
+    assert told.err == "" and told.out.endswith("}\n") and json.loads(told.out)["passed"]
     assert main([*words, "/dev/full"]) == 1
     told = capsys.readouterr()
     assert "PASS: 1 ok" in told.out and "report:" not in told.out
