@@ -24,6 +24,7 @@ from tests.support import tiny_wordnet  # noqa: E402
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 STEPS, LAST = 12, 2
+TAUGHT = 60
 FIXED = ("--tower-steps", "2", "--more-steps", "2", "--row-steps", "2")
 
 
@@ -42,6 +43,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def _args(small: Path, out: Path, *more: str) -> argparse.Namespace:
     words = ("--wordnet", str(small), "--out", str(out), "--workers", "1", "--batch", "2")
+    words += ("--words", str(TAUGHT))
     args = run.parser().parse_args([*words, "--steps", str(STEPS - 2 - LAST), *FIXED, *more])
     args.worker = 0
     return args
@@ -116,19 +118,19 @@ def test_a_finished_run_is_exported_scored_and_installed(
     monkeypatch.setattr(evaluate, "SCORE", package / "score.txt")
     monkeypatch.setattr(torch.distributed, "init_process_group", None)  # one worker meets nobody
     drawn = {case.mark: case for case in cases.drawings(3, 0.02)}
-    asked = cases.words(Corpus(WordNet(small)), 2, 7)[:8]
+    asked = cases.words(Corpus(WordNet(small), TAUGHT), 2, 7)[:8]
     asked += [drawn[f"drawings: {mark}"] for mark in ("light", "two pictures", "tall and wide")]
     monkeypatch.setattr(evaluate, "every_case", lambda corpus, args: asked)
     words = ["--wordnet", str(small), "--out", str(out), "--workers", "1", "--batch", "2", *FIXED]
     more = ["--compared", "5", "--device", "emu", "--json", str(table), "--wrong", "--install"]
-    assert run.main([*words, "--steps", str(STEPS - 2 - LAST), *more]) == 0
+    assert run.main([*words, "--words", str(TAUGHT), "--steps", str(STEPS - 2 - LAST), *more]) == 0
     report, text = json.loads(table.read_text()), (out / "score.txt").read_text()
     assert report["float32"] == {mark: [0, n] for mark, n in Counter(c.mark for c in asked).items()}
     assert report["npu"] == {mark: [0, n] for mark, n in Counter(c.mark for c in asked[::2]).items()}
     told = report["bundle"]
     assert told["answers"] == 6 == told["same"] + len(told["parted"])
     assert all(part["margin"] < 0.3 for part in told["parted"])
-    assert f"{len(Corpus(WordNet(small)).taught):,} words, {STEPS} steps,\n" in text
+    assert f" {TAUGHT} words, {STEPS} steps,\n" in text
     assert f"bundle: the same token ids in {told['same']} of 6 answers" in text
     said = capsys.readouterr().out
     assert text.splitlines()[-1] in said
@@ -146,7 +148,7 @@ def test_a_finished_run_is_exported_scored_and_installed(
 
 def test_two_workers_train_one_model(small: Path, tmp_path: Path) -> None:
     words = ["--wordnet", str(small), "--out", str(tmp_path), "--batch", "4", "--no-score", "--workers", "2"]
-    more = ["--steps", "4", "--tower-steps", "1", "--more-steps", "1", "--row-steps", "1"]
+    more = ["--steps", "4", "--tower-steps", "1", "--more-steps", "1", "--row-steps", "1", "--words", "60"]
     assert run.main([*words, *more]) == 0
     assert _weights(tmp_path)["step"] == 6
     assert (tmp_path / "log.txt").read_text().count(f"{tmp_path / 'hf'}: 6 steps") == 1
@@ -161,7 +163,7 @@ def test_a_run_goes_on_only_with_its_own_settings(
     words = ["--wordnet", str(small), "--out", str(straight), "--workers", "1", "--no-score"]
     assert run.main(words) == 1
     assert (
-        f"a run with --steps {STEPS - 2 - LAST} {' '.join(FIXED)} --batch 2 began here"
+        f"a run with --words {TAUGHT} --steps {STEPS - 2 - LAST} {' '.join(FIXED)} --batch 2 began here"
         in capsys.readouterr().err
     )
 
