@@ -178,6 +178,7 @@ def test_files_that_an_initramfs_cannot_hold(tmp_path: Path) -> None:
     [
         ("cat > /dev/null; echo first >&2; echo last >&2; exit 3", "zstd failed: last"),
         ("exit 3", "zstd failed: exit status 3"),
+        ("exec < /dev/null; sleep 0.2; exit 4", "zstd failed: exit status 4"),
         ("cat; exit 0", None),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import os
@@ -88,12 +89,14 @@ def _through(command: list[str], out: IO[bytes], write: Callable[[IO[bytes]], ob
         assert process.stdin is not None and process.stderr is not None
         try:
             write(process.stdin)
-            process.stdin.close()
         except BrokenPipeError:
             pass
         except BaseException:
             process.kill()
             raise
+        finally:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()  # which may hold what nobody reads any more
         said = process.stderr.read().decode(errors="replace").strip().splitlines()
     if process.returncode:
         raise QwenError(f"{command[0]} failed", "", said[-1] if said else f"exit status {process.returncode}")
