@@ -18,6 +18,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -420,6 +421,22 @@ def test_an_image_that_is_booted_has_stdout_to_itself(
     found = _written(tmp_path)
     assert re.fullmatch(r"python3 -m qwen35 --prompt .*\?\"\n", found["etc/run"][1].decode())
     assert found["python"][1] == b"True True"
+
+
+def test_what_no_option_names_comes_from_the_cache(
+    tmp_path: Path, parts: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = {name: tmp_path / name for name in ("modules", "busybox")}
+    rig = SimpleNamespace(**places, vmlinuz=tmp_path / "kernel", qemu=tmp_path, qemu_command=["true", "-x"])
+    asked: list[None] = []
+    monkeypatch.setattr("amdxdna.emu.pci.rig.cached", lambda: asked.append(None) or rig)
+    assert cli.image_main(parts[:5]) == 0
+    found = _written(tmp_path)
+    assert (
+        found["bin/busybox"][1] == (tmp_path / "busybox").read_bytes() and "lib/modules/amdxdna.ko" in found
+    )
+    wanted = boot.by_hand(boot.Machine(["true", "-x"], tmp_path / "kernel"), tmp_path / "out", 384)
+    assert capsys.readouterr().out.endswith(f"boot it by hand:\n{wanted}\n") and len(asked) == 1
 
 
 def test_what_boots_an_image_and_is_not_here(

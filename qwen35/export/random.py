@@ -44,7 +44,7 @@ def random_stream(
         # Whole words a group, so that the block size does not change what is drawn.
         raw = bits.random_raw(groups * (size // 8)).view(np.uint8).reshape(groups, size)
         part = group(raw, k, std)
-        if used is not None and (first + groups) * 8 > used:
+        if used is not None:
             _blank(part.reshape(groups, -1), first, used, k, gemv_format)
         yield part.reshape(-1)
 

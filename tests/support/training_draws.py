@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from qwen35.train import cases, pictures, run, scenes, sdf, vocabulary
+from qwen35.train import cases, grounds, pictures, run, scenes, sdf, vocabulary
 from qwen35.train.batches import Batch, Batches, Encoder
 from qwen35.train.corpus import Corpus, Generator, Words
 from qwen35.train.drawing import draw
@@ -106,6 +106,7 @@ EXACT: dict[str, Callable[[], Any]] = {
         for made in [Generator(_corpus(), 1)]
         for uneven in (1.2, 0.3, 0.0)
     ],
+    "marks": lambda: cases.MARKS,
     "scored words": lambda: _asked(cases.words(_corpus(), 4, 7)),
     "scored pictures": lambda: _asked(cases.looks(8, 7)),
     "scenes": lambda: [(scene, scenes.labels(scene), scenes.summary(scene)) for scene in _scenes()],
@@ -139,6 +140,13 @@ def colours(image: Any) -> np.ndarray:
 def drawn() -> np.ndarray:
     """Of scenes of every kind and of the independent generator's drawings."""
     found = [colours(draw(scene)) for scene in _scenes()[::8]]
+    for seed in range(4):
+        for make in grounds.SHAPELESS.values():
+            found.append(colours(make(np.random.default_rng(seed), 64, 96)))
+        found += [
+            colours(grounds.ground(kind, (9, 90, 200), (250, 80, 40), 64, 96, seed))
+            for kind in grounds.GROUNDS
+        ]
     found += [colours(image) for test in sdf.tests(7, 0.1) for image in test.pictures]
     return np.stack(found)
 

@@ -158,6 +158,11 @@ def test_malformed_references(tmp_path: Path, text: str, message: str) -> None:
     assert message in caught.value.message
 
 
+def test_a_sum_of_more_bytes_than_any_file_has(tmp_path: Path) -> None:
+    with pytest.raises(BundleError, match=r"bytes= 1125899906842625 is outside 0\.\.1125899906842624"):
+        read_sums(read(tmp_path, f"sum a {'0' * 64} bytes={(1 << 50) + 1}\n"))
+
+
 def test_sums(tmp_path: Path) -> None:
     digest = "0123456789abcdef" * 4
     text = f"sum tensors.bin {digest} bytes=77\nsum k/a {digest}\nsum of parts\nsum x {digest.upper()}\nsum\n"

@@ -59,6 +59,16 @@ def test_plan(hf: Path) -> None:
     )
 
 
+def test_what_a_config_does_not_say_is_as_published(hf: Path) -> None:
+    left_out = ("rope_parameters", "rms_norm_eps", "linear_conv_kernel_dim", "layer_types", "head_dim")
+    edit(hf, dict.fromkeys(left_out))
+    edit(hf, {"hidden_size": 128})
+    config = plan_text(Checkpoint(hf), Options())
+    assert (config.rope_theta, config.rms_norm_eps, config.linear_conv_kernel_dim) == (1e7, 1e-6, 4)
+    assert (config.head_dim, config.rotary_dim, config.mrope_section) == (32, 8, None)
+    assert config.layer_types == ("lin", "lin", "lin", "att")
+
+
 def test_layer_types_follow_from_the_interval(hf: Path) -> None:
     edit(hf, {"layer_types": None, "full_attention_interval": 2})
     assert plan_text(Checkpoint(hf), Options()).layer_types == ("lin", "att", "lin", "att")

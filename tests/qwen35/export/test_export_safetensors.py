@@ -153,3 +153,13 @@ def test_mutated_headers_give_an_error_or_views_inside_the_file(tmp_path: Path, 
         except CheckpointError:
             refused += 1
     assert 100 < refused < 300
+
+
+def test_a_header_is_no_longer_than_any_needs_to_be(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    for length, message in ((25 << 20, "no valid JSON"), ((25 << 20) + 1, "a header of 26,214,401 bytes")):
+        path.write_bytes(length.to_bytes(8, "little"))
+        with open(path, "r+b") as file:
+            file.truncate(60 << 20)
+        with pytest.raises(CheckpointError, match=message):
+            SafeTensors(path)

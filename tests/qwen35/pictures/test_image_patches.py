@@ -18,6 +18,13 @@ def test_size_rule_check_values(size: tuple[int, int], want: tuple[int, int]) ->
     assert smart_resize(*size, 32, 65536, 1048576) == want
 
 
+def test_the_thinnest_picture_that_is_taken() -> None:
+    assert smart_resize(10, 2000, 32, 65536, 1048576) == (32, 3648)
+    for size in ((10, 2001), (2001, 10)):
+        with pytest.raises(ImageError, match="too thin"):
+            smart_resize(*size, 32, 65536, 1048576)
+
+
 @pytest.mark.peer
 def test_size_rule_equals_the_reference() -> None:
     pytest.importorskip("torch")
