@@ -27,7 +27,7 @@ from amdxdna.device_info import (
     ResourceInfo,
     Telemetry,
 )
-from amdxdna.errors import BadArgument, BadType, DeviceBusy, closed
+from amdxdna.errors import BadArgument, BadType, DeviceBusy, XdnaError, closed
 from amdxdna.heap import Heap
 from amdxdna.hwctx import HwContext
 from amdxdna.node import Node
@@ -149,8 +149,14 @@ class Device(Uncopied):
 
     @property
     def emulated(self) -> bool:
-        """Whether this is the emulated NPU; only to tell the user."""
-        return self.client.node.emulated
+        """Whether the NPU is the emulated one, in process or behind a driver; only to tell the user.
+
+        By its firmware: false where the driver does not tell that.
+        """
+        try:
+            return query.firmware_version(self.client).emulated
+        except XdnaError:
+            return False
 
     @property
     def version(self) -> DrmVersion:

@@ -34,6 +34,12 @@ class AieMetadata:
     shim: TileInfo
 
 
+EMULATED_BUILD = 58_597
+"""The firmware build by which this package's NPU model names itself, in process and behind Linux's own driver
+alike, so that its kernels are never given to real firmware. Released NPU firmware has had builds of at most
+four digits (AMD's linux-firmware file names, amdnpu/17f0_*/npu.sbin.MAJOR.MINOR.PATCH.BUILD)."""
+
+
 @dataclass(frozen=True)
 class FirmwareVersion:
     """The NPU firmware's version."""
@@ -45,6 +51,11 @@ class FirmwareVersion:
 
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}.{self.patch}.{self.build}"
+
+    @property
+    def emulated(self) -> bool:
+        """Whether it is the emulated NPU's."""
+        return self.build == EMULATED_BUILD
 
 
 @dataclass(frozen=True)

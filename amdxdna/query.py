@@ -361,6 +361,7 @@ def bo_usage(client: Open, pid: int | None = None) -> BoUsage:
 
 def everything(client: Open) -> DeviceInfo:
     """All of the above that makes sense at once."""
+    firmware = firmware_version(client)
     resources: ResourceInfo | None = None
     readings: tuple[Sensor, ...] | None = None
     try:
@@ -371,11 +372,11 @@ def everything(client: Open) -> DeviceInfo:
             raise
     return DeviceInfo(
         client.node.path,
-        client.node.emulated,
+        firmware.emulated,
         client.version,
         metadata(client),
         aie_version(client),
-        firmware_version(client),
+        firmware,
         clocks(client),
         power_mode(client),
         resources,

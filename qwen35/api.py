@@ -57,7 +57,9 @@ class Info:
 
     def line(self) -> str:
         """One line for a person: model, bundle, device, contexts."""
-        device = "an emulated NPU" if self.emulated else f"the NPU {self.device}"
+        device = f"the NPU {self.device}"
+        if self.emulated:
+            device = "an emulated NPU" + (f", {self.device}" if os.sep in self.device else "")
         size = f" ({self.layers} layers of {self.hidden}, {self.weights})" if self.layers else ""
         where = "" if self.builtin else f", bundle {self.bundle}"
         contexts = f", {self.contexts} hardware contexts" if self.contexts else ""
@@ -176,7 +178,7 @@ class Qwen35(Uncopied):
             return again, made
 
         opened = open_device(bundle, device, note)
-        same = device if opened.emulated else opened.path
+        same = device if opened.node.emulated else opened.path
         try:
             with Threads(1) as beside:
                 reading = beside.submit(Tokenizer, bundle.tokenizer_path)
@@ -446,7 +448,7 @@ def _describe(bundle: Bundle, device: Any) -> Info:
         bundle=bundle.path,
         builtin=bundle.path == DEFAULT_BUNDLE,
         device=device.node.path,
-        emulated=device.node.emulated,
+        emulated=device.emulated,
         contexts=len({spec.file for spec in bundle.xclbins.values()}),
         hidden=config.hidden_size,
         vocab=config.vocab_size,

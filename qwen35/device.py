@@ -1,8 +1,7 @@
 """Which device a bundle runs on: the emulator's kernels must never reach real firmware.
 
 A bundle that `export` wrote holds kernels of the emulated NPU. Their device images are markers, and what real
-firmware does with one is unknown, so the device is asked for its firmware version first
-(amdxdna.emu.identity).
+firmware does with one is unknown, so the device is asked for its firmware version first.
 """
 
 from __future__ import annotations
@@ -60,16 +59,15 @@ def open_device(bundle: Bundle, spec: str | int | None, note: Callable[[str], No
 
 
 def _is_emulated(device: Device, certain: bool) -> bool:
-    """Whether the emulated NPU answers, in process or behind a driver: by its firmware's build.
+    """Whether the emulated NPU answers.
 
     A driver that does not tell its firmware raises XdnaError where the answer must be `certain`.
     """
     from amdxdna import query
-    from amdxdna.emu.identity import FIRMWARE_BUILD
     from amdxdna.errors import XdnaError
 
     try:
-        return query.firmware_version(device.client).build == FIRMWARE_BUILD
+        return query.firmware_version(device.client).emulated
     except XdnaError:
         if certain:
             raise

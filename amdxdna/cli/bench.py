@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from amdxdna.selftest.program import Program
 
 NO_COMMANDS = (
-    "commands were not measured: this package's own programs run on the modelled NPU only. Give one "
+    "commands were not measured: this package's own programs run on the emulated NPU only. Give one "
     "compiled for this NPU with --xclbin, --insts and --buffers"
 )
 
@@ -76,11 +76,10 @@ def measure(
 ) -> tuple[list[Measure], list[str]]:
     """All measurements, and what was left out."""
     from amdxdna.selftest import measure as measures
-    from amdxdna.selftest.probes import modelled
 
     found = measures.calls(device, seconds)
     skipped = []
-    if modelled(device):
+    if device.emulated:
         found += measures.copies(device, seconds, check)
     elif program is None:
         skipped.append(NO_COMMANDS)

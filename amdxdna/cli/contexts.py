@@ -74,7 +74,7 @@ def gather(device: Device, lenient: bool = False, machine: Machine | None = None
     found = use.listed if use is not None else ()
     if use is not None and use.limit is None:
         answers.ask("limit", device.resources)  # for the reason why it is not told
-    names = process_names(found, device.emulated, machine)
+    names = process_names(found, device.node.emulated, machine)
     memory: dict[int, int | None] = {}
     for pid in {context.pid for context in found if context.pid > 0}:
         usage = answers.ask("memory", lambda pid=pid: device.bo_usage(pid))  # type: ignore[misc]

@@ -64,7 +64,7 @@ def open_device(spec: str) -> Device:
     from amdxdna.device import Device
 
     device = Device.open(spec)
-    if device.emulated and not spec.startswith("emu"):
+    if device.node.emulated and not spec.startswith("emu"):
         tell(["no NPU here: this is the emulated device (amdxdna doctor says why)"])
     return device
 

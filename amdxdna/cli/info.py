@@ -48,9 +48,9 @@ def gather(device: Device, lenient: bool = False) -> dict[str, Any]:
 
     return {
         "path": device.path,
-        "emulated": device.emulated,
+        "emulated": firmware is not None and firmware.emulated,
         "kernel": device.profile.release or Machine().release,
-        "npu": None if device.emulated else _npu(device.path, answers),
+        "npu": None if device.node.emulated else _npu(device.path, answers),
         "driver": {"name": device.version.name, "version": str(device.version)},
         "profile": {**device.profile.as_json(), "rows": [list(row) for row in device.profile.rows()]},
         "firmware": None if firmware is None else str(firmware),
@@ -100,7 +100,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
     rows = [("device", facts["path"] + (" (the emulated NPU)" if facts["emulated"] else ""))]
     npu = facts["npu"]
-    if not facts["emulated"]:
+    if npu is not None or "npu" in missing:
         rows.append(
             (
                 "NPU",

@@ -26,18 +26,10 @@ def pattern(nbytes: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(nbytes)
 
 
-def modelled(device: Device) -> bool:
-    """Whether the NPU is this package's model of one, told by its firmware's build number."""
-    from amdxdna import query
-    from amdxdna.emu.identity import FIRMWARE_BUILD
-
-    return query.firmware_version(device.client).build == FIRMWARE_BUILD
-
-
 def copy_kernel(device: Device, nbytes: int, addend: int = 0) -> Kernel:
     """Copies `nbytes` of its first buffer to its second, adding `addend` to each 32-bit word.
 
-    Only a :func:`modelled` NPU can run it: there is no compiled program in this package for the real one.
+    Only the emulated NPU can run it: there is no compiled program in this package for the real one.
     """
     from amdxdna.emu.kernels import stream
     from amdxdna.emu.xclbins import KERNEL_NAME, xclbin_bytes

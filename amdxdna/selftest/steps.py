@@ -18,7 +18,6 @@ from amdxdna.selftest.probes import (
     copy_kernel,
     keeps_data,
     make_context,
-    modelled,
     pattern,
 )
 from amdxdna.selftest.stopping import stopping
@@ -31,7 +30,7 @@ MIB = 1 << 20
 _SIZES = (4, 4096, MIB)
 _CHAIN = 8
 _NEEDS_PROGRAM = (
-    "it takes a program compiled for this NPU; this package's own run on the modelled one only. Give "
+    "it takes a program compiled for this NPU; this package's own run on the emulated one only. Give "
     "one with --xclbin, --insts and --buffers"
 )
 
@@ -49,7 +48,7 @@ class Bench:
 
 
 def _model(bench: Bench) -> Device:
-    if not modelled(bench.device):
+    if not bench.device.emulated:
         raise Skipped(_NEEDS_PROGRAM)
     return bench.device
 

@@ -55,14 +55,15 @@ class Acceptance:
         self.chains = self.mapped = False
         """What the run found fit to use."""
         self.model: Qwen35 | None = None
+        self._ran_emulated = False
         self._kept = kernels.Kept()
         self._redone = 0
         self._ledger: Ledger | None = None
 
     @property
     def emulated(self) -> bool:
-        """Whether the device is the emulated NPU of this process."""
-        return is_emulated(self._where)
+        """Whether the NPU is the emulated one: by its name, and by what it says once the model is loaded."""
+        return self._ran_emulated or is_emulated(self._where)
 
     @cached_property
     def _where(self) -> str:
@@ -234,7 +235,7 @@ class Acceptance:
     def _doctor(self) -> Iterator[Item]:
         from amdxdna.doctor import Status, examine
 
-        report = examine(self._where if self.emulated else self.device)
+        report = examine(self._where if is_emulated(self._where) else self.device)
         told = [f"{f.check}: {f.meaning}" for f in report.findings if f.status in (Status.WARN, Status.FAIL)]
         verdict = Verdict.OK if report.ok else Verdict.FAIL
         yield Item(
@@ -282,6 +283,7 @@ class Acceptance:
         self.model = Qwen35.load(
             self.path, self.max_ctx, self.device, cache_bytes=0, chains="off", weights="copy"
         )
+        self._ran_emulated = self.model.info.emulated
         yield Item(
             "load",
             Verdict.OK,

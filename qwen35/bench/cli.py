@@ -145,7 +145,7 @@ def _device(spec: str, bundle: Bundle, out: Printer) -> str:
 
     with open_device(bundle, spec, notice) as device:
         out.text([f"Device: {'an emulated NPU' if device.emulated else device.path}"])
-        if not device.emulated:
+        if not device.node.emulated:
             return str(device.path)
         return spec if spec.startswith("emu:") else "emu:quiet"
 

@@ -202,12 +202,18 @@ for words in {words_of!r}:
 def test_our_own_discovery_finds_it() -> None:
     ended = emulate_python("""
 from amdxdna import Device, sysfs
+from amdxdna.cli import main
 found, = sysfs.find_nodes()
 print(found.path, hex(found.vendor), hex(found.device), found.revision)
 with Device.open() as device:
     print(device.node.path, device.node.emulated, device.version)
+main(["info"])
 """)
-    assert ended.stdout.splitlines() == ["/dev/accel/accel0 0x1022 0x17f0 16", "/dev/accel/accel0 False 0.10"]
+    lines = ended.stdout.splitlines()
+    assert lines[:2] == ["/dev/accel/accel0 0x1022 0x17f0 16", "/dev/accel/accel0 False 0.10"]
+    told = dict(line.split(None, 1) for line in lines[2:] if line[0] != " ")
+    assert told["device"] == "/dev/accel/accel0 (the emulated NPU)" and "1022:17f0" in told["NPU"]
+    assert told["driver"].endswith(" 0.10, Linux 7.3.4")
 
 
 def test_main_job(tmp_path: Path) -> None:
@@ -226,13 +232,18 @@ def test_main_job(tmp_path: Path) -> None:
         "--greedy",
         "--max-new",
         "4",
-        "--quiet",
+        "--stats",
+        "json",
     ]
     there = emulate(*command, "--device", NODE)
     here = run("emulate", "-O", "threads=1", "--", *command, "--device", "emu:threads=1")
     assert there.returncode == here.returncode == 0, there.stderr + here.stderr
     assert there.stdout == here.stdout
     assert there.stdout.strip()
+    for ended, device in ((there, NODE), (here, "emu")):
+        told = json.loads(ended.stderr.splitlines()[-1])
+        assert (told["device"], told["emulated"]) == (device, True)
+    assert f"on an emulated NPU, {NODE}" in there.stderr and NODE not in here.stderr
 
 
 def test_files_of_the_node() -> None:

@@ -36,7 +36,7 @@ def selftest(capsys, *words):
 @pytest.fixture
 def real(monkeypatch):
     """The NPU reports a released firmware, so none of this package's programs may be run on it."""
-    monkeypatch.setattr("amdxdna.emu.identity.FIRMWARE_BUILD", 64)
+    monkeypatch.setattr("amdxdna.device_info.EMULATED_BUILD", 64)
 
 
 @pytest.fixture

@@ -274,7 +274,7 @@ def test_out_of_tree_builds_are_told(fake):
 
 def test_real_firmware_is_given_no_command_of_ours(fake, monkeypatch):
     fake.good()
-    monkeypatch.setattr("amdxdna.emu.identity.FIRMWARE_BUILD", 64)
+    monkeypatch.setattr("amdxdna.device_info.EMULATED_BUILD", 64)
     monkeypatch.setattr("amdxdna.kernel.Kernel.start", lambda *_, **__: pytest.fail("a command was started"))
     found = examine("auto", fake.machine())["answer"]
     assert found.status is Status.OK and "no command was run" in found.meaning

@@ -54,7 +54,8 @@ def test_same_token_ids(image_guest: guest.Machine, image_bundle: Path) -> None:
     out, _ = in_guest(image_guest, ["python3", program, f"/{image.BUNDLE}", "auto", PROMPT, "16"])
     kernel = json.loads(out)
     here = json.loads(on_host(["-m", "tests.vm.token_ids", str(image_bundle), "emu", PROMPT, "16"]))
-    assert (here["emulated"], kernel["emulated"]) == (True, False)
+    assert (here["device"], kernel["device"]) == ("emu", "/dev/accel/accel0")
+    assert here["emulated"] and kernel["emulated"]
     assert len(kernel["ids"]) == 16
     assert kernel["ids"] == here["ids"]
 
@@ -77,7 +78,8 @@ def test_built_in_model(built_in: None, image_guest: guest.Machine) -> None:
     out, _ = in_guest(image_guest, ["python3", program, "", "auto", QUESTION, "12"])
     kernel = json.loads(out)
     here = json.loads(on_host(["-m", "tests.vm.token_ids", "", "emu", QUESTION, "12"]))
-    assert (here["emulated"], kernel["emulated"]) == (True, False)
+    assert (here["device"], kernel["device"]) == ("emu", "/dev/accel/accel0")
+    assert here["emulated"] and kernel["emulated"]
     assert kernel["ids"] == here["ids"]
     options = ["--prompt", QUESTION, "--greedy", "--max-new", "16", "--quiet"]
     out, _ = in_guest(image_guest, ["python3", "-m", "qwen35", *options])
@@ -103,7 +105,7 @@ def test_command_line(image_guest: guest.Machine, image_bundle: Path) -> None:
     options = ["--prompt", PROMPT, "--greedy", "--max-new", "12", "--no-loop-check"]
     out, errors = in_guest(image_guest, ["python3", "-m", "qwen35", f"/{image.BUNDLE}", *options])
     assert out == on_host(["-m", "qwen35", str(image_bundle), *options, "--device", "emu", "--quiet"])
-    assert "emulated" not in errors
+    assert "an emulated NPU, /dev/accel/accel0" in errors
     kit.until(
         lambda: image_guest.function.firmware.contexts == 0, kit.LIMIT, "the firmware losing every context"
     )

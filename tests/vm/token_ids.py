@@ -12,7 +12,7 @@ def main(bundle: str, device: str, prompt: str, count: int) -> None:
 
     with Qwen35.load(bundle or None, max_ctx=256, device=device) as model:
         ids = list(model.generate(model.tokenizer.encode(prompt), count, stop=False))
-        print(json.dumps({"emulated": model.info.emulated, "ids": ids}))
+        print(json.dumps({"device": model.info.device, "emulated": model.info.emulated, "ids": ids}))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from amdxdna.doctor.events import COLD_START
 from amdxdna.doctor.finding import Finding, Status
 from amdxdna.doctor.subject import Subject
 from amdxdna.errors import ContextRefused, DeviceLost, NoFreeContext, XdnaError
-from amdxdna.selftest.probes import PAGE, check_copy, copy_kernel, keeps_data, make_context, modelled
+from amdxdna.selftest.probes import PAGE, check_copy, copy_kernel, keeps_data, make_context
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
@@ -50,13 +50,14 @@ def answer(subject: Subject) -> Finding:
     done: list[str] = []
     try:
         device.metadata()
-        done.append(f"firmware {query.firmware_version(device.client)} answers")
+        firmware = query.firmware_version(device.client)
+        done.append(f"firmware {firmware}{' (the emulated NPU)' * firmware.emulated} answers")
         for kind in ("dev", "share", "cmd"):
             keeps_data(device, kind)
         done.append("heap and buffers work")
         make_context(device)
         done.append("a context can be made")
-        ran = modelled(device)
+        ran = firmware.emulated
         if ran:
             with contextlib.closing(copy_kernel(device, PAGE)) as kernel:
                 check_copy(device, kernel, PAGE)

@@ -70,11 +70,10 @@ class Tree:
                 "/sys/module/amdxdna",
                 f"{PCI_DEVICES}/{FUNCTION}",
                 f"/sys/dev/char/{MAJOR}:{self.number}",
+                f"/{RELEASE}",
             )
             tokens = [*_ALWAYS, "accel", FUNCTION, _BRIDGE, "amdxdna", f"/{MAJOR}:", PCI_DEVICES]
-            if self._kind.release != PERSONALITIES["7.3"].release:
-                self._roots += (f"/{RELEASE}",)
-                tokens.append(f"/{RELEASE}")
+            tokens.append(f"/{RELEASE}")
         self.tokens = b"".join(os.fsencode(token) + b"\0" for token in tokens) + b"\0"
         """For xdna_notice_next: what a path that concerns the device has in it."""
         self.additions = self._additions()
