@@ -27,11 +27,12 @@ ADDRESS_SPACE, DATA = 424 << 20, 136 << 20
 """Bytes of address space (RLIMIT_AS) and of private memory (RLIMIT_DATA) that the main job takes beside its
 threads' stacks: below, libraries abort or hang where an allocation fails. Measured with the built-in model,
 with 8 MiB stacks on two cores: a text is answered from 380 and 160 MiB on, a picture from 400 and 180."""
-_THREADS, _THREADS_A_CORE = 4, 3
-"""On one core, and for each further one: numpy's, the host math's and the emulated kernels' own."""
-_STACK, _LEAST_STACK = 8 << 20, 256 << 10
-"""A stack where no limit is set (glibc's are 2 MiB then), and the least that is not refused: the main job
-crashes at 72 KiB and answers from 80 on, Python itself crashes at 64."""
+_THREADS, _POOLS = 4, (64, 64, 16)
+"""Threads on one core; and how many at most, one a core, numpy's OpenBLAS, the emulated kernels and the host
+math have."""
+_STACK, _LEAST_STACK = 2 << 20, 256 << 10
+"""A thread's stack where no limit is set (ARCH_STACK_DEFAULT_SIZE of glibc's pthreaddef.h for x86-64), and
+the least that is not refused: the main job crashes at 72 KiB and answers from 80 on, Python itself at 64."""
 _MEMORY = (
     (resource.RLIMIT_AS, "the address space", "ulimit -v"),
     (resource.RLIMIT_DATA, "private memory", "ulimit -d"),
@@ -125,21 +126,21 @@ def _told(
 
 
 def needed(bound: int, more: int = 0, cores: int = 0) -> int:
-    """Bytes that RLIMIT_AS or RLIMIT_DATA must allow the main job and `more` data; cores 0: those here."""
+    """Bytes that RLIMIT_AS or RLIMIT_DATA must allow the main job, and `more`; cores 0: those here."""
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
     stack = _STACK if stack == resource.RLIM_INFINITY else stack
-    threads = _THREADS + _THREADS_A_CORE * ((cores or len(os.sched_getaffinity(0))) - 1)
+    cores = cores or len(os.sched_getaffinity(0))
+    threads = _THREADS + sum(min(cores, most) - 1 for most in _POOLS)
     return (ADDRESS_SPACE if bound == resource.RLIMIT_AS else DATA) + more + threads * stack
 
 
-def require_memory(more: int = 0) -> None:
+def require_memory(space: int = 0, data: int = 0) -> None:
     """Raises MemoryError where a limit of this process leaves less memory than loading takes.
 
-    `more` bytes of it are data.
-
+    `space` bytes of address space and `data` of private memory are for what comes beside the main job.
     The libraries abort where it runs out under them, so it is asked for before they are loaded.
     """
-    for bound, what, how in _MEMORY:
+    for (bound, what, how), more in zip(_MEMORY, (space, data), strict=True):
         soft, _ = resource.getrlimit(bound)
         if soft == resource.RLIM_INFINITY:
             continue
@@ -195,11 +196,10 @@ def library_fault(error: BaseException) -> str | None:
 def thread_fault(error: BaseException) -> str | None:
     """One line for Python's error where no thread can be started, else None."""
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
-        soft, _ = resource.getrlimit(resource.RLIMIT_AS)
-        return (
-            _TOO_MANY
-            if soft == resource.RLIM_INFINITY
-            else (f"{_TOO_MANY}; or the address space is too small for its stack (ulimit -v)")
+        return _TOO_MANY + "".join(
+            f"; or {what} is too small for its stack ({how})"
+            for bound, what, how in _MEMORY
+            if resource.getrlimit(bound)[0] != resource.RLIM_INFINITY
         )
     return None
 

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = ["build", "main"]
 
-ADDRESS_SPACE = 416 << 20
-"""Address space beyond the main job's, for the HTTP libraries, threads' stacks and heaps, and grammars.
-Measured with the built-in model on two cores: under 800 MiB in all everything is answered, at 700 no schema
-is, and at 620 Python may hang in the middle of an answer, deaf to signals."""
+ADDRESS_SPACE, DATA = 416 << 20, 64 << 20
+"""Address space and private memory beyond the main job's, for the HTTP libraries, threads' stacks and heaps,
+and grammars. Measured with the built-in model on two cores: under 800 MiB of address space in all everything
+is answered, at 700 no schema is, and at 620 Python may hang in the middle of an answer, deaf to signals;
+under 208 MiB of private memory everything is, at 192 it crashes at a schema."""
 TELLING = 1.0
 """Seconds in which the clients of answers that a second signal ends are told; then connections are cut."""
 SPARE = 5
@@ -191,7 +192,7 @@ def main(argv: list[str], load: Callable[[argparse.Namespace], Qwen35] | None = 
         options.api_key.encode("ascii")
     except UnicodeEncodeError:
         raise UsageError("the key must be ASCII", "--api-key") from None
-    require_memory(ADDRESS_SPACE)
+    require_memory(ADDRESS_SPACE, DATA)
     with contextlib.ExitStack() as stack:
         listening = stack.enter_context(bind(options.host, options.port))  # a taken port is told at once
         model = (load or _load)(options)

@@ -9,12 +9,13 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from amdxdna.entry import needed
-from qwen35.serve.cli import ADDRESS_SPACE as SERVER
+from qwen35.serve import cli as server
 from tests.support.program import ROOT, SECONDS, holding
 
 DRIVER, QWEN, AMD = "tests.support.cli_driver", "qwen35", "amdxdna"
@@ -322,34 +323,43 @@ def test_what_is_asked_for_is_enough(letter: str, more: int, words: list[str]) -
     assert (status, err) == (0, "") and out.strip(), err
 
 
-def test_larger_stacks_of_threads_are_asked_for() -> None:
+@pytest.fixture
+def stack() -> Iterator[Callable[[int], None]]:
+    """Sets this process's limit on stacks, for the test."""
     before = resource.getrlimit(resource.RLIMIT_STACK)
-    try:
-        resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, before[1]))
-        usual = needed(resource.RLIMIT_AS, cores=2)
-        resource.setrlimit(resource.RLIMIT_STACK, (64 << 20, before[1]))
-        larger = needed(resource.RLIMIT_AS, cores=2)
-    finally:
-        resource.setrlimit(resource.RLIMIT_STACK, before)
-    assert larger - usual == 7 * (56 << 20)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_STACK, (size, before[1]))
+    resource.setrlimit(resource.RLIMIT_STACK, before)
 
 
-def test_the_readme_names_what_is_asked_for() -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    before = resource.getrlimit(resource.RLIMIT_STACK)
-    try:
-        resource.setrlimit(resource.RLIMIT_STACK, (8 << 20, before[1]))
-        two, three = (needed(resource.RLIMIT_AS, cores=cores) >> 20 for cores in (2, 3))
-        data = needed(resource.RLIMIT_DATA, cores=2) >> 20
-    finally:
-        resource.setrlimit(resource.RLIMIT_STACK, before)
+def test_larger_stacks_of_threads_are_asked_for(stack: Callable[[int], None]) -> None:
+    asked = {}
+    for size in (8 << 20, 64 << 20, resource.RLIM_INFINITY):
+        stack(size)
+        asked[size] = needed(resource.RLIMIT_AS, cores=2)
+    usual = asked[8 << 20]
+    assert asked[64 << 20] - usual == 7 * (56 << 20)
+    assert usual - asked[resource.RLIM_INFINITY] == 7 * (6 << 20), "threads have 2 MiB without a limit"
+
+
+def test_the_readme_names_what_is_asked_for(stack: Callable[[int], None]) -> None:
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    stack(8 << 20)
+    two, data = (needed(bound, cores=2) >> 20 for bound in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    further = [
+        needed(resource.RLIMIT_AS, cores=cores) - needed(resource.RLIMIT_AS, cores=cores - 1) >> 20
+        for cores in (3, 16, 17, 64, 65, 400)
+    ]
     found = re.search(
-        r"asks for (\d+) MiB of address space on two cores and\s(\d+) more for each further one, `serve` for "
-        r"(\d+) more; under `ulimit -d` for (\d+)\.",
+        r"asks for (\d+) MiB of address space on two cores and (\d+) more for each further one "
+        r"\(from the 17th (\d+), from the 65th none\), `serve` for (\d+) more; "
+        r"under `ulimit -d` for (\d+), `serve` for (\d+) more",
         text,
     )
     assert found is not None
-    assert [int(each) for each in found.groups()] == [two, three - two, SERVER >> 20, data]
+    each, less = int(found[2]), int(found[3])
+    assert further == [each, each, less, less, 0, 0]
+    serve = [server.ADDRESS_SPACE >> 20, server.DATA >> 20]
+    assert [int(found[at]) for at in (1, 5, 4, 6)] == [two, data, *serve]
 
 
 @pytest.mark.parametrize(
