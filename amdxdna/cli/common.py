@@ -108,9 +108,9 @@ def report(error: BaseException, as_json: bool = False) -> None:
 
 
 def _limit_or_library(error: BaseException) -> str | None:
-    if isinstance(error, OSError) and getattr(error, "meaning", None) is None:
+    if not isinstance(error, OSError) or getattr(error, "meaning", None) is None:
         known = descriptor_fault(error)
-        if known is not None:
+        if known is not None and known not in str(error):
             return known
     return memory_fault(error) or library_fault(error) or thread_fault(error)
 

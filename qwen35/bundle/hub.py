@@ -4,6 +4,7 @@ repository that is no bundle holds. huggingface_hub does the work, on the Hub th
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from amdxdna.files import read_regular
-from qwen35.errors import ModelError, one_line
+from qwen35.errors import ModelError, one_line, why_no_json
 from qwen35.extras import own_program
 
 __all__ = ["NoBundle", "fetch", "is_id", "listing"]
@@ -24,6 +25,8 @@ _FILES = (_MANIFEST, "tokenizer.json", "tensors.txt", "tensors.bin")
 SECONDS = 20.0
 """How long the hub may take to answer, each time it is asked."""
 _MOST = 16 << 20
+_LOCAL = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EMFILE)
+"""What the cache's folder may refuse."""
 
 
 class NoBundle(ModelError):
@@ -61,7 +64,7 @@ def fetch(name: str) -> Path:
     with _quiet(), _errors(name, "the bundle cannot be downloaded"):
         manifest = Path(hub.hf_hub_download(filename=_MANIFEST, **where))
         # Whatever file of the repository the manifest names; a word that is no file matches none.
-        words = {word for word in manifest.read_text("utf-8").split() if re.fullmatch(r"[\w./-]+", word)}
+        words = set(re.findall(r"(?<!\S)[\w./-]+(?!\S)", manifest.read_text("utf-8", "replace")))
         return Path(hub.snapshot_download(**where, allow_patterns=[*_FILES, *sorted(words)]))
 
 
@@ -72,7 +75,12 @@ def listing(name: str) -> tuple[dict[str, Any], int]:
     files = _files(name)
     with _quiet(), _errors(name, "its config.json cannot be read"):
         path = hub.hf_hub_download(filename="config.json", **_where(name))
+    try:
         found = json.loads(read_regular(path, _MOST))
+    except OSError as error:
+        raise ModelError(f"its config.json cannot be read: {error.strerror}", name) from None
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"its config.json is no JSON: {why_no_json(error)}", name) from None
     if not isinstance(found, dict):
         raise ModelError("its config.json is no object", name)
     return found, sum(files.values())
@@ -127,6 +135,13 @@ def _errors(name: str, what: str) -> Iterator[None]:
         raise ModelError(f"{what}: it is not there", name) from None
     except errors.HfHubHTTPError as error:
         raise ModelError(f"{what}: {_first_line(error)}", name) from None
+    except OSError as error:
+        if error.errno not in _LOCAL:
+            _unreachable(name, what, error)
+        where = error.filename or name
+        raise ModelError(
+            f"{what}: {error.strerror}", str(where), "HF_HOME names the folder of the cache"
+        ) from None
     except Exception as error:  # of the HTTP library, which is another one in each version
         _unreachable(name, what, error)
 

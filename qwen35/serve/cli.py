@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from qwen35.arguments import TRAINED_CTX
 from qwen35.cli.args import Parser
 from qwen35.cli.args import number_of as _number
 from qwen35.cli.output import Progress, notice
-from qwen35.errors import UsageError, one_line
+from qwen35.errors import ModelError, UsageError, one_line
 from qwen35.serve.hosts import host_name
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ ADDRESS_SPACE, DATA = 416 << 20, 64 << 20
 and grammars. Measured with the built-in model on two cores: under 800 MiB of address space in all everything
 is answered, at 700 no schema is, and at 620 Python may hang in the middle of an answer, deaf to signals;
 under 208 MiB of private memory everything is, at 192 it crashes at a schema."""
+FILES = 32
+"""Descriptors: its own (12 with the built-in model), and some connections'."""
 TELLING = 1.0
 """Seconds in which the clients of answers that a second signal ends are told; then connections are cut."""
 SPARE = 5
@@ -193,6 +196,11 @@ def main(argv: list[str], load: Callable[[argparse.Namespace], Qwen35] | None = 
     except UnicodeEncodeError:
         raise UsageError("the key must be ASCII", "--api-key") from None
     require_memory(ADDRESS_SPACE, DATA)
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files < FILES:  # asyncio and uvicorn end with reports where one of their own cannot be opened
+        raise ModelError(
+            f"{files} files may be open (ulimit -n) and a server needs {FILES}", "", "raise the limit"
+        )
     with contextlib.ExitStack() as stack:
         listening = stack.enter_context(bind(options.host, options.port))  # a taken port is told at once
         model = (load or _load)(options)

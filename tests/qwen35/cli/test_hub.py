@@ -106,6 +106,33 @@ def test_info_of_an_id_is_the_bundle_or_what_a_checkpoint_costs(tmp_path: Path) 
         assert tuned["emulated"]["download"] == sum(map(len, files.values()))
 
 
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (b'"' + bytes(17 << 20) + b'"', "cannot be read: longer than 16,777,216 bytes"),
+        (b"{", "is no JSON: Expecting property name"),
+        (b"[" * 10**5, "is no JSON: arrays and objects lie too deep in each other"),
+        (b"[]", "is no object"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else "",
+)
+def test_a_config_that_is_wrong_is_told_as_it_is(tmp_path: Path, config: bytes, says: str) -> None:
+    with hub_of({"some/checkpoint": {"config.json": config}}) as (url, _):
+        done = run(tmp_path, "info", "some/checkpoint", HF_ENDPOINT=url, HF_HUB_OFFLINE="0")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+    assert done.stderr.startswith(f"qwen35: error: its config.json {says}"), done.stderr
+    assert done.stderr.endswith("(some/checkpoint)\n")
+
+
+def test_a_cache_that_cannot_be_written_is_told_with_its_name(tmp_path: Path) -> None:
+    home = tmp_path / "file"
+    home.touch()
+    with hub_of({"some/checkpoint": {"config.json": b"{}"}}) as (url, _):
+        done = run(home, "info", "some/checkpoint", HF_ENDPOINT=url, HF_HUB_OFFLINE="0")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert f"Not a directory ({home}" in done.stderr and "HF_HOME" in done.stderr
+
+
 def test_a_typing_mistake_in_a_path_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bundles").mkdir()
     monkeypatch.chdir(tmp_path)

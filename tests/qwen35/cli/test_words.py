@@ -365,13 +365,29 @@ def test_the_readme_names_what_is_asked_for(stack: Callable[[int], None]) -> Non
 @pytest.mark.parametrize(
     ("limit", "words", "says"),
     [
-        ("-n 5", ["-q", "-p", "x"], "file descriptors ran out: 5 may be open (ulimit -n): raise the limit"),
+        (
+            "-n 16",
+            ["serve", "--port", "0"],
+            "16 files may be open (ulimit -n) and a server needs 32: raise the",
+        ),
         ("-f 0", ["-q", "-p", "x", "--device", "emu:quiet"], "files may not grow so large (ulimit -f)"),
     ],
 )
 def test_other_limits_are_named(limit: str, words: list[str], says: str) -> None:
     status, out, err = run(QWEN, *words, shell=f"ulimit {limit};")
     assert (status, out, err.count("\n")) == (1, "", 1) and says in err, err
+
+
+def test_too_few_file_descriptors_are_told_wherever_they_run_out() -> None:
+    told = 0
+    for limit in range(4, 10):
+        status, out, err = run(QWEN, "-q", "-p", "x", shell=f"ulimit -n {limit};")
+        if status == 0 or "Fatal Python error" in err:  # Python's own start, in an editable installation
+            continue
+        line = f"{E}file descriptors ran out: {limit} may be open (ulimit -n): raise the limit\n"
+        assert (status, out, err) == (1, "", line)
+        told += 1
+    assert told > 1
 
 
 def test_a_folder_that_is_gone_is_no_reason_not_to_answer(tmp_path: Path) -> None:
