@@ -70,21 +70,21 @@ def model_size(name: str) -> str:
 
 def where_from(name: str) -> str:
     """How to come by what the README calls so, where it is not here; empty for other names."""
-    from qwen35.extras import own_program
+    from amdxdna.programs import own_program
 
     if size := model_size(name):
         return (
-            f"not downloaded yet: {own_program('python')} -m qwen35 info {size} says what it costs and "
+            f"not downloaded yet: python -m qwen35 info {size} says what it costs and "
             "which command downloads it"
         )
     if name == "bundle":
-        return f"make it of a checkpoint: {own_program('python')} -m qwen35 export checkpoint --out bundle"
+        return "make it of a checkpoint: python -m qwen35 export checkpoint --out bundle"
     if name == "checkpoint":
         from qwen35.bundle.sizes import REAL_CHECKPOINT
 
         return (
             f"not downloaded yet: {own_program('hf')} download {REAL_CHECKPOINT} --local-dir checkpoint, "
-            "then make a bundle of it with qwen35 export"
+            "then make a bundle of it with python -m qwen35 export"
         )
     return ""
 

@@ -160,7 +160,7 @@ def test_the_core_imports_downwards(number: int) -> None:
 
 
 def test_every_module_of_the_core_has_a_floor() -> None:
-    beside = {"__main__", "entry", "cli", "doctor", "emu", "insts", "parser", "pdi", "pyxrt"} | {
+    beside = {"__main__", "entry", "cli", "doctor", "emu", "insts", "parser", "pdi", "programs", "pyxrt"} | {
         "selftest",
         "trace",
     }

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from amdxdna.entry import FAILED, USAGE, descriptor_fault, library_fault, memory_fault, thread_fault
 from amdxdna.parser import ArgumentParser
+from amdxdna.programs import own_commands
 from amdxdna.text import one_line
 
 __all__ = [
@@ -72,7 +73,7 @@ class Parser(ArgumentParser):
         super().__init__(prog=f"amdxdna {command}", allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{self.prog}: {self.with_values(message)}", f"See {self.prog} --help")
+        raise UsageError(f"{self.prog}: {self.with_values(message)}", f"See python -m {self.prog} --help")
 
     def add_json(self) -> None:
         """Adds ``--json``."""
@@ -98,7 +99,7 @@ def report(error: BaseException, as_json: bool = False) -> None:
         traceback.print_exception(type(error), error, error.__traceback__)
     text, call, number, meaning, remedy = _explain(error)
     with contextlib.suppress(OSError, ValueError):  # a stderr that is closed or full is no reason to fail
-        print(f"amdxdna: error: {one_line(text)}", file=sys.stderr, flush=True)
+        print(f"amdxdna: error: {own_commands(one_line(text))}", file=sys.stderr, flush=True)
     if as_json:
         name = None if number is None else errno.errorcode.get(number, str(number))
         name = "EOPNOTSUPP" if number == errno.EOPNOTSUPP else name

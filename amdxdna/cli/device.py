@@ -65,7 +65,7 @@ def open_device(spec: str) -> Device:
 
     device = Device.open(spec)
     if device.node.emulated and not spec.startswith("emu"):
-        tell(["no NPU here: this is the emulated device (amdxdna doctor says why)"])
+        tell(["no NPU here: this is the emulated device (python -m amdxdna doctor says why)"])
     return device
 
 

@@ -54,7 +54,7 @@ def parser() -> Parser:
     p.add_argument(
         "--vfio-user",
         metavar="SOCKET",
-        help="serve the NPU to QEMU instead: see amdxdna emulate --vfio-user SOCKET --help",
+        help="serve the NPU to QEMU instead: see python -m amdxdna emulate --vfio-user SOCKET --help",
     )
     p.add_json()
     return p
@@ -94,7 +94,8 @@ def add_device_options(p: Parser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE,...",
-        help="any option of the emulated device, as in emu:KEY=VALUE,...; amdxdna emulate --help lists them",
+        help="any option of the emulated device, as in emu:KEY=VALUE,...; "
+        "python -m amdxdna emulate --help lists them",
     )
     add(
         "--device-path",
@@ -145,7 +146,9 @@ def split(argv: list[str], name: str) -> tuple[list[str], list[str]]:
     own = argv[: argv.index("--")] if "--" in argv else argv
     command = argv[len(own) + 1 :]
     if not command and not {"-h", "--help"} & set(own):
-        raise UsageError(f"{name}: no command", f"Give it after --: amdxdna {name} -- PROGRAM ARGUMENT...")
+        raise UsageError(
+            f"{name}: no command", f"Give it after --: python -m amdxdna {name} -- PROGRAM ARGUMENT..."
+        )
     return own, command
 
 

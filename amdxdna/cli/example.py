@@ -8,6 +8,7 @@ from typing import Any
 
 from amdxdna.cli.common import CommandError, Parser, document, print_json
 from amdxdna.cli.screen import show
+from amdxdna.programs import own_program
 
 _FILES = ("copy.xclbin", "copy.insts", "a.npy", "want.npy")
 _WORDS = 1024
@@ -55,9 +56,8 @@ def example_main(argv: list[str]) -> int:
     ]
     for path, array in zip(paths, arrays, strict=True):
         write_array(path, array)
-    command = shlex.join(
+    command = f"{own_program('python')} " + shlex.join(
         [
-            "python",
             "-m",
             "amdxdna",
             "run",

@@ -90,7 +90,7 @@ def pyxrt_main(argv: list[str]) -> int:
     own, command = split(argv, "pyxrt")
     given = parser().parse_args(own)
     if command[0] == "-m" and len(command) < 2:
-        raise UsageError("pyxrt: -m without a module", "Give its name: amdxdna pyxrt -- -m MODULE")
+        raise UsageError("pyxrt: -m without a module", "Give its name: python -m amdxdna pyxrt -- -m MODULE")
     if command[0] not in ("-m", "-") and not os.path.exists(command[0]):
         raise UsageError(f"pyxrt: there is no script {command[0]}", "Give a file's path, or -m MODULE")
     if given.device is not None:

@@ -333,7 +333,7 @@ def argument_names(xclbin: Xclbin, kernel: str | None, count: int) -> list[str]:
     if count > len(names):
         raise CommandError(
             f"{info.name} takes {len(names)} buffers ({', '.join(names)}), {count} are given",
-            "Leave some away, or look at `amdxdna xclbin FILE`",
+            "Leave some away, or look at `python -m amdxdna xclbin FILE`",
         )
     return names[:count]
 

@@ -11,6 +11,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
+from amdxdna.programs import own_commands
 from amdxdna.text import printable
 
 NOT_AVAILABLE = "n/a"
@@ -37,7 +38,7 @@ def paint(text: str, colour: str) -> str:
 def wrap(text: str, first: str = "", rest: str | None = None) -> list[str]:
     """`text` in lines of :func:`width`, the first behind `first`, the others behind `rest` (blanks)."""
     lines = textwrap.wrap(
-        text,
+        own_commands(text),
         width(),
         initial_indent=first,
         break_on_hyphens=False,
@@ -103,7 +104,7 @@ def show(lines: Iterable[str]) -> None:
 def tell(lines: Iterable[str]) -> None:
     """Writes lines to stderr, as :func:`show` does. A stderr that is closed or full is no reason to fail."""
     with contextlib.suppress(OSError, ValueError):
-        print("\n".join(printable(line) for line in lines), file=sys.stderr, flush=True)
+        print("\n".join(printable(own_commands(line)) for line in lines), file=sys.stderr, flush=True)
 
 
 def _fit(line: str) -> str:

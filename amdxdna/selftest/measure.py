@@ -133,7 +133,7 @@ def copies(device: Device, seconds: float, check: bool = True) -> list[Measure]:
             raise WrongData(
                 f"a copy of {BULK} bytes that the NPU completed has wrong data",
                 call="EXEC_CMD",
-                remedy="Run `amdxdna selftest --loop` to see how often",
+                remedy="Run `python -m amdxdna selftest --loop` to see how often",
             )
         found.append(Measure("copy of 16 MiB", BULK / each.value * 1e6 / (1 << 30), "GiB/s", each.count))
     return found

@@ -80,5 +80,5 @@ def check_copy(device: Device, kernel: Kernel, nbytes: int, seed: int = 1) -> No
             raise WrongData(
                 "a copy that the NPU completed has wrong data",
                 call="EXEC_CMD",
-                remedy="Run `amdxdna selftest --loop` to see how often",
+                remedy="Run `python -m amdxdna selftest --loop` to see how often",
             )

@@ -86,7 +86,7 @@ def shared(bench: Bench) -> str:
                     raise WrongData(
                         "a dma-buf, imported again, is not the same memory",
                         call="PRIME",
-                        remedy="Report it with `amdxdna snapshot`",
+                        remedy="Report it with `python -m amdxdna snapshot`",
                     )
         finally:
             os.close(fd)
@@ -114,7 +114,7 @@ def contexts(bench: Bench) -> str:
         raise WrongData(
             f"{left} of 3 contexts are still there after they were destroyed",
             call="DESTROY_HWCTX",
-            remedy="Report it with `amdxdna snapshot`",
+            remedy="Report it with `python -m amdxdna snapshot`",
         )
     return "3 made and destroyed, none left over"
 
@@ -145,7 +145,7 @@ def in_flight(bench: Bench) -> str:
                 raise WrongData(
                     f"command {seed + 1} of four in flight has wrong data",
                     call="EXEC_CMD",
-                    remedy="Run `amdxdna selftest --loop` to see how often",
+                    remedy="Run `python -m amdxdna selftest --loop` to see how often",
                 )
     return "four at once, every byte compared"
 
@@ -163,7 +163,7 @@ def chained(bench: Bench) -> str:
             raise WrongData(
                 f"a chain of {_CHAIN} commands has a wrong result",
                 call="EXEC_CMD",
-                remedy="Run `amdxdna selftest --loop` to see how often",
+                remedy="Run `python -m amdxdna selftest --loop` to see how often",
             )
     return f"{_CHAIN} commands in order, the result compared"
 

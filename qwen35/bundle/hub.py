@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from amdxdna.files import read_regular
+from amdxdna.programs import own_program
 from qwen35.errors import ModelError, one_line, why_no_json
-from qwen35.extras import own_program
 
 __all__ = ["NoBundle", "fetch", "is_id", "listing"]
 
@@ -54,12 +54,12 @@ def fetch(name: str) -> Path:
     if isinstance(kept, str) and _complete(Path(kept).parent):
         return Path(kept).parent
     if _MANIFEST not in _files(name):
-        repository, python = where["repo_id"], own_program("python")
+        repository = where["repo_id"]
         raise NoBundle(
             f"the repository is no bundle: it has no {_MANIFEST}",
             name,
             f"a checkpoint must be exported first: {own_program('hf')} download {repository} "
-            f"--local-dir CHECKPOINT, {python} -m qwen35 export CHECKPOINT --out DIR",
+            f"--local-dir CHECKPOINT, python -m qwen35 export CHECKPOINT --out DIR",
         )
     with _quiet(), _errors(name, "the bundle cannot be downloaded"):
         manifest = Path(hub.hf_hub_download(filename=_MANIFEST, **where))

@@ -46,7 +46,9 @@ def _run(words: list[str], load: Loader | None) -> int:
     if words and words[0] in args.COMMANDS and not os.path.isdir(words[0]):
         commands = args.available_commands()
         if words[0] not in commands:
-            raise UsageError(f"this installation has no command {words[0]}", "", "see qwen35 --help")
+            raise UsageError(
+                f"this installation has no command {words[0]}", "", "see python -m qwen35 --help"
+            )
         if not {"-h", "--help"} & set(words):
             require_memory()
         from importlib import import_module

@@ -33,7 +33,7 @@ class Parser(ArgumentParser):
     """Says a mistake in one line, with exit status 2."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(self.with_values(message), "", f"see {self.prog} --help")
+        raise UsageError(self.with_values(message), "", f"see python -m {self.prog} --help")
 
 
 def available_commands() -> dict[str, str]:

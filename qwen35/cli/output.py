@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Any, TextIO
 
+from amdxdna.programs import own_commands
 from amdxdna.text import one_line
 from qwen35.errors import explain
 
@@ -20,7 +21,7 @@ def notice(text: str, stream: TextIO | None = None) -> None:
     """One line on stderr, begun with the program's name. A closed stderr is no reason to fail."""
     stream = stream or sys.stderr
     with contextlib.suppress(OSError, ValueError):
-        stream.write(writable(f"qwen35: {one_line(text)}\n", stream))
+        stream.write(writable(f"qwen35: {own_commands(one_line(text))}\n", stream))
         stream.flush()
 
 

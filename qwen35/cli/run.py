@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.entry import require_memory
+from amdxdna.programs import own_program
 from qwen35.cli.answers import answer_options, show
 from qwen35.cli.entries import STDIN, Endless, read_line, read_picture, read_piped, read_prompt
 from qwen35.cli.output import Progress, notice, report
 from qwen35.cli.signals import Interrupt
 from qwen35.errors import UsageError
-from qwen35.extras import own_program, require
+from qwen35.extras import require
 
 if TYPE_CHECKING:
     from qwen35.api import Qwen35
@@ -140,16 +141,16 @@ def _check_before_loading(options: argparse.Namespace) -> None:
 def _introduce(model: Qwen35) -> None:
     from qwen35.bundle.sizes import REAL_BUNDLE, REAL_CHECKPOINT
 
-    line, hf, python = f"running {model.info.line()}", own_program("hf"), own_program("python")
+    line, hf = f"running {model.info.line()}", own_program("hf")
     if model.info.builtin and model.info.emulated:
         # The published bundle's kernels are compiled for the NPU; the emulated one runs what export writes.
         line += (
             f"; for the real model: {hf} download {REAL_CHECKPOINT} --local-dir CHECKPOINT, "
-            f"{python} -m qwen35 export CHECKPOINT --out DIR, {python} -m qwen35 DIR; "
-            f"what it costs: {python} -m qwen35 info 2b"
+            f"python -m qwen35 export CHECKPOINT --out DIR, python -m qwen35 DIR; "
+            f"what it costs: python -m qwen35 info 2b"
         )
     elif model.info.builtin:
-        line += f"; for the real model: {hf} download {REAL_BUNDLE} --local-dir DIR, {python} -m qwen35 DIR"
+        line += f"; for the real model: {hf} download {REAL_BUNDLE} --local-dir DIR, python -m qwen35 DIR"
     notice(line)
 
 

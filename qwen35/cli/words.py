@@ -17,10 +17,10 @@ __all__ = ["command_line", "interpret", "refuse_misspelt"]
 #: Other programs' commands, by what this one has for them.
 _ALIASES = {"chat": "--chat", "help": "--help", "version": "--version"}
 _ELSEWHERE = {
-    "run": "qwen35 [BUNDLE] --prompt TEXT asks once, --chat talks",
-    "ask": "qwen35 --prompt TEXT",
-    "pull": "qwen35 info 2b says what a model costs and which command downloads it",
-    "download": "qwen35 info 2b says what a model costs and which command downloads it",
+    "run": "python -m qwen35 [BUNDLE] --prompt TEXT asks once, --chat talks",
+    "ask": "python -m qwen35 --prompt TEXT",
+    "pull": "python -m qwen35 info 2b says what a model costs and which command downloads it",
+    "download": "python -m qwen35 info 2b says what a model costs and which command downloads it",
 }
 _NAME = re.compile(r"^\d[\d.]*b$|[/_]|\w[-.]\w|^(bundle|checkpoint)$")
 """What a bundle's, checkpoint's or file's name has and a word of a sentence has not."""
@@ -48,7 +48,7 @@ def refuse_misspelt(words: Sequence[str], commands: Iterable[str]) -> None:
             f"there is no command {words[0]}",
             "",
             f"did you mean {' or '.join(meant)}?"
-            + (f" To ask it, qwen35 --prompt {shlex.quote(asked)}" if asked else ""),
+            + (f" To ask it, python -m qwen35 --prompt {shlex.quote(asked)}" if asked else ""),
         )
 
 
@@ -84,7 +84,7 @@ def interpret(
             remedy = (
                 f"did you mean {' or '.join(near)}?"
                 if near
-                else f"to ask it, qwen35 --prompt {shlex.quote(first)}"
+                else f"to ask it, python -m qwen35 --prompt {shlex.quote(first)}"
             )
         raise UsageError(f"{first} is no command, and no bundle of that name is here", "", remedy)
     else:

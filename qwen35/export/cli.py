@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amdxdna.entry import no_threads
+from amdxdna.programs import own_commands
 from amdxdna.text import printable
 from qwen35.bundle.sizes import SIZES
 from qwen35.cli.args import Parser
@@ -175,7 +176,7 @@ def _references(
 def _tell(text: str) -> None:
     """A line on stderr; one that is closed or full is no reason to fail."""
     with contextlib.suppress(OSError, ValueError):
-        print(text, file=sys.stderr, flush=True)
+        print(own_commands(text), file=sys.stderr, flush=True)
 
 
 def _stop(signum: int, frame: object) -> None:

@@ -14,6 +14,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from amdxdna.programs import own_program
 from qwen35 import meminfo
 from qwen35.bundle.config import ModelConfig
 from qwen35.bundle.hub import listing
@@ -23,7 +24,6 @@ from qwen35.errors import ModelError
 from qwen35.export.kernels import text_gemms
 from qwen35.export.plan import Options, plan_random
 from qwen35.export.vision import plan_random_vision, vision_gemms
-from qwen35.extras import own_program
 from qwen35.info.describe import memory, size_text
 
 __all__ = ["cost", "cost_lines", "is_model"]
@@ -180,7 +180,7 @@ def _ask(model: str) -> tuple[str, int]:
     raise ModelError(
         "its shape is none of Qwen3.5's published ones",
         model,
-        f"known are {', '.join(PUBLISHED)}; qwen35 export tries any Qwen3.5 checkpoint",
+        f"known are {', '.join(PUBLISHED)}; python -m qwen35 export tries any Qwen3.5 checkpoint",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SECONDS = 120
 """What a program that does what it should may take on a machine however busy."""
-ENV = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+FIRST = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+"""A PATH on which the commands of messages are called by their bare names."""
+ENV = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "PYTHONPATH": str(ROOT),
+    "PATH": FIRST,
+}
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from amdxdna.trace import SCHEMA
 from amdxdna.xclbin.writer import KernelSpec, PdiSpec, build
 from tests.support.pdi_builder import W, at
 from tests.support.pdi_builder import build as pdi_image
+from tests.support.program import FIRST
 
 DEVICE = "--device emu:threads=1,quiet"
 RUN = "run one.xclbin code --in 64 --out"
@@ -28,7 +29,10 @@ ROWS: dict[str, tuple[int, str]] = {
         "snapshot, xclbin, insts, trace, emulate, pyxrt, run, example, selftest, bench",
     ),
     "xclbni": (2, "xclbni: no such command. Did you mean xclbin?"),
-    "info --nonsense": (2, "amdxdna info: unrecognized arguments: --nonsense. See amdxdna info --help"),
+    "info --nonsense": (
+        2,
+        "amdxdna info: unrecognized arguments: --nonsense. See python -m amdxdna info --help",
+    ),
     # xclbin
     "xclbin two.xclbin --svg x.svg": (1, "the file has 2 PDIs and --svg draws one. Name it: --pdi N"),
     "xclbin two.xclbin --pdi 2": (1, "there is no PDI 2. The file has 2, counted from 0"),
@@ -69,10 +73,10 @@ ROWS: dict[str, tuple[int, str]] = {
     ),
     f"telemetry --type -1 {DEVICE}": (
         2,
-        "amdxdna telemetry: --type takes a number from 0. See amdxdna telemetry --help",
+        "amdxdna telemetry: --type takes a number from 0. See python -m amdxdna telemetry --help",
     ),
     # trace
-    "trace": (2, "trace: no command. Give it after --: amdxdna trace -- PROGRAM ARGUMENT..."),
+    "trace": (2, "trace: no command. Give it after --: python -m amdxdna trace -- PROGRAM ARGUMENT..."),
     "trace --read t -- true": (2, "--read goes without a COMMAND. Leave the command away"),
     "trace --emulate --node n -- true": (
         2,
@@ -114,7 +118,10 @@ ROWS: dict[str, tuple[int, str]] = {
         "no/where cannot be written: No such file or directory. Name another file",
     ),
     # emulate
-    "emulate --": (2, "emulate: no command. Give it after --: amdxdna emulate -- PROGRAM ARGUMENT..."),
+    "emulate --": (
+        2,
+        "emulate: no command. Give it after --: python -m amdxdna emulate -- PROGRAM ARGUMENT...",
+    ),
     "emulate --device-path dev -- true": (
         2,
         "--device-path dev: not a plain absolute path. Give one such as /dev/accel/accel0",
@@ -141,8 +148,8 @@ ROWS: dict[str, tuple[int, str]] = {
         "cannot listen on no/where: No such file or directory. Name another socket",
     ),
     # pyxrt
-    "pyxrt": (2, "pyxrt: no command. Give it after --: amdxdna pyxrt -- PROGRAM ARGUMENT..."),
-    "pyxrt -- -m": (2, "pyxrt: -m without a module. Give its name: amdxdna pyxrt -- -m MODULE"),
+    "pyxrt": (2, "pyxrt: no command. Give it after --: python -m amdxdna pyxrt -- PROGRAM ARGUMENT..."),
+    "pyxrt -- -m": (2, "pyxrt: -m without a module. Give its name: python -m amdxdna pyxrt -- -m MODULE"),
     "pyxrt -- none.py": (2, "pyxrt: there is no script none.py. Give a file's path, or -m MODULE"),
     "pyxrt --device /no/node -- code": (
         2,
@@ -191,7 +198,7 @@ ROWS: dict[str, tuple[int, str]] = {
     f"{RUN} 64{' --in 64' * 4}": (
         1,
         "ONE takes 5 buffers (bo0, bo1, bo2, bo3, bo4), 6 are given. "
-        "Leave some away, or look at `amdxdna xclbin FILE`",
+        "Leave some away, or look at `python -m amdxdna xclbin FILE`",
     ),
 }
 
@@ -225,6 +232,7 @@ def test_the_fault_then_what_to_do(
     words: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("PATH", FIRST)
     before = sorted(os.listdir())
     status, said = ROWS[words]
     assert main(words.split()) == status

@@ -221,7 +221,7 @@ def test_numbers_have_bounds() -> None:
             with pytest.raises(UsageError, match=rf"--{option}: .* is out of range: it must be ") as caught:
                 parse(["--prompt", "x", f"--{option}={value}"])
             if option not in ("top-p", "seed"):
-                assert str(caught.value).endswith(f"it must be {low} to {high}: see qwen35 --help")
+                assert str(caught.value).endswith(f"it must be {low} to {high}: see python -m qwen35 --help")
 
 
 def test_a_prompt_file_that_is_no_text(tmp_path: Path) -> None:

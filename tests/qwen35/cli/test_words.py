@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from amdxdna.entry import needed
+from amdxdna.programs import own_commands, own_program
 from qwen35.serve import cli as server
-from tests.support.program import ROOT, SECONDS, holding
+from tests.support.program import FIRST, ROOT, SECONDS, holding
 
 DRIVER, QWEN, AMD = "tests.support.cli_driver", "qwen35", "amdxdna"
 NO_NPU = {name: value for name, value in os.environ.items() if not name.startswith(("QWEN35_", "AMDXDNA_"))}
@@ -36,7 +37,7 @@ def run(
             capture_output=True,
             cwd=cwd,
             timeout=SECONDS,
-            env={**NO_NPU, "PYTHONPATH": str(ROOT), **env},
+            env={**NO_NPU, "PYTHONPATH": str(ROOT), "PATH": FIRST, **env},
             stdin=subprocess.DEVNULL if stdin is None else pipe,
         )
     return done.returncode, done.stdout.decode(), done.stderr.decode()
@@ -56,13 +57,13 @@ TABLE = [
         DRIVER,
         ["whale"],
         2,
-        E + "whale is no command, and no bundle of that name is here: to ask it, qwen35 --prompt whale",
+        E + "whale is no command, and no bundle of that name is here: to ask it, python -m qwen35 --prompt ",
     ),
     (
         DRIVER,
         ["quen35"],  # the folder qwen35 is no bundle
         2,
-        E + "quen35 is no command, and no bundle of that name is here: to ask it, qwen35 --prompt quen35",
+        E + "quen35 is no command, and no bundle of that name is here: to ask it, python -m qwen35 --prompt ",
     ),
     (DRIVER, [""], 2, E + "nothing was asked: the question is empty"),
     (DRIVER, ["2b"], 2, E + "2b is no command, and no bundle of that name is here: not downloaded yet: "),
@@ -88,7 +89,7 @@ TABLE = [
         E + "'Who is it?' is taken for a question, and --chat asks already",
     ),
     # Commands of other programs, and misspelt ones.
-    (DRIVER, ["pull", "2b"], 2, E + "there is no command pull: qwen35 info 2b"),
+    (DRIVER, ["pull", "2b"], 2, E + "there is no command pull: python -m qwen35 info 2b"),
     (DRIVER, ["run", "2b"], 2, E + "there is no command run: "),
     (DRIVER, ["exprot"], 2, E + "there is no command exprot: did you mean export?"),
     (DRIVER, ["exprot", "folder", "--out", "x"], 2, E + "there is no command exprot: did you mean export?"),
@@ -96,10 +97,10 @@ TABLE = [
         DRIVER,
         ["exprot", "checkpoint"],
         2,
-        E + "there is no command exprot: did you mean export? To ask it, qwen35 --prompt 'exprot checkpoint'",
+        E + "there is no command exprot: did you mean export? To ask it, python -m qwen35 --prompt 'exprot ",
     ),
     (DRIVER, ["inf", "2b"], 2, E + "there is no command inf: did you mean info?"),
-    (DRIVER, ["char"], 2, E + "there is no command char: did you mean chat? To ask it, qwen35 --prompt char"),
+    (DRIVER, ["char"], 2, E + "there is no command char: did you mean chat? To ask it, python -m "),
     (DRIVER, ["what", "is", "2b", "-q"], 0, ""),
     (DRIVER, ["imagine", "whales", "-q"], 0, ""),
     (DRIVER, ["expert", "advice", "-q"], 0, ""),
@@ -513,12 +514,29 @@ def test_how_to_call_this_python(
     folder: str, path: str, program: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A command to copy works where it was printed; from the root of all folders it is whole."""
-    from qwen35.extras import own_program
-
     for each in (tmp_path / "sub", (tmp_path / program).parent):
         each.mkdir(parents=True, exist_ok=True)
     (tmp_path / program).touch(0o755)
     monkeypatch.setattr(sys, "executable", str(tmp_path / program))
     monkeypatch.setenv("PATH", str(tmp_path / path) if path else "/nothing")
     monkeypatch.chdir(tmp_path / folder)
-    assert own_program("python") == told.format(tmp_path)
+    own = told.format(tmp_path)
+    assert own_program("python") == own
+    text = "see {0} -m qwen35 info or `{0} -m amdxdna doctor`; script.python -m amdxdna, python -m json"
+    assert own_commands(text.format("python")) == text.format(own)
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (QWEN, ["pull"]),
+        (QWEN, ["2b", "-p", "x"]),
+        (AMD, ["info", "-x"]),
+        (AMD, ["example", "{}/new"]),
+    ],
+)
+def test_commands_are_printed_as_they_run_from_here(module: str, words: list[str], tmp_path: Path) -> None:
+    words = [word.format(tmp_path) for word in words]
+    _, out, err = run(module, *words, PATH="/usr/bin:/bin", cwd=tmp_path)
+    (told,) = re.findall(r"\S*python\S* -m \w+", out + err)
+    assert run(module, cwd=tmp_path, shell=f"{told} --help; exit;")[1].startswith("usage: ")
