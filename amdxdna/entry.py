@@ -1,4 +1,4 @@
-"""The edges of a command line's process: standard streams, limits of the shell, the exit status.
+"""The edges of a command line's process: limits of the shell, the exit status.
 
 Both command lines go through :func:`guarded`. Imports nothing heavy.
 """
@@ -17,6 +17,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from types import FrameType
+
+from amdxdna.streams import discard, flushed, require_streams
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
@@ -89,7 +91,7 @@ def _stopped() -> int:
 def _told(
     body: Callable[[], int], tell: Callable[[str], None], failed: Callable[[BaseException], int]
 ) -> int:
-    _require_streams()
+    require_streams()
     sys.unraisablehook = _unraisable
     try:
         _require_stack()
@@ -99,7 +101,7 @@ def _told(
     except SystemError as error:
         # CPython's own, where a second Ctrl-C comes while it makes the first one's exception.
         if not isinstance(error.__cause__, KeyboardInterrupt):
-            return _flushed(failed(error), tell)
+            return flushed(failed(error), tell)
         tell("stopped")
         status = INTERRUPTED
     except SystemExit as leaving:  # --help, --version
@@ -113,16 +115,13 @@ def _told(
             status = INTERRUPTED
     except BrokenPipeError:
         # The reader of stdout went away: there is nobody to tell.
-        _discard(1)
+        discard(1)
         status = FAILED
     except BaseException as error:  # Rust's panics are no Exception
         status = FAILED
         with contextlib.suppress(OSError, ValueError):  # of the streams, on which it is told
-            if _closed_stdout and isinstance(error, OSError) and error.errno == errno.EBADF:
-                tell(_CLOSED)
-            else:
-                status = failed(error)
-    return _flushed(status, tell)
+            status = failed(error)
+    return flushed(status, tell)
 
 
 def needed(bound: int, more: int = 0, cores: int = 0) -> int:
@@ -288,59 +287,3 @@ def _unraisable(what: sys.UnraisableHookArgs) -> None:
 
     with contextlib.suppress(RuntimeError):
         threading.Thread(target=again, daemon=True).start()
-
-
-_CLOSED = "error: stdout cannot be written: it is closed"
-_closed_stdout: list[int] = []
-"""The descriptor that stands for a stdout which the caller closed."""
-
-
-def _require_streams() -> None:
-    """A standard stream that the caller closed is None: stdin then reads as empty, stderr swallows what it
-    gets, and stdout, whose results must not be lost unsaid, cannot be written.
-    """
-    for name, flags, mode in (
-        ("stdin", os.O_RDONLY, "r"),
-        ("stdout", os.O_RDONLY, "w"),
-        ("stderr", os.O_WRONLY, "w"),
-    ):
-        if getattr(sys, name) is None:
-            fd = os.open(os.devnull, flags | os.O_CLOEXEC)
-            setattr(sys, name, open(fd, mode))  # noqa: SIM115 (for the life of the process)
-            if name == "stdout":
-                _closed_stdout.append(fd)
-
-
-def _flushed(status: int, tell: Callable[[str], None]) -> int:
-    """Writes out what the streams hold, while a failure can still be told and counted.
-
-    What is left for the interpreter's end would end it with status 120 and a report.
-    """
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        _discard(1)
-        status = status or FAILED
-    except (OSError, ValueError) as error:
-        closed = bool(_closed_stdout)
-        _discard(_closed_stdout.pop() if closed else 1)
-        if not status:
-            if closed:
-                tell(_CLOSED)
-            else:
-                text = error.strerror if isinstance(error, OSError) else str(error)
-                tell(f"error: stdout cannot be written: {text}")
-        status = status or FAILED
-    try:
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        _discard(2)
-    return status
-
-
-def _discard(fd: int) -> None:
-    """Lets a stream's descriptor lead nowhere: what is still buffered for it goes there."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    if null != fd:
-        os.dup2(null, fd)
-        os.close(null)

@@ -160,7 +160,19 @@ def test_the_core_imports_downwards(number: int) -> None:
 
 
 def test_every_module_of_the_core_has_a_floor() -> None:
-    beside = {"__main__", "entry", "cli", "doctor", "emu", "insts", "parser", "pdi", "programs", "pyxrt"} | {
+    beside = {
+        "__main__",
+        "entry",
+        "cli",
+        "doctor",
+        "emu",
+        "insts",
+        "parser",
+        "pdi",
+        "programs",
+        "pyxrt",
+        "streams",
+    } | {
         "selftest",
         "trace",
     }

@@ -77,7 +77,10 @@ def snapshot_main(argv: list[str]) -> int:
     if options.file == "-":
         sys.stdout.write(data)
         return 0
-    write_whole(path, data.encode(), private=True)
+    try:
+        write_whole(path, data.encode(), private=True)
+    except OSError as error:
+        raise CommandError(f"{path} cannot be written: {error.strerror}", "Name another file") from None
     ok = all(check["status"] != "fail" for check in value["doctor"])
     if options.json:
         print_json(document("snapshot_file", path=options.file, bytes=len(data), ok=ok))

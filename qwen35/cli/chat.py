@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from amdxdna.streams import StdoutError
 from qwen35.cli.answers import answer_options, sampling_of, show
 from qwen35.cli.entries import Endless
 from qwen35.cli.output import Progress, notice, report
@@ -102,7 +103,7 @@ class Chat:
             finish = self._ask(entry[1:] if entry.startswith("//") else entry)
             self._refused = 0
             return finish
-        except (BrokenPipeError, KeyboardInterrupt):
+        except (BrokenPipeError, StdoutError, KeyboardInterrupt):
             raise
         except Exception as error:
             self.failed = True

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna.entry import require_memory
 from amdxdna.programs import own_program
+from amdxdna.streams import StdoutError
 from qwen35.cli.answers import answer_options, show
 from qwen35.cli.entries import STDIN, Endless, read_line, read_picture, read_piped, read_prompt
 from qwen35.cli.output import Progress, notice, report
@@ -196,7 +197,7 @@ def _interactive(model: Qwen35, options: argparse.Namespace) -> int:
                 if (one := _ask(model, options, line)) == 130:
                     return 130
                 status = max(status, one)
-            except BrokenPipeError:
+            except (BrokenPipeError, StdoutError):
                 raise
             except Exception as error:
                 report(error)

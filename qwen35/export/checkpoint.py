@@ -15,6 +15,7 @@ from qwen35.errors import ModelError
 from qwen35.export.errors import CheckpointError
 from qwen35.export.rows import Matrix, all_finite
 from qwen35.export.safetensors import SafeTensors
+from qwen35.find import where_from
 from qwen35.tokenizer import TOKENIZER_LIMIT
 
 __all__ = ["Checkpoint", "Section"]
@@ -128,7 +129,8 @@ class Checkpoint:
         """Raises CheckpointError where the directory holds no Qwen3.5 checkpoint."""
         self.path = Path(directory)
         if not self.path.is_dir():
-            raise CheckpointError(self.path, "no such directory", "give a checkpoint's directory")
+            remedy = where_from(self.path.name) or "give a checkpoint's directory"
+            raise CheckpointError(self.path, "no such directory", remedy)
         self.config = read_json(self.path / "config.json")
         kind = self.config.table.get("model_type")
         if kind not in ("qwen3_5", "qwen3_5_text"):

@@ -63,6 +63,10 @@ ROWS: dict[str, tuple[int, str]] = {
     "example there": (1, "there/want.npy is already there. Name an empty directory"),
     # snapshot, power, telemetry
     "snapshot code": (1, "code is there already. Give another name, or --force to replace it"),
+    f"snapshot no/where {DEVICE}": (
+        1,
+        "no/where cannot be written: No such file or directory. Name another file",
+    ),
     f"power fast {DEVICE}": (
         2,
         "amdxdna power: there is no mode 'fast'. There are: default, low, medium, high, turbo",

@@ -154,11 +154,6 @@ def test_the_command(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["schema"] == "amdxdna.snapshot"
 
 
-def test_a_folder_that_is_not_there(tmp_path, capsys):
-    assert main(["snapshot", str(tmp_path / "no" / "report"), "--device", "emu:quiet"]) == 1
-    assert "No such file" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -257,6 +257,8 @@ def test_statistics_say_what_answered_and_where() -> None:
     [
         (QWEN, ["--help"]),
         (DRIVER, ["-p", "x", "-q"]),
+        (DRIVER, ["--interactive", "-q"]),
+        (DRIVER, ["--chat", "-q"]),
         (QWEN, ["info"]),
         (AMD, ["--help"]),
         (AMD, ["info"]),
@@ -266,9 +268,11 @@ def test_statistics_say_what_answered_and_where() -> None:
     ids=lambda value: "-".join(value) if isinstance(value, list) else value,
 )
 def test_a_full_stdout_is_an_error_and_a_full_stderr_is_none(module: str, words: list[str]) -> None:
-    status, _, err = run(module, *words, shell="@ >/dev/full")
-    last = err.splitlines()[-1]
-    assert status == 1 and last.lower().endswith("error: no space left on device") and "Traceback" not in err
+    asked = b"one\ntwo\nthree\n"
+    status, _, err = run(module, *words, shell="@ >/dev/full", stdin=asked)
+    last = err.splitlines()[-1].partition(": ")[2]
+    assert (status, last.lower()) == (1, "error: stdout cannot be written: no space left on device")
+    assert "Traceback" not in err and err.count("stdout") == 1
     assert run(module, *words, shell="@ 2>/dev/full")[0] == 0
 
 

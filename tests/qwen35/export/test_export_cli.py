@@ -86,7 +86,8 @@ def test_quiet_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["nowhere"], 1, "no such directory (nowhere)"),
+        (["nowhere"], 1, "no such directory (nowhere): give a checkpoint's directory"),
+        (["Qwen/Qwen3.5-2B"], 1, "no such directory (Qwen/Qwen3.5-2B): not downloaded yet: "),
         ([], 2, "give a checkpoint directory or --random SIZE"),
         (["x", "--random", "tiny"], 2, "one of the two"),
         (["--random", "huge"], 2, "known sizes are"),
