@@ -113,8 +113,9 @@ def device_options(given: argparse.Namespace) -> list[str]:
 
 
 def emulator_options(given: argparse.Namespace) -> EmuOptions:
-    """The device that the command line describes, on top of AMDXDNA_EMU. Raises BadArgument."""
+    """The device that the command line describes, on top of AMDXDNA_EMU. Raises UsageError."""
     from amdxdna.emu.options import EmuOptions
+    from amdxdna.errors import BadArgument
 
     parts = [
         f"{key}={getattr(given, key)}"
@@ -127,7 +128,10 @@ def emulator_options(given: argparse.Namespace) -> EmuOptions:
         parts.append("instant")
     if given.slow is not None:
         parts.append(f"slow=*:{given.slow}")
-    return EmuOptions.parse(",".join([*parts, *given.options, *given.fault]))
+    try:
+        return EmuOptions.parse(",".join([*parts, *given.options, *given.fault]))
+    except BadArgument as error:
+        raise UsageError(f"{error.call}: {error.meaning}", error.remedy) from None
 
 
 def check_node_path(path: str) -> None:

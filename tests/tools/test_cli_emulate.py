@@ -472,8 +472,8 @@ def test_everything_after_the_dashes_is_the_programs() -> None:
     [
         ([], 2, "emulate: no command"),
         (["--"], 2, "emulate: no command"),
-        (["--slots", "many", "--", "true"], 1, "'many' is not a number"),
-        (["--fault", "explode=1", "--", "true"], 1, "explode=1"),
+        (["--slots", "many", "--", "true"], 2, "'many' is not a number"),
+        (["--fault", "explode=1", "--", "true"], 2, "explode=1"),
         (["--device-path", "accel0", "--", "true"], 2, "not a plain absolute path"),
         (["--device-path", "/dev/../x", "--", "true"], 2, "not a plain absolute path"),
         (["--nonsense", "--", "true"], 2, "--nonsense"),
