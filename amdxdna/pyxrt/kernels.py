@@ -120,7 +120,7 @@ class kernel:
         with translated():
             self._packet = packet.register_map(units[0], found.map_words)
         if code is not None:
-            self._control(code.elf, "", units[0])
+            self._control(code.elf, "", units[0], len(self._places))
         ip = next((n for n, each in enumerate(file.metadata.ips) if each == cus[units[0]].name), -1)
         self._banks = {each.index: file.metadata.bank(ip, each.index) for each in found.arguments}
 
@@ -131,16 +131,15 @@ class kernel:
         self._banks = None
         # XRT's names; the files name arguments by their index.
         count = file.read.kernels[name.partition(":")[0]].arguments
-        self._places = ((0, 0),) * count
         self._names = tuple(f"argv{n}" for n in range(count))
-        self._control(file, full_name, None)
+        self._control(file, full_name, None, count)
 
-    def _control(self, file: elf, name: str, cu: int | None) -> None:
+    def _control(self, file: elf, name: str, cu: int | None, count: int) -> None:
         """Runs take control code. Arguments are written into it; the packet itself holds only the first."""
         with translated():
             self._code = ControlKernel(self._context, file.read, name, cu)
         end = 4 * (1 + _NPU_WORDS if self._code.opcode == packet.Opcode.START_NPU else 1 + _PREEMPT_WORDS)
-        self._places = ((end - 8, 8), *((0, 0) for _ in self._places[1:])) if self._places else ()
+        self._places = ((end - 8, 8), *((0, 0),) * (count - 1)) if count else ()
 
     def __call__(self, *args: Any) -> run:
         made = run(self)

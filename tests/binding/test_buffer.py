@@ -163,6 +163,7 @@ def test_the_bo_stays_until_whole_and_parts_are_closed(device):
 def test_the_clean_flag(device):
     buffer = device.alloc(4096)
     assert buffer.clean  # its first flush
+    assert not device.alloc(4096, flush=False).clean
     buffer.view()
     assert not buffer.clean
     buffer.to_device(0, 100)

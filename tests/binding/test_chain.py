@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 from amdxdna import errors, packet
+from amdxdna._native import ffi, lib
 from amdxdna.chain import Staged, start_chain
+from amdxdna.device import Device
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.stream import Copy, Fail
 from amdxdna.marks import Marks
+from amdxdna.opening import open_node
 from amdxdna.packet import State
-from tests.support.binding import adder, copy_xclbin, flushes, hanging, numbers
+from tests.support.binding import ProxyNode, adder, copy_xclbin, flushes, hanging, numbers
 
 
 def test_a_chain_runs_in_order(device):
@@ -109,6 +112,32 @@ def test_a_staged_start_takes_what_its_buffers_hold_then(device, single):
         np.testing.assert_array_equal(b.view("u4"), np.arange(16) + 100 * round_ + 1)
         usage = usage or device.bo_usage().total
         assert device.bo_usage().total == usage
+
+
+@pytest.mark.parametrize(
+    ("calls", "single", "opcode"),
+    [
+        (1, True, packet.Opcode.START_CU),
+        (1, False, packet.Opcode.CMD_CHAIN),
+        (2, True, packet.Opcode.CMD_CHAIN),
+    ],
+)
+def test_one_call_alone_may_go_as_a_command_of_its_own(calls, single, opcode):
+    submitted = []
+
+    def look(request, address):
+        if request == lib.DRM_IOCTL_AMDXDNA_EXEC_CMD:
+            handle = ffi.cast("struct amdxdna_drm_exec_cmd *", address).cmd_handles
+            words = node.inner.client.handles[handle].words()
+            submitted.append(packet.opcode_of(int.from_bytes(words[:4], "little")))
+
+    node = ProxyNode(open_node("emu:quiet,threads=1"), look)
+    with Device.open(node) as device:
+        kernel = adder(device, 64, 1)
+        cells = [numbers(device, 16), device.alloc(64), device.alloc(64)]
+        Staged([(kernel, tuple(cells[n : n + 2])) for n in range(calls)], single).start().wait(outputs=cells)
+        assert submitted == [opcode]
+        np.testing.assert_array_equal(cells[calls].view("u4"), np.arange(16) + calls)
 
 
 @pytest.mark.parametrize("single", [False, True])

@@ -64,6 +64,19 @@ sys.exit(guarded(body, lambda line: print(line, file=sys.stderr), lambda error: 
     assert (done.returncode, done.stderr) == (130, "stopped\n")
 
 
+def test_a_reader_that_went_away_costs_no_descriptor():
+    code = """
+import os, sys
+from amdxdna.entry import guarded
+def body():
+    raise BrokenPipeError
+before = len(os.listdir("/proc/self/fd"))
+status = guarded(body, print, lambda error: 3)
+sys.exit(status + 10 * (len(os.listdir("/proc/self/fd")) - before))
+"""
+    assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 1
+
+
 def test_ctrl_c_again_and_again_ends_in_one_word():
     """Who leans on the key meets the command, the telling of its end and the interpreter's end."""
     code = """

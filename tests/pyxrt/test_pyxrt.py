@@ -18,9 +18,10 @@ import numpy as np
 import pytest
 
 import amdxdna.pyxrt as pyxrt
+from amdxdna._native import lib
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
-from amdxdna.pyxrt import devices
+from amdxdna.pyxrt import calls, devices
 from amdxdna.sysfs import FoundNode
 from amdxdna.xclbin import Xclbin, writer
 from tests.conformance import kit
@@ -150,7 +151,7 @@ def test_several_contexts_at_once(emu, folder):
     assert a.result()[-1] == b.result()[-1] == 1024
 
 
-def test_a_list_longer_than_one_chain(emu, folder):
+def test_a_list_longer_than_one_chain(emu, folder, monkeypatch):
     s = Setup(folder)
     steps = pyxrt.runlist(s.context)
     for number in range(60):
@@ -159,9 +160,35 @@ def test_a_list_longer_than_one_chain(emu, folder):
         for index, value in enumerate((3, s.insts, s.code.nbytes, source, target)):
             run.set_arg(index, value)
         steps.add(run)
+    submits, ioctl = [], s.device.opened.node.ioctl
+
+    def seen(request, address):
+        submits.append(request)
+        return ioctl(request, address)
+
+    monkeypatch.setattr(s.device.opened.node, "ioctl", seen)
     steps.execute()
     steps.wait()
     assert s.result()[0] == 60
+    assert submits.count(lib.DRM_IOCTL_AMDXDNA_EXEC_CMD) == 3  # of 24 at the most, as XRT's
+
+
+@pytest.mark.parametrize("failing", [(3,), (27,), (3, 27)])
+def test_a_long_list_of_which_one_fails(emu, folder, failing):
+    good, bad = Setup(folder), Setup(folder, "fail.bin")
+    steps, runs = pyxrt.runlist(good.context), []
+    for number in range(30):
+        code = bad if number in failing else good
+        run = pyxrt.run(good.kernel)
+        for index, value in enumerate((3, code.insts, code.code.nbytes, good.a, good.b)):
+            run.set_arg(index, value)
+        steps.add(run)
+        runs.append(run)
+    steps.execute()
+    with pytest.raises(RuntimeError, match="ERT_CMD_STATE_ERROR"):
+        steps.wait()
+    first = failing[0]
+    assert [int(run.state()) for run in runs] == [1] * first + [5] + [6] * (29 - first)
 
 
 def with_metadata(path, name, arguments, last=None):
@@ -472,6 +499,23 @@ def test_threads_that_share_a_run(emu, folder):
         sys.setswitchinterval(before)
     assert not any(thread.is_alive() for thread in threads)
     assert set(seen) <= {4, (RuntimeError, "bad command state, can't launch")} and seen.count(4) == 240
+
+
+def test_which_numbers_are_taken():
+    for accepts, low, high in (
+        (calls.SIZE, 0, 1 << 64),
+        (calls.UNSIGNED, 0, 1 << 32),
+        (calls.INT, -(1 << 31), 1 << 31),
+    ):
+        given = (low - 1, low, np.int64(7), high - 1, high, 1.0, None)
+        assert [accepts(value) for value in given] == [False, True, True, True, False, False, False]
+
+
+def test_parts_of_an_xclbin_that_are_made_empty():
+    memory, kernel, ip = (getattr(pyxrt.xclbin, f"xclbin{name}")() for name in ("mem", "kernel", "ip"))
+    assert (memory.get_tag(), memory.get_base_address(), memory.get_size_kb()) == ("", 0, 0)
+    assert (memory.get_used(), memory.get_index()) == (False, 0)
+    assert (kernel.get_name(), kernel.get_num_args(), ip.get_name()) == ("", 0, "")
 
 
 @pytest.mark.parametrize(

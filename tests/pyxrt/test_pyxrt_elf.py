@@ -18,6 +18,7 @@ from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
 from amdxdna.pyxrt import devices
 from tests.support import control_code
+from tests.support.binding import flushes
 
 TO = pyxrt.xclBOSyncDirection.XCL_BO_SYNC_BO_TO_DEVICE
 FROM = pyxrt.xclBOSyncDirection.XCL_BO_SYNC_BO_FROM_DEVICE
@@ -79,7 +80,7 @@ def test_a_pointer_with_a_size_of_no_file(emu):
         pyxrt.elf(made(ctypes.addressof(data), None, None), 1 << 31)
 
 
-def test_a_full_file(emu, folder):
+def test_a_full_file(emu, folder, monkeypatch):
     """Of mlir-aie's test/python/npu-xrt: elf, context, kernel by name, run, set_arg, start, wait2."""
     device = pyxrt.device(0)
     elf = pyxrt.elf(str(folder / "full.elf"))
@@ -92,8 +93,12 @@ def test_a_full_file(emu, folder):
     assert head[-8:] == a.address().to_bytes(8, "little")  # the packet has the first argument alone
     run.set_arg(1, b)
     assert bytes(run.job.packet) == head
-    run.start()
-    run.wait2()
+    seen = flushes(monkeypatch)
+    for flushed in (True, False):  # the code is written back once
+        seen.clear()
+        run.start()
+        assert bool(seen) == flushed
+        run.wait2()
     assert run.state() == pyxrt.ert_cmd_state.ERT_CMD_STATE_COMPLETED
     # The stream takes its input from the second word on, and puts the result from the third on.
     assert (words(b, 2) == np.arange(COUNT) + 2).all() and (words(b)[:2] == [0, 1]).all()
