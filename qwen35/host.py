@@ -17,8 +17,6 @@ from qwen35._host import ffi, lib
 
 __all__ = [
     "Norm",
-    "add_rows",
-    "argmax",
     "bf16_to_f32",
     "check",
     "f32_to_bf16",
@@ -27,7 +25,6 @@ __all__ = [
     "pointer",
     "set_isa",
     "set_threads",
-    "silu",
     "swiglu_pairs",
     "threads",
 ]
@@ -154,13 +151,6 @@ class Norm:
         )
 
 
-def add_rows(x: F32, add: U16) -> None:
-    """x float32 [n, dim] += bf16 [n, >= dim]."""
-    if not x.flags.c_contiguous or len(add) < len(x):
-        raise ValueError("rows to add do not match")
-    check(lib.host_add_rows(pointer(x), x.shape[0], x.shape[1], pointer(add), row_stride(add, x.shape[1])))
-
-
 def swiglu_pairs(pairs: U16, out: U16) -> None:
     """out = silu(gate) * up (bf16) of `pairs`, blocks of 32 gate | 32 up; len(out) a multiple of 32."""
     if pairs.size != 2 * out.size or out.size % 32:
@@ -178,18 +168,6 @@ def f32_to_bf16(values: F32, out: U16) -> None:
     """float32 to bf16 bits, rounded half to even; both contiguous and of one size."""
     _flat(values, out)
     lib.host_f32_to_bf16(pointer(values), pointer(out), out.size)
-
-
-def silu(values: F32) -> None:
-    """x * sigmoid(x) in place."""
-    _flat(values, values)
-    lib.host_silu(pointer(values), values.size)
-
-
-def argmax(values: F32) -> int:
-    """The first index of the largest value; NaNs are passed over; -1 when there is nothing else."""
-    _flat(values, values)
-    return int(lib.host_argmax(pointer(values), values.size))
 
 
 def matmul(a: F32, b: F32, out: F32) -> None:

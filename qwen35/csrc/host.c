@@ -72,28 +72,6 @@ int host_norm_rows(const host_norm *d, float *x, int rows, const uint16_t *const
     return job.failed ? -ENOMEM : 0;
 }
 
-struct add_job {
-    float *x;
-    const uint16_t *add;
-    int rows, dim;
-    int64_t stride;
-};
-
-static void add_one(void *context, int block)
-{
-    const struct add_job *job = context;
-    int end = (block + 1) * NORM_ROWS < job->rows ? (block + 1) * NORM_ROWS : job->rows;
-    for (int64_t r = block * NORM_ROWS; r < end; r++)
-        host_ops()->add_row(job->x + r * job->dim, job->add + r * job->stride, job->dim);
-}
-
-int host_add_rows(float *x, int rows, int dim, const uint16_t *add, int64_t stride)
-{
-    struct add_job job = {x, add, rows, dim, stride};
-    host_pool_run(add_one, &job, (rows + NORM_ROWS - 1) / NORM_ROWS);
-    return 0;
-}
-
 void host_swiglu_pairs(const uint16_t *pairs, int64_t count, uint16_t *out)
 {
     host_ops()->swiglu_pairs(pairs, count, out);
@@ -107,16 +85,6 @@ void host_bf16_to_f32(const uint16_t *src, float *dst, int64_t count)
 void host_f32_to_bf16(const float *src, uint16_t *dst, int64_t count)
 {
     host_ops()->f32_to_bf16(src, dst, count);
-}
-
-int64_t host_argmax(const float *values, int64_t count)
-{
-    return host_ops()->argmax(values, count);
-}
-
-void host_silu(float *values, int64_t count)
-{
-    host_ops()->silu(values, count);
 }
 
 void host_matmul(const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc, int m, int n,

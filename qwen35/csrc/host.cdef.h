@@ -35,16 +35,13 @@ int host_set_isa(const char *name);
 /* Without `out` or `proj_out` (NULL) that result is not computed. */
 int host_norm_rows(const host_norm *d, float *x, int rows, const uint16_t *const *adds,
                    const int64_t *add_strides, uint16_t *out, int64_t out_stride, float *proj_out);
-int host_add_rows(float *x, int rows, int dim, const uint16_t *add, int64_t stride);
 void host_swiglu_pairs(const uint16_t *pairs, int64_t count, uint16_t *out);
 void host_bf16_to_f32(const uint16_t *src, float *dst, int64_t count);
 void host_f32_to_bf16(const float *src, uint16_t *dst, int64_t count);
-int64_t host_argmax(const float *values, int64_t count);
 void host_will_need(const int64_t *starts, int64_t count, int64_t bytes);
 void host_fetch(const void *start, int64_t bytes);
 int host_populate(void *start, int64_t bytes);
 int64_t host_fma(int64_t rounds); /* runs FMAs in registers on every thread; returns the operations done */
-void host_silu(float *values, int64_t count);
 void host_matmul(const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,
                  int m, int n, int k);
 

@@ -86,29 +86,3 @@ static void swiglu_pairs(const uint16_t *pairs, int64_t count, uint16_t *out)
             v_store_bf16(out + i + l, v_mul(v_silu(v_load_bf16(gate + l)), v_load_bf16(up + l)));
     }
 }
-
-static void silu(float *values, int64_t count)
-{
-    int64_t i = 0;
-    for (; i + VL <= count; i += VL)
-        v_store(values + i, v_silu(v_load(values + i)));
-    for (; i < count; i++)
-        values[i] = values[i] / (1.0f + expf(-values[i]));
-}
-
-/* The first index of the largest value; NaNs lose; -1 of nothing but NaNs. */
-static int64_t argmax(const float *values, int64_t count)
-{
-    vf top = v_set(-INFINITY);
-    int64_t i = 0;
-    for (; i + VL <= count; i += VL)
-        top = v_max(v_load(values + i), top);
-    float best = v_top(top);
-    for (; i < count; i++)
-        if (values[i] > best)
-            best = values[i];
-    for (i = 0; i < count; i++)
-        if (values[i] == best)
-            return i;
-    return -1;
-}

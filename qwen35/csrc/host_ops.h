@@ -67,12 +67,9 @@ struct host_ops {
     int vector; /* floats */
     float (*fma_loop)(int64_t rounds);
     int (*norm_task)(const struct norm_job *, int block);
-    void (*add_row)(float *x, const uint16_t *add, int count);
     void (*swiglu_pairs)(const uint16_t *pairs, int64_t count, uint16_t *out);
     void (*bf16_to_f32)(const uint16_t *, float *, int64_t);
     void (*f32_to_bf16)(const float *, uint16_t *, int64_t);
-    int64_t (*argmax)(const float *, int64_t);
-    void (*silu)(float *, int64_t);
     void (*matmul)(int m, int n, int k, const float *a, int64_t lda, const float *b, int64_t ldb,
                    float *c, int64_t ldc);
     int (*delta_prefill)(const struct delta_job *, int key_head);

@@ -97,9 +97,7 @@ def _set_default_clock(device: Device, hwctx: Hwctx, columns: int) -> None:
 def connect(hwctx: Hwctx) -> None:
     """Makes the firmware context and gives it the heap. EINVAL for every refusal of the firmware's."""
     device, client = hwctx.device, hwctx.client
-    status, number = device.npu.create_context(
-        hwctx.start_col, hwctx.num_col, priority=hwctx.priority, pasid=client.pasid
-    )
+    status, number = device.npu.create_context(hwctx.start_col, hwctx.num_col, pasid=client.pasid)
     if status:
         device.log(f"create context: firmware status {status:#x}")
         raise error(errno.EINVAL)

@@ -60,14 +60,12 @@ class Context:
         number: int,
         start_column: int,
         columns: int,
-        priority: int,
         pasid: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.id = number
         self.start_column = start_column
         self.columns = columns
-        self.priority = priority
         self.pasid = pasid
         self.heap = HeapWindow()
         self.cus: list[Cu] = []

@@ -19,7 +19,7 @@ from amdxdna.emu.npu.memory import BadAddress, Memory
 from amdxdna.emu.npu.schedule import Schedule
 from amdxdna.emu.npu.slot import Slot
 from amdxdna.emu.npu.status import Status
-from amdxdna.emu.npu.tiles import COLUMN_BYTES, TileInfo, geometry
+from amdxdna.emu.npu.tiles import COLUMN_BYTES, TileInfo
 from amdxdna.emu.timing import TimingModel
 
 MAX_CUS = 32
@@ -99,11 +99,9 @@ class Npu(Executor):
 
     def tile_info(self) -> TileInfo:
         """Geometry of the array."""
-        return geometry(self.columns, *self.AIE_VERSION)
+        return TileInfo(COLUMN_BYTES, *self.AIE_VERSION, self.columns)
 
-    def create_context(
-        self, start_column: int = 0, columns: int = 8, *, pasid: int = 0, priority: int = 2
-    ) -> tuple[int, int]:
+    def create_context(self, start_column: int = 0, columns: int = 8, *, pasid: int = 0) -> tuple[int, int]:
         """(status, context id): NO_CONTEXT_FREE when every slot is taken; the id is then 0xFFFFFFFF.
 
         Ids are the lowest free ones; an id whose worker is still inside a command is not free.
@@ -122,7 +120,7 @@ class Npu(Executor):
             number = 0
             while number in self._contexts or number in self._leaving:
                 number += 1
-            self._contexts[number] = Context(number, start_column, columns, priority, pasid, self.clock)
+            self._contexts[number] = Context(number, start_column, columns, pasid, self.clock)
         return Status.OK, number
 
     def destroy_context(self, context: int) -> int:

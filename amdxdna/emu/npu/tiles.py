@@ -15,45 +15,19 @@ class TileInfo(NamedTuple):
     major: int
     minor: int
     columns: int
-    rows: int
-    core_rows: int
-    mem_rows: int
-    shim_rows: int
-    core_row_start: int
-    mem_row_start: int
-    shim_row_start: int
-    core_dma_channels: int
-    mem_dma_channels: int
-    shim_dma_channels: int
-    core_locks: int
-    mem_locks: int
-    shim_locks: int
-    core_events: int
-    mem_events: int
-    shim_events: int
-
-
-def geometry(columns: int, major: int, minor: int) -> TileInfo:
-    """Shim row 0, memory row 1, four core rows from 2, in `columns` columns of that AIE version."""
-    return TileInfo(
-        column_bytes=COLUMN_BYTES,
-        major=major,
-        minor=minor,
-        columns=columns,
-        rows=6,
-        core_rows=4,
-        mem_rows=1,
-        shim_rows=1,
-        core_row_start=2,
-        mem_row_start=1,
-        shim_row_start=0,
-        core_dma_channels=2,
-        mem_dma_channels=6,
-        shim_dma_channels=2,
-        core_locks=16,
-        mem_locks=64,
-        shim_locks=16,
-        core_events=128,
-        mem_events=128,
-        shim_events=128,
-    )
+    rows: int = 6
+    core_rows: int = 4
+    mem_rows: int = 1
+    shim_rows: int = 1
+    core_row_start: int = 2
+    mem_row_start: int = 1
+    shim_row_start: int = 0
+    core_dma_channels: int = 2
+    mem_dma_channels: int = 6
+    shim_dma_channels: int = 2
+    core_locks: int = 16
+    mem_locks: int = 64
+    shim_locks: int = 16
+    core_events: int = 128
+    mem_events: int = 128
+    shim_events: int = 128

@@ -323,11 +323,9 @@ class Firmware:
         return struct.pack("<IIII", 1, 0, 0, Status.OK)
 
     def _create_context(self, request: Message) -> bytes:
-        _, first, columns, _, _, queues, _, pasid, _, _, _, priority = struct.unpack(
-            "<IBBBBBBHIIII", request.body
-        )
+        _, first, columns, _, _, queues, _, pasid, *_ = struct.unpack("<IBBBBBBHIIII", request.body)
         state = self._running()
-        result, context = state.npu.create_context(first, columns, pasid=pasid, priority=priority)
+        result, context = state.npu.create_context(first, columns, pasid=pasid)
         if result == Status.OK and (queues != 1 or context + 1 >= reg.CHANNELS):
             state.npu.destroy_context(context)
             result = Status.NO_CONTEXT_FREE
