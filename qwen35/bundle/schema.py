@@ -19,8 +19,7 @@ __all__ = ["TensorSpec", "packed_kernels", "stream_bytes", "text_schema", "visio
 def stream_bytes(rows: int, k: int, weights: str) -> int:
     """Bytes of a packed stream of `rows` outputs over `k` inputs, in whole groups of 8 rows."""
     form = by_name(weights)
-    groups: int = -(-rows // 8) * (k // form.K_STEP) * form.GROUP_BYTES
-    return groups
+    return -(-rows // 8) * (k // form.k_step) * form.group_bytes
 
 
 @dataclass(frozen=True)

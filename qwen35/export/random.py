@@ -70,7 +70,7 @@ def _normal_table(std: float) -> tuple[bytes, int]:
 def _bfp6s_group(raw: NDArray[np.uint8], k: int, std: float) -> NDArray[np.uint8]:
     scales = [(c, e) for c in range(5, 9) for e in range(-53, 11)]
     c, e = min(scales, key=lambda scale: abs(math.log(_BFP6S_SPREAD * scale[0] / 2 * 2.0 ** scale[1] / std)))
-    segments = raw.reshape(len(raw), k // bfp6s.K_STEP, bfp6s.GROUP_BYTES)
+    segments = raw.reshape(len(raw), k // bfp6s.k_step, bfp6s.group_bytes)
     segments[..., 768:] = (e + 133 - 80) << 2 | (c - 5)
     return segments
 
@@ -85,7 +85,7 @@ def _blank(part: NDArray[np.uint8], first: int, used: int, k: int, gemv_format: 
             group.reshape(k // 8, 8, 9)[:, max(keep, 0) :] = 0
         elif keep <= 0:
             # u = 32 is zero: low nibbles 0, high bits 2 in both halves and both lane ranges
-            planes = group.reshape(k // bfp6s.K_STEP, bfp6s.GROUP_BYTES)[:, :768].reshape(-1, 8, 96)
+            planes = group.reshape(k // bfp6s.k_step, bfp6s.group_bytes)[:, :768].reshape(-1, 8, 96)
             planes[..., :64], planes[..., 64:] = 0, 0xAA
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qwen35.formats import from_bf16, interleave_gate_up, to_bf16
-from qwen35.formats.stream import FormatError
+from qwen35.formats import from_bf16, to_bf16
 
 
 @pytest.mark.parametrize(
@@ -48,18 +47,3 @@ def test_every_pattern_returns() -> None:
 def test_shape_and_strides_are_kept() -> None:
     values = np.arange(24, dtype=np.float32).reshape(4, 6)[:, ::2]
     np.testing.assert_array_equal(from_bf16(to_bf16(values)), values)
-
-
-def test_interleave_gate_up() -> None:
-    """Row i of gate goes to block i // 32, its first half; missing rows are zero."""
-    gate = np.arange(40, dtype=np.float32)[:, None] + np.zeros((1, 3), np.float32) + 1
-    both = interleave_gate_up(gate, -gate)
-    assert both.shape == (128, 3)
-    for i in range(40):
-        at = i // 32 * 64 + i % 32
-        assert both[at].tolist() == [i + 1] * 3
-        assert both[at + 32].tolist() == [-i - 1] * 3
-    assert not both[64 + 8 : 64 + 32].any()
-    assert not both[96 + 8 :].any()
-    with pytest.raises(FormatError):
-        interleave_gate_up(gate, gate[:8])
