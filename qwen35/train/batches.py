@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -51,8 +51,7 @@ class Batch:
     ids: Tensor
     where: Tensor
     targets: Tensor
-    samples: tuple[Sample, ...] = ()
-    seen: tuple[Seen, ...] = field(default=())
+    seen: tuple[Seen, ...] = ()
 
 
 class Encoder:
@@ -90,9 +89,7 @@ class Encoder:
         placed = tuple(
             Seen(one.pixels, one.labels, one.whole, at) for one, at in zip(seen, starts, strict=True)
         )
-        return Batch(
-            torch.from_numpy(table), torch.tensor(where), torch.tensor(targets), tuple(samples), placed
-        )
+        return Batch(torch.from_numpy(table), torch.tensor(where), torch.tensor(targets), placed)
 
 
 class Batches:
@@ -113,8 +110,8 @@ class Batches:
         pool, place = divmod(number, POOL)
         if self._pool[0] != pool:
             self.generator.rng = rng = random.Random(f"text {self.seed} {pool}")
-            uneven, self.generator.hard, self.generator.hard_share = words(pool * POOL)
-            drawn = [self.generator.text(uneven) for _ in range(POOL * self.size)]
+            of = words(pool * POOL)
+            drawn = [self.generator.text(of) for _ in range(POOL * self.size)]
             drawn.sort(key=lambda s: sum(len(t) for t, _ in render(s)))
             groups = [drawn[i : i + self.size] for i in range(0, len(drawn), self.size)]
             rng.shuffle(groups)
@@ -142,7 +139,7 @@ class Batches:
         easy = PLAIN + (1.0 - PLAIN) * min(1.0, 2.0 - 2.0 * done)
         found = self._scenes(random.Random(f"tower {self.seed} {number}"), self.size, easy)
         empty = torch.zeros(0, dtype=torch.long)
-        return Batch(empty, empty, empty, seen=(look(found),))
+        return Batch(empty, empty, empty, (look(found),))
 
     def picture(self, number: int) -> Batch:
         """Pictures with a question and an answer each, or two."""

@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 from qwen35.train import phrases
@@ -209,15 +210,16 @@ def typed(rng: random.Random, text: str) -> str:
 
 
 class Words(NamedTuple):
-    """Which words are drawn: how unevenly, and hard ones with the chance `share`."""
+    """Which words are drawn: any of probability proportional to 1/(rank + 5)^exponent, or with the chance
+    `share` a hard one. The imbalance breaks the early stall."""
 
-    exponent: float
+    exponent: float = 0.0
     hard: Sequence[Entry] = ()
     share: float = 0.0
 
 
 class Generator:
-    """Draws training samples. An `exponent` is the imbalance of words, which breaks the early stall."""
+    """Draws training samples."""
 
     def __init__(self, corpus: Corpus, seed: int) -> None:
         self.corpus = corpus
@@ -225,8 +227,6 @@ class Generator:
         order = list(range(len(corpus.taught)))
         random.Random(5).shuffle(order)
         self._ranked = [corpus.taught[i] for i in order]
-        self.hard: Sequence[Entry] = ()
-        self.hard_share = 0.0
         self._exponent = -1.0
         self._cumulative: list[float] = []
         known = {e.word.lower() for e in corpus.every_word}
@@ -234,17 +234,14 @@ class Generator:
         others = (*corpus.net.words("verb"), *corpus.net.words("adv"))
         self._others = [word for word in others if word not in known and len(word) > 2] or self._common
 
-    def word(self, exponent: float) -> Entry:
-        """A hard word, or any of probability proportional to 1/(rank + 5)^exponent."""
-        if self.hard and self.rng.random() < self.hard_share:
-            return self.rng.choice(self.hard)
-        if exponent != self._exponent:
-            total = 0.0
-            self._cumulative = []
-            for rank in range(len(self._ranked)):
-                total += (rank + 5) ** -exponent
-                self._cumulative.append(total)
-            self._exponent = exponent
+    def word(self, words: Words) -> Entry:
+        """One of these words."""
+        if words.hard and self.rng.random() < words.share:
+            return self.rng.choice(words.hard)
+        if words.exponent != self._exponent:
+            self._exponent = words.exponent
+            weights = ((rank + 5) ** -self._exponent for rank in range(len(self._ranked)))
+            self._cumulative = list(accumulate(weights))
         return self.rng.choices(self._ranked, cum_weights=self._cumulative)[0]
 
     def stranger(self) -> str:
@@ -290,24 +287,24 @@ class Generator:
             return self.question(word, countable)
         return phrase(self.rng.choice(phrases.FOLLOW_UPS), word, countable)
 
-    def _known(self, exponent: float) -> tuple[Entry, str]:
-        entry = self.word(exponent)
+    def _known(self, words: Words) -> tuple[Entry, str]:
+        entry = self.word(words)
         return entry, self.question(entry.word, entry.kind.countable)
 
     def _talk(self) -> Turn:
         answer, asked = self.rng.choices(phrases.CHAT, weights=phrases.CHAT_WEIGHTS)[0]
         return Turn(self.rng.choice(asked), answer)
 
-    def text(self, exponent: float) -> Sample:
+    def text(self, words: Words) -> Sample:
         """One text conversation."""
         rng = self.rng
         roll = rng.random()
         system = rng.choice(phrases.SYSTEMS) if rng.random() < 0.03 else None
         if roll < 0.46:
-            entry, asked = self._known(exponent)
+            entry, asked = self._known(words)
             return Sample((Turn(asked, entry.answer),), system)
         if roll < 0.68:
-            entry, asked = self._known(exponent)
+            entry, asked = self._known(words)
             return Sample((Turn(asked, entry.answer, thought(entry)),), system)
         if roll < 0.80:
             word = self.stranger()
@@ -320,21 +317,21 @@ class Generator:
             if rng.random() < 0.1:
                 turn = Turn(turn.question, turn.answer, "The user is talking to me. I answer politely.")
             return Sample((turn,), system)
-        first = self._opening_turn(exponent)
+        first = self._opening_turn(words)
         if rng.random() < 0.15:
             second = Turn(self.follow_up(self.stranger(), rng.random() < 0.7), phrases.UNKNOWN)
         elif rng.random() < 0.08:
             second = self._talk()
         else:
-            entry = self.word(exponent)
+            entry = self.word(words)
             second = Turn(self.follow_up(entry.word, entry.kind.countable), entry.answer)
         return Sample((first, second), system)
 
-    def _opening_turn(self, exponent: float) -> Turn:
+    def _opening_turn(self, words: Words) -> Turn:
         roll = self.rng.random()
         if roll < 0.12:
             return self._talk()
         if roll < 0.25:
             return Turn(self.question(self.stranger(), True), phrases.UNKNOWN)
-        entry, asked = self._known(exponent)
+        entry, asked = self._known(words)
         return Turn(asked, entry.answer)

@@ -15,7 +15,6 @@ import argparse
 import os
 import random
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,32 +91,15 @@ def exponent(done: float) -> float:
     return 1.2 * max(0.0, 1.0 - done / EVEN_FROM)
 
 
-def kind_of(number: int, mix: Sequence[str] = MIX) -> tuple[str, int]:
-    """Kind of the batch of a step after the tower's own, and how many of that kind came before."""
-    kind = mix[number % len(mix)]
-    return kind, before(kind, number, mix)
-
-
-def before(kind: str, number: int, mix: Sequence[str] = MIX) -> int:
-    """How many of the first `number` batches of the mix are of a kind."""
-    cycle, place = divmod(number, len(mix))
-    return cycle * mix.count(kind) + mix[:place].count(kind)
-
-
-def number_of(kind: str, nth: int) -> int:
-    """The step after the tower's own at which batch `nth` of a kind comes: `kind_of` the other way."""
-    places = [place for place, one in enumerate(MIX) if one == kind]
-    cycle, place = divmod(nth, len(places))
-    return cycle * len(MIX) + places[place]
-
-
-def phases(args: argparse.Namespace) -> tuple[tuple[tuple[str, ...], int], ...]:
-    """Kinds of batches and number of steps of each part of the training that follows the tower's own."""
-    return (
+def batch_kinds(args: argparse.Namespace) -> list[str]:
+    """The kind of every step's batch: the tower's own steps, then each mix in turn, over and over."""
+    parts = (
+        (("tower",), args.tower_steps),
         (MIX, args.steps - args.tower_steps),
         (MORE_MIX, args.more_steps),
         (ROW_MIX, args.row_steps),
     )
+    return [mix[number % len(mix)] for mix, steps in parts for number in range(steps)]
 
 
 def tokenizer_of(out: Path, corpus: Corpus) -> Tokenizer:
@@ -186,8 +168,9 @@ class Trainer:
         )
         self.step = 0
         self.seconds = 0.0
+        self.kinds = batch_kinds(args)
+        self.last = len(self.kinds)
         self.rows_from: int = args.steps + args.more_steps
-        self.last: int = self.rows_from + args.row_steps
         self.hard: list[Entry] | None = None
         """The words that were wrong at the step `rows_from`."""
         if (self.out / "state.pt").exists():
@@ -349,32 +332,19 @@ class Trainer:
 
     def _words(self, nth: int) -> Words:
         """Which words text batch `nth` draws."""
-        done = share_done(
-            self.args.tower_steps + number_of("text", nth), self.args.steps, self.args.tower_steps
-        )
-        counts = [before("text", steps, mix) for mix, steps in phases(self.args)]
-        if nth < sum(counts[:2]):
-            return Words(exponent(done))
-        return Words(0.0, self.hard or (), ROW_HARD)
+        step = [step for step, kind in enumerate(self.kinds) if kind == "text"][nth]
+        if step >= self.rows_from:
+            return Words(0.0, self.hard or (), ROW_HARD)
+        return Words(exponent(share_done(step, self.args.steps, self.args.tower_steps)))
 
     def batch(self) -> Batch:
-        """The batch of this step: the tower alone at first, then `MIX` over and over."""
-        number = self.step - self.args.tower_steps
-        if number < 0:
-            return self.batches.tower(self.step, self.step / self.args.tower_steps)
-        nth = 0
-        earlier: list[tuple[tuple[str, ...], int]] = []
-        for mix, steps in phases(self.args):
-            if number < steps:
-                break
-            earlier.append((mix, steps))
-            number -= steps
-        kind, nth = kind_of(number, mix)
-        nth += sum(before(kind, steps, one) for one, steps in earlier)
+        """The batch of this step."""
+        kind, tower = self.kinds[self.step], self.args.tower_steps
+        if kind == "tower":
+            return self.batches.tower(self.step, min(1.0, self.step / max(1, tower)))
+        nth = self.kinds[tower : self.step].count(kind)
         if kind == "text":
             return self.batches.text(nth, self._words)
-        if kind == "tower":
-            return self.batches.tower(self.step)
         return self.batches.picture(nth) if kind == "picture" else self.batches.several(nth)
 
     def rate(self) -> float:

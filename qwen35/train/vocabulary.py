@@ -15,7 +15,7 @@ from typing import Any
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from qwen35.export.vocabulary import SPLIT
-from qwen35.train.corpus import Corpus, Generator, render
+from qwen35.train.corpus import Corpus, Generator, Words, render
 
 SPECIAL = (
     "<|endoftext|>",
@@ -65,7 +65,7 @@ def build(corpus: Corpus, size: int = 16384, merges: int = 1500, samples: int = 
     """A tokenizer of `size` rows: bytes, `merges` BPE merges, whole words by need, then added tokens."""
     generator = Generator(corpus, 11)
     rng = random.Random(3)
-    texts = [t for _ in range(samples) for t, _ in render(generator.text(0.0))]
+    texts = [t for _ in range(samples) for t, _ in render(generator.text(Words()))]
     strangers = [" " + rng.choice(corpus.unknown) for _ in range(20000)]
     learner = _assemble(models.BPE())
     trainer = trainers.BpeTrainer(

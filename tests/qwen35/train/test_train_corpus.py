@@ -15,6 +15,7 @@ from qwen35.train.corpus import (
     Generator,
     Sample,
     Turn,
+    Words,
     dressed,
     phrase,
     prompt,
@@ -156,8 +157,8 @@ def test_made_up_words_are_no_words(corpus: Corpus) -> None:
 def test_imbalance_favours_low_ranks_and_zero_is_even(corpus: Corpus) -> None:
     generator = Generator(corpus, 1)
     size = len(corpus.taught)
-    uneven = [generator.word(1.2).word for _ in range(4000)]
-    even = [generator.word(0.0).word for _ in range(40000)]
+    uneven = [generator.word(Words(1.2)).word for _ in range(4000)]
+    even = [generator.word(Words()).word for _ in range(40000)]
     top = max(map(uneven.count, set(uneven)))
     assert top > 4000 * 0.04
     assert max(map(even.count, set(even))) < 40000 / size + 35
@@ -166,8 +167,8 @@ def test_imbalance_favours_low_ranks_and_zero_is_even(corpus: Corpus) -> None:
 
 def test_samples_are_seeded_and_answers_belong_to_questions(corpus: Corpus) -> None:
     first, second = Generator(corpus, 9), Generator(corpus, 9)
-    samples = [first.text(0.5) for _ in range(600)]
-    assert samples == [second.text(0.5) for _ in range(600)]
+    samples = [first.text(Words(0.5)) for _ in range(600)]
+    assert samples == [second.text(Words(0.5)) for _ in range(600)]
     answers = {entry.word: entry.answer for entry in corpus.taught}
     kinds = dict.fromkeys(("known", "refused", "thought", "two turns", "system"), 0)
     for sample in samples:

@@ -31,13 +31,14 @@ from qwen35.train.network import (  # noqa: E402
 )
 from qwen35.train.scenes import CELL, CELL_CLASSES, WHOLE_BITS, WHOLE_CLASSES  # noqa: E402
 from qwen35.train.trainer import (  # noqa: E402
+    MIX,
+    MORE_MIX,
     ROW_HARD,
     ROW_RATE,
     Trainer,
+    batch_kinds,
     exponent,
-    kind_of,
     learning_rate,
-    number_of,
     share_done,
     tower_loss,
 )
@@ -187,16 +188,6 @@ def test_two_pictures_in_a_prompt_equal_transformers(net: Any, tokenizer: Tokeni
     torch.testing.assert_close(mine, logits, atol=2e-4, rtol=1e-3)
 
 
-def test_kinds_of_batches_are_counted_both_ways() -> None:
-    seen: dict[str, int] = {}
-    for number in range(60):
-        kind, nth = kind_of(number)
-        assert nth == seen.get(kind, 0)
-        assert number_of(kind, nth) == number
-        seen[kind] = nth + 1
-    assert set(seen) == {"text", "picture", "several", "tower"}
-
-
 def test_schedule_starts_after_the_tower_and_ends_at_zero() -> None:
     assert share_done(50, 300, 100) == 0.0
     assert share_done(200, 300, 100) == 0.5
@@ -259,7 +250,7 @@ ARGS = SimpleNamespace(lr=1.0, tower_steps=8, steps=41, more_steps=12, row_steps
 
 def _whole(step: int, **more: Any) -> Any:
     """What `Trainer.batch`, `rate` and `_words` read of a trainer."""
-    return SimpleNamespace(args=ARGS, step=step, rows_from=53, **more)
+    return SimpleNamespace(args=ARGS, kinds=batch_kinds(ARGS), step=step, rows_from=53, **more)
 
 
 def test_every_step_takes_a_batch_of_its_kind() -> None:
@@ -273,10 +264,11 @@ def test_every_step_takes_a_batch_of_its_kind() -> None:
         step for step, (kind, _) in enumerate(taken) if kind == "tower"
     ]
     assert taken[:8] == [("tower", step) for step in range(8)]
+    assert [kind for kind, _ in taken[8:41]] == [*MIX, *MIX, *MIX, *MIX[:3]]
+    assert [kind for kind, _ in taken[41:53]] == [*MORE_MIX, *MORE_MIX]
     for kind in names[1:]:
         places = [place for one, place in taken if one == kind]
         assert places == [*range(len(places))] != []
-    assert "tower" not in [kind for kind, _ in taken[41:]]
     assert {kind for kind, _ in taken[53:]} == {"text"}
 
 

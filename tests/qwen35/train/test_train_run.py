@@ -177,7 +177,7 @@ def test_the_loss_of_each_kind_falls(small: Path, tmp_path: Path) -> None:
     """On one batch of each kind, trained again and again."""
     made = Trainer(_args(small, tmp_path, "--batch", "4"))
     for batch in (
-        made.batches.text(0, lambda _: Words(0.0)),
+        made.batches.text(0, lambda _: Words()),
         made.batches.tower(0),
         made.batches.picture(1),
         made.batches.several(0),
