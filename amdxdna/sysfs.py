@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,7 +122,7 @@ def why_none(sys: str | Path = "/sys") -> tuple[str, str]:
         places = [accel, *(p / "device" / "driver" for p in _listed(accel)), *([] if bound else [drivers])]
     else:
         places = [bus, *(p / key for p in listed for key in ("vendor", "device"))]
-    if unseen := _first_hidden(places):
+    if unseen := first_hidden(places):
         return (
             f"whether there is an NPU to open is not known: {unseen}",
             "Run it as a user who may read /sys, name the node (/dev/accel/accel0), or use the emulated "
@@ -148,9 +148,9 @@ def why_none(sys: str | Path = "/sys") -> tuple[str, str]:
     return ("the NPU has a driver but no accel node", "Look at `dmesg | grep amdxdna` and at /dev/accel")
 
 
-def _first_hidden(places: Iterable[Path]) -> str:
-    """The first of the places that cannot be seen, and why; empty where all can."""
-    return next((f"{place} cannot be read ({why})" for place in places if (why := hidden(place))), "")
+def first_hidden(places: Iterable[Path], shown: Callable[[Path], str] = str) -> str:
+    """The first of the places that cannot be seen, and why; empty where all can. `shown` names a place."""
+    return next((f"{shown(place)} cannot be read ({why})" for place in places if (why := hidden(place))), "")
 
 
 def _listed(folder: Path) -> list[Path]:

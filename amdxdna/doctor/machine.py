@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from amdxdna.doctor.models import Model, model_of
 from amdxdna.files import read_text
 from amdxdna.kmsg import newest
-from amdxdna.sysfs import AMD, NPU_IDS, absent, hidden, no_descriptors
+from amdxdna.sysfs import AMD, NPU_IDS, absent, first_hidden, no_descriptors
 
 if TYPE_CHECKING:
     from amdxdna.device import Device
@@ -136,10 +136,7 @@ class Machine:
 
     def hidden(self, *paths: str | Path) -> str:
         """Which of the paths cannot be seen, and why; empty where all can, or are not there."""
-        for path in paths:
-            if why := hidden(self.root / path):
-                return f"{self.shown(self.root / path)} cannot be read ({why})"
-        return ""
+        return first_hidden((self.root / path for path in paths), self.shown)
 
     def shown(self, path: Path) -> str:
         """A path below the root as the machine itself would name it."""

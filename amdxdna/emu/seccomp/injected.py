@@ -5,9 +5,11 @@ They take as long as the program lets them: for a worker. Raise OSError, and Sta
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 
 from amdxdna._native import ffi, lib
 from amdxdna.emu.driver.errors import error
@@ -35,17 +37,10 @@ def change_folder(call: Call, folder: int) -> None:
     try:
         if not stat.S_ISDIR(os.fstat(folder).st_mode):
             raise error(errno.ENOTDIR)
-        own = os.open(f"/proc/self/fd/{folder}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with _lent(call, folder) as fd:
+            call.inject(files.FCHDIR, fd)
     finally:
         os.close(folder)
-    try:
-        fd = call.give(own, True)
-    finally:
-        os.close(own)
-    try:
-        call.inject(files.FCHDIR, fd)
-    finally:
-        call.inject(CLOSE, fd)
     call.succeed()
 
 
@@ -53,21 +48,28 @@ def give_path(call: Call, path: int, flags: int) -> None:
     """Gives the program an O_PATH descriptor of what `path` is a descriptor of, which is closed. Such a
     descriptor cannot be handed over: the program has to make it."""
     try:
-        own = os.open(f"/proc/self/fd/{path}", os.O_RDONLY | os.O_CLOEXEC)
+        with _lent(call, path) as fd:
+            name = call.arguments[files.path_argument(call.nr)]
+            # An empty string means the descriptor itself: the end of the name that the program gave.
+            end = name + len(_name(call, name))
+            made = call.inject(files.OPEN_TREE, fd, end, files.AT_EMPTY_PATH | flags & os.O_CLOEXEC)
     finally:
         os.close(path)
+    call.succeed(made)
+
+
+@contextlib.contextmanager
+def _lent(call: Call, path: int) -> Iterator[int]:
+    """A descriptor of the program's for what the O_PATH descriptor `path` is of; closed there at the end."""
+    own = os.open(f"/proc/self/fd/{path}", os.O_RDONLY | os.O_CLOEXEC)
     try:
         fd = call.give(own, True)
     finally:
         os.close(own)
-    name = call.arguments[files.path_argument(call.nr)]
-    # An empty string means the descriptor itself: the end of the name that the program gave.
-    end = name + len(_name(call, name))
     try:
-        made = call.inject(files.OPEN_TREE, fd, end, files.AT_EMPTY_PATH | flags & os.O_CLOEXEC)
+        yield fd
     finally:
         call.inject(CLOSE, fd)
-    call.succeed(made)
 
 
 def _name(call: Call, address: int) -> bytes:

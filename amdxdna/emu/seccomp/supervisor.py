@@ -123,6 +123,10 @@ class Supervisor:
             with contextlib.suppress(Stale):
                 call.fail(errno.EIO)
 
+    def _work(self, call: Call, step: Callable[..., None], *given: Any) -> None:
+        """Has a worker do a step of a call."""
+        self._workers.run(partial(self._guard, partial(step, *given), call))
+
     def _dispatch(self, call: Call, path: bytes) -> None:
         if call.nr == files.GETCWD:
             self._cwd(call, os.fsdecode(path))
@@ -139,7 +143,7 @@ class Supervisor:
             self._path(call, os.fsdecode(path))
             return
         if call.nr in polling.CALLS:
-            self._workers.run(partial(self._guard, partial(self._poll, call), call))
+            self._work(call, self._poll, call)
             return
         client = self._clients.get(call.file)
         if client is None:
@@ -153,7 +157,7 @@ class Supervisor:
             self._ioctl(client, call)
         elif call.nr == files.MMAP:
             if client.moved(call):
-                self._workers.run(partial(self._guard, partial(self._mmap, client, call), call))
+                self._work(call, self._mmap, client, call)
             else:
                 self._mmap(client, call)
         elif call.nr in files.CONTENTS:
@@ -253,7 +257,7 @@ class Supervisor:
             call.go_on()
             return
         named = os.fsencode(path) + b"\0"
-        self._workers.run(partial(self._guard, partial(injected.with_path, call, named), call))
+        self._work(call, injected.with_path, call, named)
 
     def _follows(self, call: Call) -> bool:
         """Whether a call goes through a link at its path's end."""
@@ -272,7 +276,7 @@ class Supervisor:
             )
         elif entry is None:
             if not self.driver.lock.acquire(blocking=False):  # the end of a context, say: that takes seconds
-                self._workers.run(partial(self._guard, partial(self._open, call), call))
+                self._work(call, self._open, call)
             else:
                 self.driver.lock.release()
                 self._open(call)
@@ -291,7 +295,7 @@ class Supervisor:
     def _later(self, call: Call, fd: int, step: Callable[[Call, int], None]) -> None:
         """Has a worker do a step that the program itself must take part in; the step closes `fd`."""
         try:
-            self._workers.run(partial(self._guard, partial(step, call, fd), call))
+            self._work(call, step, call, fd)
         except BaseException:
             os.close(fd)
             raise
@@ -419,7 +423,7 @@ class Supervisor:
             self._watch.drain()
         if client.may_block(call) or self._ending:
             try:
-                self._workers.run(partial(self._guard, partial(self._finish, client, call, entry), call))
+                self._work(call, self._finish, client, call, entry)
             except OSError as failed:
                 client.forget(call)
                 if self._observer:
