@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 
@@ -41,6 +42,17 @@ class Finding:
             "symptom": self.symptom,
             "facts": self.facts,
         }
+
+
+def finding(
+    status: Status, meaning: str, *remedy: str, symptom: bool = False, facts: dict[str, Any] | None = None
+) -> Finding:
+    """What a check returns; :data:`amdxdna.doctor.checks.CHECKS` puts the check's name to it."""
+    return Finding("", status, meaning, remedy, symptom, facts or {})
+
+
+ok, warn, fail, skip = (partial(finding, status) for status in Status)
+NOT_OPEN = "needs an open device"
 
 
 @dataclass(frozen=True)

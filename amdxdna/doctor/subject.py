@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from amdxdna import sysfs
 from amdxdna.doctor.diagnosis import Diagnosis, diagnose
-from amdxdna.doctor.finding import Finding, Status
 from amdxdna.doctor.machine import KernelLog, Machine, PciNpu
 from amdxdna.errors import NoDevice, XdnaError
 from amdxdna.opening import is_emulated
@@ -105,10 +104,6 @@ class Subject:
     def error(self) -> XdnaError | None:
         """Why the device could not be opened."""
         return None if self.device is not None else self._error
-
-    def not_open(self, check: str) -> Finding:
-        """The finding of a check that needs an open device when there is none."""
-        return Finding(check, Status.SKIP, "needs an open device")
 
     def close(self) -> None:
         """Closes the device, if it was opened."""

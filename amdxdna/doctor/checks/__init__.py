@@ -2,9 +2,9 @@
 
 A check takes a :class:`~amdxdna.doctor.subject.Subject` and returns one Finding; its name is its function's.
 The subject has the `machine`, its `npu`, the node's `path`, the `kernel_log`, and the `device`, opened when
-it is first asked for; where that fails it is None, `error` says why, and `not_open(name)` is the finding. A
-finding is ``Finding(name, status, what is so, (what to do, step by step), facts=values for programs)``; with
-`symptom` another check names the cause. A check never raises; the machine it looks at may be a test's.
+it is first asked for; where that fails it is None, and `error` says why. A finding is ``ok(...)``, ``warn``,
+``fail`` or ``skip(what is so, what to do, step by step, facts=values for programs)``; with `symptom` another
+check names the cause. A check never raises; the machine it looks at may be a test's.
 
 A new one: its file, its place in :data:`CHECKS`, rows in tests/tools/test_doctor_findings.py.
 """
@@ -12,6 +12,7 @@ A new one: its file, its place in :data:`CHECKS`, rows in tests/tools/test_docto
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from amdxdna.doctor.checks.answer import answer
 from amdxdna.doctor.checks.contexts import contexts
@@ -27,8 +28,13 @@ from amdxdna.doctor.checks.permission import permission
 from amdxdna.doctor.finding import Finding
 from amdxdna.doctor.subject import Subject
 
+
+def _named(check: Callable[[Subject], Finding]) -> Callable[[Subject], Finding]:
+    return lambda subject: replace(check(subject), check=check.__name__)
+
+
 CHECKS: dict[str, Callable[[Subject], Finding]] = {
-    check.__name__: check
+    check.__name__: _named(check)
     for check in (npu, module, node, driver, firmware, permission, iommu, memlock, log, contexts, answer)
 }
 """Name -> check."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from amdxdna import query
 from amdxdna.doctor.events import COLD_START
-from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.finding import NOT_OPEN, Finding, fail, ok, skip
 from amdxdna.doctor.subject import Subject
 from amdxdna.errors import ContextRefused, DeviceLost, NoFreeContext, XdnaError
 from amdxdna.selftest.probes import PAGE, check_copy, copy_kernel, keeps_data, make_context
@@ -37,13 +37,11 @@ def answer(subject: Subject) -> Finding:
     if device is None:
         error = subject.error
         if error is None or (subject.path is None and not subject.emulated):
-            return subject.not_open("answer")
+            return skip(NOT_OPEN)
         # What keeps a real node from being opened has a check of its own.
-        return Finding(
-            "answer",
-            Status.FAIL,
+        return fail(
             f"the {'emulated device' if subject.emulated else 'node'} cannot be opened: {error.meaning}",
-            (error.remedy,),
+            error.remedy,
             symptom=not subject.emulated,
             facts={"errno": error.errno},
         )
@@ -62,21 +60,15 @@ def answer(subject: Subject) -> Finding:
             with contextlib.closing(copy_kernel(device, PAGE)) as kernel:
                 check_copy(device, kernel, PAGE)
     except NoFreeContext as error:
-        return Finding(
-            "answer",
-            Status.FAIL,
-            f"{', '.join(done)}, but {error.meaning}",
-            (error.remedy,),
-            symptom=True,
-            facts={"done": done},
+        return fail(
+            f"{', '.join(done)}, but {error.meaning}", error.remedy, symptom=True, facts={"done": done}
         )
     except XdnaError as error:
         if isinstance(error, ContextRefused) and (line := _wedged(subject, device)):
-            return Finding(
-                "answer",
-                Status.FAIL,
+            return fail(
                 f"the firmware has no hardware context left though none is open ({line}): it is stuck",
-                (COLD_START, "Reloading it may do: `sudo modprobe -r amdxdna; sudo modprobe amdxdna`"),
+                COLD_START,
+                "Reloading it may do: `sudo modprobe -r amdxdna; sudo modprobe amdxdna`",
                 facts={"done": done, "errno": error.errno},
             )
         so_far = f"{', '.join(done)}, but then: " if done else ""
@@ -85,11 +77,9 @@ def answer(subject: Subject) -> Finding:
             if not isinstance(error, DeviceLost)
             else (error.remedy, "If it happens again, switch the machine off and on")
         )
-        return Finding(
-            "answer",
-            Status.FAIL,
+        return fail(
             f"{so_far}{error.call} failed: {error.meaning}",
-            remedy,
+            *remedy,
             facts={"done": done, "errno": error.errno},
         )
     done.append(
@@ -97,4 +87,4 @@ def answer(subject: Subject) -> Finding:
         if ran
         else "no command was run: that takes an xclbin compiled for this NPU (selftest --xclbin)"
     )
-    return Finding("answer", Status.OK, "; ".join(done), facts={"done": done, "ran": ran})
+    return ok("; ".join(done), facts={"done": done, "ran": ran})

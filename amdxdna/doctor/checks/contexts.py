@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.finding import NOT_OPEN, Finding, fail, ok, skip, warn
 from amdxdna.doctor.subject import Subject
 from amdxdna.errors import XdnaError
 from amdxdna.query import context_use
@@ -22,11 +22,11 @@ def contexts(subject: Subject) -> Finding:
     """Contexts in use by process, against how many there can be."""
     device = subject.device
     if device is None:
-        return subject.not_open("contexts")
+        return skip(NOT_OPEN)
     try:
         use = context_use(device.client)
     except XdnaError as error:
-        return Finding("contexts", Status.FAIL, f"the driver does not tell: {error.meaning}", (error.remedy,))
+        return fail(f"the driver does not tell: {error.meaning}", error.remedy)
     found, taken, limit = use.listed, use.taken, use.limit
     holders = Counter(context.pid for context in found)
     facts = {"limit": limit, "taken": taken, "holders": {str(pid): count for pid, count in holders.items()}}
@@ -40,33 +40,25 @@ def contexts(subject: Subject) -> Finding:
     text = f"{total} in use" + (f" ({who})" if who else "")
     if limit is not None and taken >= limit:
         if _gives_another(device):
-            return Finding(
-                "contexts", Status.OK, f"{text}, and the device gives another", facts=facts | {"more": True}
-            )
+            return ok(f"{text}, and the device gives another", facts=facts | {"more": True})
         # The driver's process ids are the host's: in a container they name other processes, or none.
         told = subject.emulated or not subject.machine.container()
         pids = " ".join(str(pid) for pid in holders if pid > 0 and pid != os.getpid() and told)
         end = "End the programs that hold them" + (f" (`kill {pids}`)" if pids else "")
-        return Finding(
-            "contexts",
-            Status.FAIL,
+        return fail(
             f"all hardware contexts are taken: {text}. A new one fails with CREATE_HWCTX "
             f"{'ENOENT' if device.profile.context_limit else 'EINVAL'}",
-            (
-                f"{end}, or stop the NPU services (flm, lemonade)",
-                "`python -m amdxdna contexts --watch` shows them",
-            ),
+            f"{end}, or stop the NPU services (flm, lemonade)",
+            "`python -m amdxdna contexts --watch` shows them",
             facts=facts,
         )
     if limit and taken >= limit * _NEARLY:
-        return Finding(
-            "contexts",
-            Status.WARN,
+        return warn(
             f"few are left: {text}",
-            ("A program that needs more waits or swaps; end what is not needed",),
+            "A program that needs more waits or swaps; end what is not needed",
             facts=facts,
         )
-    return Finding("contexts", Status.OK, text, facts=facts)
+    return ok(text, facts=facts)
 
 
 def _gives_another(device: Device) -> bool:

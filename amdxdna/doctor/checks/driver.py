@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from amdxdna.doctor.checks.module import FIRST_KERNEL
-from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.finding import Finding, fail, ok, skip, warn
 from amdxdna.doctor.subject import Subject
 from amdxdna.errors import DeviceBusy, PermissionDenied
 
@@ -30,20 +30,12 @@ def driver(subject: Subject) -> Finding:
     facts: dict[str, Any] = {"kernel": machine.release}
     if device is None:
         if (0, 0) < machine.kernel < FIRST_KERNEL and not machine.driver_loaded:
-            return Finding(
-                "driver",
-                Status.WARN,
-                f"{kernel}: the driver came with Linux 6.14",
-                ("Use a newer kernel",),
-                facts=facts,
-            )
+            return warn(f"{kernel}: the driver came with Linux 6.14", "Use a newer kernel", facts=facts)
         error = subject.error
         if isinstance(error, DeviceBusy):
-            return Finding("driver", Status.FAIL, f"{kernel}; {error.meaning}", (error.remedy,), facts=facts)
+            return fail(f"{kernel}; {error.meaning}", error.remedy, facts=facts)
         closed = isinstance(error, PermissionDenied)
-        return Finding(
-            "driver",
-            Status.SKIP,
+        return skip(
             f"{kernel}; the driver's version is told once its node can be opened"
             if closed or subject.path
             else f"{kernel}; no driver to ask",
@@ -59,29 +51,23 @@ def driver(subject: Subject) -> Finding:
         f"interface {version} on {kernel} ({name}; " + "; ".join(f"{what}: {how}" for what, how in rows) + ")"
     )
     if profile.in_tree is False and not profile.singles_trusted:
-        return Finding(
-            "driver",
-            Status.WARN,
+        return warn(
             text,
-            (
-                "Commands work, at some cost in speed. Use a newer build of AMD's driver (June 2025 on), or "
-                "the kernel's own",
-            ),
+            "Commands work, at some cost in speed. Use a newer build of AMD's driver (June 2025 on), or "
+            "the kernel's own",
             facts=facts,
         )
     if version.major > 0:
-        return Finding("driver", Status.OK, text, facts=facts)
+        return ok(text, facts=facts)
     missing = [what for feature, what in FEATURES.items() if not version.has(feature)]
     facts["missing"] = missing
     if not missing:
-        return Finding("driver", Status.OK, text, facts=facts)
+        return ok(text, facts=facts)
     text += f"; too old to tell: {', '.join(missing)}"
     if not version.has(_NEEDED):
-        return Finding(
-            "driver",
-            Status.WARN,
+        return warn(
             text,
-            ("Commands work. A newer kernel shows who holds the NPU's contexts and why a command failed",),
+            "Commands work. A newer kernel shows who holds the NPU's contexts and why a command failed",
             facts=facts,
         )
-    return Finding("driver", Status.OK, text, facts=facts)
+    return ok(text, facts=facts)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from amdxdna.doctor import advice
 from amdxdna.doctor.diagnosis import Trouble
-from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.finding import Finding, fail, ok, skip, warn
 from amdxdna.doctor.subject import Subject
 
 # Drivers before Linux 7.0 speak protocol 6 and refuse 7; later ones speak 6 (from 6.12 on) and 7.
@@ -19,72 +19,55 @@ _CAUSES = (Trouble.FIRMWARE_MISSING, Trouble.PROTOCOL, Trouble.FIRMWARE_REFUSED,
 def firmware(subject: Subject) -> Finding:
     """Files, and what the driver said of them."""
     if subject.emulated:
-        return Finding("firmware", Status.SKIP, "the emulated device needs none")
+        return skip("the emulated device needs none")
     npu = subject.npu
     if npu is None:
-        none = "no NPU to load it into"
-        return Finding("firmware", Status.SKIP, f"unknown: {subject.unseen}" if subject.unseen else none)
+        return skip(f"unknown: {subject.unseen}" if subject.unseen else "no NPU to load it into")
     machine = subject.machine
     files = machine.firmware_files(npu.model)
     facts: dict[str, object] = {"files": [machine.shown(path) for path in files]}
     if npu.driver == "amdxdna":
         running = machine.text(npu.path / "fw_version")
         facts["running"] = running
-        return Finding(
-            "firmware",
-            Status.OK,
+        return ok(
             f"version {running} is running" if running else "it is running (the driver started the NPU)",
             facts=facts,
         )
     unseen = "" if files else machine.hidden_firmware(npu.model)
-    if unseen and npu.driver != "amdxdna":
+    if unseen:
         line = subject.diagnosis.line(*_CAUSES) if machine.driver_loaded and not npu.driver else ""
-        return Finding(
-            "firmware",
-            Status.FAIL if line else Status.SKIP,
+        return (fail if line else skip)(
             f"which is there is unknown: {unseen}" + (f"; the driver says: {line}" if line else ""),
-            (advice.READABLE,),
+            advice.READABLE,
             facts=facts,
         )
     wanted = " or ".join(f"amdnpu/{folder}/" for folder in npu.model.folders) or "amdnpu/"
     found = subject.diagnosis
     if not machine.driver_loaded:
         if files or not npu.model.folders:
-            return Finding(
-                "firmware",
-                Status.OK,
+            return ok(
                 f"{_version(files[0])} is there; no driver has loaded it yet"
                 if files
                 else "not known where this NPU's firmware lies",
                 facts=facts,
             )
-        return Finding(
-            "firmware",
-            Status.WARN,
-            f"there is no NPU firmware in /lib/firmware/{wanted}",
-            (advice.UPDATE_FIRMWARE,),
-            facts=facts,
+        return warn(
+            f"there is no NPU firmware in /lib/firmware/{wanted}", advice.UPDATE_FIRMWARE, facts=facts
         )
     if npu.driver:
-        return Finding("firmware", Status.SKIP, f"{npu.driver} has the NPU", facts=facts)
+        return skip(f"{npu.driver} has the NPU", facts=facts)
     if not files and npu.model.folders and machine.legacy_driver:
-        return Finding(
-            "firmware",
-            Status.FAIL,
+        return fail(
             "the NPU's firmware is missing: AMD's legacy out-of-tree driver loads npu.dev.sbin and no other, "
             f"and there is none in /lib/firmware/{wanted}",
-            (
-                "Install the firmware of AMD's driver package, of the driver's own release, then reboot",
-                "Or remove that package and use the kernel's own driver, which takes linux-firmware's files",
-            ),
+            "Install the firmware of AMD's driver package, of the driver's own release, then reboot",
+            "Or remove that package and use the kernel's own driver, which takes linux-firmware's files",
             facts=facts,
         )
     if not files and npu.model.folders:
-        return Finding(
-            "firmware",
-            Status.FAIL,
+        return fail(
             f"the NPU's firmware is missing: nothing in /lib/firmware/{wanted}",
-            (advice.UPDATE_FIRMWARE,),
+            advice.UPDATE_FIRMWARE,
             facts=facts,
         )
     trouble = found.first if found.first in _CAUSES else None
@@ -92,35 +75,30 @@ def firmware(subject: Subject) -> Finding:
         return _guess(subject, files, facts)
     line = found.line(trouble)
     if trouble is Trouble.FIRMWARE_MISSING:
-        return Finding(
-            "firmware",
-            Status.FAIL,
+        return fail(
             "the driver did not find the firmware when it started, though "
             f"{files[0].name} is there now ({line})",
-            (
-                "If the file is new, or the driver started from the initramfs, reload it: `sudo modprobe -r "
-                "amdxdna; sudo modprobe amdxdna`",
-                "If that helps, rebuild the initramfs so that it has amdnpu/ too (`update-initramfs -u` or "
-                "`dracut -f`)",
-                "A .zst or .xz file needs a kernel that can unpack firmware: unpack it yourself if not",
-            ),
+            "If the file is new, or the driver started from the initramfs, reload it: `sudo modprobe -r "
+            "amdxdna; sudo modprobe amdxdna`",
+            "If that helps, rebuild the initramfs so that it has amdnpu/ too (`update-initramfs -u` or "
+            "`dracut -f`)",
+            "A .zst or .xz file needs a kernel that can unpack firmware: unpack it yourself if not",
             facts=facts,
         )
     if trouble is Trouble.PROTOCOL:
         return _protocol(subject, files, facts)
     if trouble is Trouble.FIRMWARE_REFUSED:
-        return Finding(
-            "firmware",
-            Status.FAIL,
+        return fail(
             f"the NPU refuses this firmware file: damaged, or of another NPU ({line})",
-            ("Reinstall linux-firmware and remove files copied there by hand", advice.LOG),
+            "Reinstall linux-firmware and remove files copied there by hand",
+            advice.LOG,
             facts=facts,
         )
-    return Finding(
-        "firmware",
-        Status.FAIL,
+    return fail(
         f"the firmware was loaded but does not come to life ({line})",
-        ("Switch the machine off and on again", advice.UPDATE_FIRMWARE, advice.LOG),
+        "Switch the machine off and on again",
+        advice.UPDATE_FIRMWARE,
+        advice.LOG,
         facts=facts,
     )
 
@@ -143,25 +121,17 @@ def _protocol(subject: Subject, files: list[Path], facts: dict[str, object]) -> 
         "below minimum" not in subject.diagnosis.line(Trouble.PROTOCOL)
         and (0, 0) < subject.machine.kernel < _NEW_DRIVER
     ):
-        return Finding(
-            "firmware",
-            Status.FAIL,
+        return fail(
             text,
-            (
-                "The firmware is newer than the driver: use Linux 7.0 or newer (or AMD's out-of-tree driver)",
-                "Or go back to the linux-firmware of this kernel's time, whose npu.sbin has version 1.0",
-                "Then reboot: the NPU stays off until it starts afresh",
-            ),
+            "The firmware is newer than the driver: use Linux 7.0 or newer (or AMD's out-of-tree driver)",
+            "Or go back to the linux-firmware of this kernel's time, whose npu.sbin has version 1.0",
+            "Then reboot: the NPU stays off until it starts afresh",
             facts=facts,
         )
-    return Finding(
-        "firmware",
-        Status.FAIL,
+    return fail(
         text,
-        (
-            "The firmware is older than the driver (which wants protocol 6.12 or newer, or 7) or much newer",
-            advice.UPDATE_FIRMWARE,
-        ),
+        "The firmware is older than the driver (which wants protocol 6.12 or newer, or 7) or much newer",
+        advice.UPDATE_FIRMWARE,
         facts=facts,
     )
 
@@ -176,9 +146,7 @@ def _guess(subject: Subject, files: list[Path], facts: dict[str, object]) -> Fin
     if subject.diagnosis.first is not Trouble.NO_PASID and too_new(subject, files):
         return _protocol(subject, files, facts)
     names = ", ".join(map(_version, files))
-    return Finding(
-        "firmware",
-        Status.OK,
+    return ok(
         f"{names} is there; nothing says that it is the trouble"
         if files
         else "not known where this NPU's firmware lies",

@@ -6,7 +6,7 @@ import errno
 
 from amdxdna.doctor import advice
 from amdxdna.doctor.diagnosis import Trouble
-from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.finding import NOT_OPEN, Finding, fail, ok, skip, warn
 from amdxdna.doctor.subject import Subject
 from amdxdna.errors import XdnaError
 
@@ -30,11 +30,10 @@ def iommu(subject: Subject) -> Finding:
     unseen = machine.hidden("sys/class/iommu")
     if npu is not None and not npu.driver and machine.driver_loaded:
         if line := found.line(Trouble.NO_DOMAIN):
-            return Finding(
-                "iommu",
-                Status.FAIL,
+            return fail(
                 f"force_iova=1 is set and this IOMMU cannot do that ({line})",
-                (_UNFORCED, *advice.iommu_off(machine)),
+                _UNFORCED,
+                *advice.iommu_off(machine),
                 facts=facts,
             )
         if (line := found.line(Trouble.NO_IOMMU)) or not (facts["units"] or unseen):
@@ -49,24 +48,14 @@ def iommu(subject: Subject) -> Finding:
             return _off(subject, facts, found.line(Trouble.NO_PASID))
         return _no_pasid(subject, facts, error, unseen)
     if npu is None:
-        none = "no NPU behind one"
-        text = f"unknown: {subject.unseen}" if subject.unseen else none
-        return Finding("iommu", Status.SKIP, text, facts=facts)
+        return skip(f"unknown: {subject.unseen}" if subject.unseen else "no NPU behind one", facts=facts)
     if unseen:
-        return Finding(
-            "iommu", Status.SKIP, f"whether it is on is unknown: {unseen}", (advice.READABLE,), facts=facts
-        )
+        return skip(f"whether it is on is unknown: {unseen}", advice.READABLE, facts=facts)
     if not facts["units"]:
-        return Finding(
-            "iommu",
-            Status.WARN,
-            "the IOMMU is off: the driver will not be able to start",
-            advice.iommu_off(machine),
-            facts=facts,
+        return warn(
+            "the IOMMU is off: the driver will not be able to start", *advice.iommu_off(machine), facts=facts
         )
-    return Finding(
-        "iommu",
-        Status.OK,
+    return ok(
         f"it is on ({_units(facts)}, domain {domain or 'not shown'}); the "
         "address mode is known once the node is open",
         facts=facts,
@@ -84,11 +73,9 @@ def _off(subject: Subject, facts: dict[str, object], line: str) -> Finding:
         if subject.machine.virtual()
         else "the IOMMU is off"
     )
-    return Finding(
-        "iommu",
-        Status.FAIL,
+    return fail(
         f"{where}, so the NPU cannot reach a program's memory" + (f" ({line})" if line else ""),
-        advice.iommu_off(subject.machine),
+        *advice.iommu_off(subject.machine),
         facts=facts,
     )
 
@@ -100,15 +87,11 @@ def _needs_pasid(subject: Subject, facts: dict[str, object], line: str) -> Findi
         if machine.virtual()
         else "the IOMMU is on, but gives the NPU"
     )
-    return Finding(
-        "iommu",
-        Status.FAIL,
+    return fail(
         f"{where} no PASID, without which this driver does not start ({line})",
-        (
-            "Use Linux 7.2 or newer with the kernel's own driver: it does without PASID (force_iova=1)",
-            "Update the machine's BIOS and look for IOMMU, ATS and ACS settings in its setup",
-            "Check the command line for pci=noats and iommu options",
-        ),
+        "Use Linux 7.2 or newer with the kernel's own driver: it does without PASID (force_iova=1)",
+        "Update the machine's BIOS and look for IOMMU, ATS and ACS settings in its setup",
+        "Check the command line for pci=noats and iommu options",
         facts=facts,
     )
 
@@ -118,38 +101,28 @@ def _no_pasid(subject: Subject, facts: dict[str, object], error: XdnaError, unse
     number = errno.errorcode.get(error.errno or 0, str(error.errno)).replace("ENOTSUP", "EOPNOTSUPP")
     text = f"the driver can give this process no address space on the NPU (open: {number})"
     if machine.virtual():
-        return Finding(
-            "iommu",
-            Status.FAIL,
+        return fail(
             f"{text}: this is a virtual machine ({machine.virtual()}), whose IOMMU offers no PASID",
-            advice.iommu_off(machine),
+            *advice.iommu_off(machine),
             facts=facts,
         )
     if facts["domain"] == "identity":
         words = [w for w in machine.command_line if w in ("iommu=pt", "iommu.passthrough=1")]
-        return Finding(
-            "iommu",
-            Status.FAIL,
+        return fail(
             f"{text}: the IOMMU is in passthrough mode, in which drivers before June 2026 get no PASID",
-            (
-                f"Remove {words[0]} from the kernel command line and reboot"
-                if words
-                else "Boot with iommu.passthrough=0",
-                "Or use a newer kernel",
-            ),
+            f"Remove {words[0]} from the kernel command line and reboot"
+            if words
+            else "Boot with iommu.passthrough=0",
+            "Or use a newer kernel",
             facts=facts,
         )
-    return Finding(
-        "iommu",
-        Status.FAIL,
+    return fail(
         f"{text}; whether the IOMMU is on is unknown: {unseen}"
         if unseen
         else f"{text}: the IOMMU is on, but without PASID for the NPU",
-        (
-            "Update the machine's BIOS and look for IOMMU, ATS and ACS settings in its setup",
-            "Check the command line for pci=noats and iommu options",
-            advice.LOG,
-        ),
+        "Update the machine's BIOS and look for IOMMU, ATS and ACS settings in its setup",
+        "Check the command line for pci=noats and iommu options",
+        advice.LOG,
         facts=facts,
     )
 
@@ -157,14 +130,12 @@ def _no_pasid(subject: Subject, facts: dict[str, object], error: XdnaError, unse
 def _mode(subject: Subject, facts: dict[str, object]) -> Finding:
     device = subject.device
     if device is None:
-        return subject.not_open("iommu")
+        return skip(NOT_OPEN)
     try:
         with device.alloc(4096) as buffer:
             pasid = buffer.address == buffer.host_address
     except XdnaError as error:
-        return Finding(
-            "iommu", Status.FAIL, f"no buffer could be made: {error.meaning}", (error.remedy,), facts=facts
-        )
+        return fail(f"no buffer could be made: {error.meaning}", error.remedy, facts=facts)
     facts["mode"] = "pasid" if pasid else "iova"
     if pasid:
         text = "PASID: the NPU uses the program's own addresses, which packets carry"
@@ -172,4 +143,4 @@ def _mode(subject: Subject, facts: dict[str, object]) -> Finding:
         text = "IOVA (force_iova=1): the driver gives every buffer an address for packets"
     else:
         text = "the driver gives every buffer an address for packets (IOVA or carveout mode)"
-    return Finding("iommu", Status.OK, text, facts=facts)
+    return ok(text, facts=facts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amdxdna.doctor.events import events, heaviest
-from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.finding import Finding, finding, ok, skip
 from amdxdna.doctor.subject import Subject
 
 _SHOWN = 160
@@ -12,13 +12,12 @@ _SHOWN = 160
 def log(subject: Subject) -> Finding:
     """Faults, hung commands and crashes in the kernel log, the heaviest quoted."""
     if subject.emulated:
-        return Finding("log", Status.SKIP, "an emulated device of this process's own has none")
+        return skip("an emulated device of this process's own has none")
     if subject.npu is None and not subject.nodes:
-        none = "no NPU that it could tell of"
-        return Finding("log", Status.SKIP, f"unknown: {subject.unseen}" if subject.unseen else none)
+        return skip(f"unknown: {subject.unseen}" if subject.unseen else "no NPU that it could tell of")
     lines, unreadable, left_out = subject.kernel_log
     if unreadable:
-        return Finding("log", Status.SKIP, unreadable, ("Run doctor with sudo to have it read",))
+        return skip(unreadable, "Run doctor with sudo to have it read")
     found = events(lines)
     facts = {
         "events": [{"kind": e.kind.name, "count": e.count, "line": e.line} for e in found],
@@ -26,9 +25,7 @@ def log(subject: Subject) -> Finding:
     }
     first = heaviest(found)
     if first is None:
-        return Finding(
-            "log",
-            Status.OK,
+        return ok(
             "the kernel log tells of no fault since the driver started"
             + ("; its oldest part was not read" if left_out else ""),
             facts=facts,
@@ -36,4 +33,4 @@ def log(subject: Subject) -> Finding:
     others = ", ".join(f"{e.count} x {e.kind.name}" for e in found if e is not first)
     times = f", {first.count} times" if first.count > 1 else ""
     text = f"{first.kind.meaning}{times} ({first.line[:_SHOWN]})" + (f"; also {others}" if others else "")
-    return Finding("log", first.status, text, first.remedy, facts=facts)
+    return finding(first.status, text, *first.remedy, facts=facts)

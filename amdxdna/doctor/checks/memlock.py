@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amdxdna.doctor import advice
-from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.finding import Finding, ok, warn
 from amdxdna.doctor.machine import UNLIMITED
 from amdxdna.doctor.subject import Subject
 
@@ -22,15 +22,13 @@ def memlock(subject: Subject) -> Finding:
     soft, hard = machine.locked_memory()
     facts = {"soft": None if soft >= UNLIMITED else soft, "hard": None if hard >= UNLIMITED else hard}
     if soft >= UNLIMITED:
-        return Finding("memlock", Status.OK, "unlimited", facts=facts)
+        return ok("unlimited", facts=facts)
     if machine.who().uid == 0 and not machine.container():
-        return Finding("memlock", Status.OK, f"{_text(soft)}, which does not bind root", facts=facts)
+        return ok(f"{_text(soft)}, which does not bind root", facts=facts)
     if subject.emulated:
-        return Finding("memlock", Status.OK, f"{_text(soft)}: limits only wrapped memory", facts=facts)
+        return ok(f"{_text(soft)}: limits only wrapped memory", facts=facts)
     if soft >= HEAP:
-        return Finding(
-            "memlock",
-            Status.OK,
+        return ok(
             f"{_text(soft)}: enough for a heap; large models of other runtimes may want it unlimited",
             facts=facts,
         )
@@ -39,11 +37,9 @@ def memlock(subject: Subject) -> Finding:
         if hard >= HEAP
         else ""
     )
-    return Finding(
-        "memlock",
-        Status.WARN,
+    return warn(
         f"{_text(soft)} (at most {_text(hard)}{now}): enough for this package but "
         "for memory it wraps; other runtimes lock their 64 MiB heap and the weights, and fail",
-        advice.memlock(machine),
+        *advice.memlock(machine),
         facts=facts,
     )

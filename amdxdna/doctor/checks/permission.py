@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from amdxdna.doctor.finding import Finding, Status
+from amdxdna.doctor.finding import Finding, fail, ok, skip
 from amdxdna.doctor.subject import Subject
 from amdxdna.sysfs import absent
 
@@ -14,18 +14,16 @@ _OVERFLOW = 65534  # what ids outside a user namespace are shown as
 def permission(subject: Subject) -> Finding:
     """Owner, group and mode of the node against this process's ids, by number."""
     if subject.emulated:
-        return Finding("permission", Status.SKIP, "the emulated device asks for none")
+        return skip("the emulated device asks for none")
     path, machine = subject.path, subject.machine
     if path is None or absent(path):
-        return Finding("permission", Status.SKIP, "there is no node")
+        return skip("there is no node")
     try:
         node = machine.stat(path)
     except OSError as error:
-        return Finding(
-            "permission",
-            Status.FAIL,
+        return fail(
             f"{machine.shown(path)} cannot be looked at: {error.strerror}",
-            ("Allow this process to see /dev/accel",),
+            "Allow this process to see /dev/accel",
         )
     who = machine.who()
     facts = {
@@ -43,38 +41,29 @@ def permission(subject: Subject) -> Finding:
         if refused is not None and refused.errno == errno.EPERM:
             return _sandboxed(subject, facts)
         if refused is None or refused.errno != errno.EACCES:
-            return Finding(
-                "permission",
-                Status.OK,
-                f"uid {who.uid} may open {machine.shown(path)} ({owner}, mode {node.mode:03o})",
-                facts=facts,
+            return ok(
+                f"uid {who.uid} may open {machine.shown(path)} ({owner}, mode {node.mode:03o})", facts=facts
             )
     text = (
         f"uid {who.uid} may not open {machine.shown(path)}: it belongs to uid {node.uid} and {owner}, "
         f"mode {node.mode:03o}; this process is in the groups {', '.join(map(str, sorted(who.gids)))}"
     )
-    return Finding("permission", Status.FAIL, text, _remedy(subject, node.gid, node.mode, group), facts=facts)
+    return fail(text, *_remedy(subject, node.gid, node.mode, group), facts=facts)
 
 
 def _sandboxed(subject: Subject, facts: dict[str, object]) -> Finding:
     allowed = "the file's permissions allow it, but"
     if subject.machine.container():
         shown = subject.machine.shown(subject.path or subject.machine.dev)
-        return Finding(
-            "permission",
-            Status.FAIL,
+        return fail(
             f"{allowed} the container's device rules refuse the node",
-            (f"Pass it as a device, not as a volume: `--device {shown}`",),
+            f"Pass it as a device, not as a volume: `--device {shown}`",
             facts=facts,
         )
-    return Finding(
-        "permission",
-        Status.FAIL,
+    return fail(
         f"{allowed} a sandbox refuses the node",
-        (
-            "In a systemd service: `DeviceAllow=char-accel rw` (and no PrivateDevices=yes)",
-            "Look at the audit log for SELinux or AppArmor (`sudo ausearch -m avc`)",
-        ),
+        "In a systemd service: `DeviceAllow=char-accel rw` (and no PrivateDevices=yes)",
+        "Look at the audit log for SELinux or AppArmor (`sudo ausearch -m avc`)",
         facts=facts,
     )
 
