@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -50,7 +51,7 @@ def _exists(module: str) -> bool:
     )
 
 
-def number_of(kind: Callable[[str], Any], low: float, high: float, rule: str = "") -> Callable[[str], Any]:
+def _number_of(kind: Callable[[str], Any], low: float, high: float, rule: str = "") -> Callable[[str], Any]:
     """A converter for argparse: a number of `kind` from `low` to `high`, else an error that says `rule`."""
     rule = rule or f"{low} to {high}"
 
@@ -64,6 +65,23 @@ def number_of(kind: Callable[[str], Any], low: float, high: float, rule: str = "
         return value
 
     return convert
+
+
+def add_number(
+    group: argparse._ActionsContainer,
+    option: str,
+    kind: Callable[[str], Any],
+    low: float,
+    high: float,
+    metavar: str,
+    text: str,
+    default: Any = None,
+    rule: str = "",
+) -> None:
+    """Adds an option that takes a number of `kind` from `low` to `high`, else an error that says `rule`."""
+    group.add_argument(
+        option, type=_number_of(kind, low, high, rule), metavar=metavar, help=text, default=default
+    )
 
 
 def _text(value: str) -> str:
@@ -133,29 +151,8 @@ def build() -> Parser:
     how = parser.add_argument_group("how to answer (default: the model card's sampling)")
     whole, real, most = int, float, 1 << 20
 
-    def number(
-        option: str,
-        kind: type,
-        low: float,
-        high: float,
-        metavar: str,
-        text: str,
-        default: Any = None,
-        group: argparse._ArgumentGroup = how,
-        rule: str = "",
-    ) -> None:
-        convert = number_of(kind, low, high, rule)
-        group.add_argument(option, type=convert, metavar=metavar, help=text, default=default)
-
-    number(
-        "--max-new",
-        whole,
-        1,
-        most,
-        "N",
-        f"most tokens of an answer (default {MAX_NEW})",
-        MAX_NEW,
-    )
+    number = partial(add_number, how)
+    number("--max-new", whole, 1, most, "N", f"most tokens of an answer (default {MAX_NEW})", MAX_NEW)
     how.add_argument("--greedy", action="store_true", help="always the most probable token")
     number("--temperature", real, 0, 100, "T", "how freely to draw; 0 is greedy")
     number("--top-k", whole, 0, most, "N", "only the N most probable tokens; 0 all")
@@ -204,17 +201,9 @@ def build() -> Parser:
         "--help), a path, a number",
     )
     tokens = "tokens of a conversation (default 8192)"
-    number("--max-ctx", whole, 1, TRAINED_CTX, "N", tokens, 8192, run)
-    number(
-        "--cache-mb",
-        whole,
-        0,
-        most,
-        "N",
-        "memory for states kept between turns (default 512); 0 is off",
-        512,
-        run,
-    )
+    add_number(run, "--max-ctx", whole, 1, TRAINED_CTX, "N", tokens, 8192)
+    kept = "memory for states kept between turns (default 512); 0 is off"
+    add_number(run, "--cache-mb", whole, 0, most, "N", kept, 512)
 
     run.add_argument(
         "--chains",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.entry import require_memory
@@ -21,7 +21,7 @@ from qwen35.extras import require
 if TYPE_CHECKING:
     from qwen35.api import Qwen35
 
-__all__ = ["load_model", "run"]
+__all__ = ["load_model", "open_model", "run"]
 
 
 def run(options: argparse.Namespace, load: Callable[[argparse.Namespace], Qwen35] | None = None) -> int:
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace, load: Callable[[argparse.Namespace], Qwen35
         options.schema = read_schema(options.json_schema)
     _check_before_loading(options)
     _reconfigure()
-    with _closing(load or load_model, options) as model:
+    with contextlib.closing((load or load_model)(options)) as model:
         if not options.quiet:
             _introduce(model)
         if options.chat:
@@ -51,8 +51,8 @@ def run(options: argparse.Namespace, load: Callable[[argparse.Namespace], Qwen35
     return status
 
 
-def load_model(options: argparse.Namespace) -> Qwen35:
-    """The model that the options name."""
+def open_model(options: argparse.Namespace, cache_bytes: int, note: Callable[[str], None] | None) -> Qwen35:
+    """The model that the options name, with `cache_bytes` for states kept."""
     from qwen35.api import Qwen35
 
     with contextlib.closing(Progress(enabled=not options.quiet)) as progress:
@@ -60,9 +60,9 @@ def load_model(options: argparse.Namespace) -> Qwen35:
             options.bundle,
             options.max_ctx,
             options.device,
-            cache_bytes=options.cache_mb << 20 if options.chat else 0,
+            cache_bytes=cache_bytes,
             progress=lambda done, total: progress("weights", done, total),
-            note=None if options.quiet else notice,
+            note=note,
             chains=options.chains,
             weights=options.weights,
             wait=options.wait,
@@ -70,13 +70,10 @@ def load_model(options: argparse.Namespace) -> Qwen35:
         )
 
 
-@contextlib.contextmanager
-def _closing(load: Callable[[argparse.Namespace], Qwen35], options: argparse.Namespace) -> Iterator[Qwen35]:
-    model = load(options)
-    try:
-        yield model
-    finally:
-        model.close()
+def load_model(options: argparse.Namespace) -> Qwen35:
+    """The model of the main job."""
+    cache_bytes = options.cache_mb << 20 if options.chat else 0
+    return open_model(options, cache_bytes, None if options.quiet else notice)
 
 
 def _reconfigure() -> None:

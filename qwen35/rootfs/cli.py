@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amdxdna.files import open_regular
-from qwen35.cli.args import Parser, number_of
+from qwen35.cli.args import Parser, add_number
 from qwen35.cli.output import notice
 from qwen35.errors import QwenError, UsageError
 
@@ -87,19 +87,9 @@ def _parser() -> Parser:
     boot = parser.add_argument_group("booting it")
     add = boot.add_argument
     add("--boot", action="store_true", help="boot it in QEMU on the emulated NPU and print what --run prints")
-    add(
-        "--memory",
-        type=number_of(int, 64, 1 << 20),
-        metavar="MIB",
-        help="of the guest (default 384 and what the image needs more)",
-    )
-    add(
-        "--seconds",
-        type=number_of(float, 1, 86400),
-        default=300.0,
-        metavar="S",
-        help="most time for the guest (default 300)",
-    )
+    memory = "of the guest (default 384 and what the image needs more)"
+    add_number(boot, "--memory", int, 64, 1 << 20, "MIB", memory)
+    add_number(boot, "--seconds", float, 1, 86400, "S", "most time for the guest (default 300)", 300.0)
     add("--kernel", type=Path, metavar="FILE", help="a kernel to boot")
     add("--modules", type=Path, metavar="DIR", help="that kernel's modules, such as /lib/modules/RELEASE")
     add("--busybox", type=Path, metavar="FILE", help="a busybox that needs no libraries")

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from amdxdna.entry import require_memory
 from qwen35.arguments import TRAINED_CTX
-from qwen35.cli.args import Parser
-from qwen35.cli.args import number_of as _number
-from qwen35.cli.output import Progress, notice
+from qwen35.cli.args import Parser, add_number
+from qwen35.cli.output import notice
+from qwen35.cli.run import open_model
 from qwen35.errors import ModelError, UsageError, one_line
 from qwen35.serve.hosts import host_name
 
@@ -58,13 +58,7 @@ def build() -> Parser:
     where.add_argument(
         "--host", default="127.0.0.1", help="address or name (default %(default)s: this machine)"
     )
-    where.add_argument(
-        "--port",
-        type=_number(int, 0, 65535),
-        default=8000,
-        metavar="N",
-        help="default %(default)s; 0 takes a free one",
-    )
+    add_number(where, "--port", int, 0, 65535, "N", "default %(default)s; 0 takes a free one", 8000)
     where.add_argument(
         "--api-key",
         default=os.environ.get("QWEN35_API_KEY", ""),
@@ -94,13 +88,8 @@ def build() -> Parser:
         action="store_true",
         help="let what stands in the prompt run ahead where the answer repeats it (a request's own: `draft`)",
     )
-    answer.add_argument(
-        "--max-new",
-        type=_number(int, 1, 1 << 20),
-        default=0,
-        metavar="N",
-        help="most tokens of any answer (default: what the context has room for)",
-    )
+    most = "most tokens of any answer (default: what the context has room for)"
+    add_number(answer, "--max-new", int, 1, 1 << 20, "N", most, 0)
     answer.add_argument(
         "--name",
         action="append",
@@ -109,42 +98,15 @@ def build() -> Parser:
         help="a name that requests may give the model, beside its own; repeatable",
     )
     bounds = parser.add_argument_group("bounds")
-    seconds = _number(float, 0, 86_400)
-    bounds.add_argument(
-        "--queue",
-        type=_number(int, 0, 100_000),
-        default=64,
-        metavar="N",
-        help="requests that may wait; more get 429 (default %(default)s)",
-    )
-    bounds.add_argument(
-        "--timeout",
-        type=_number(float, 0.01, 86_400),
-        default=600.0,
-        metavar="S",
-        help="seconds a request may take with its wait (default 600)",
-    )
-    bounds.add_argument(
-        "--grace",
-        type=seconds,
-        default=10.0,
-        metavar="S",
-        help="seconds the running answer has when the server is ended (default 10)",
-    )
-    bounds.add_argument(
-        "--max-body-mb",
-        type=_number(int, 1, 1024),
-        default=32,
-        metavar="N",
-        help="largest request (default %(default)s)",
-    )
-    bounds.add_argument(
-        "--max-images",
-        type=_number(int, 0, 1000),
-        default=16,
-        metavar="N",
-        help="pictures a request may hold (default %(default)s)",
-    )
+    waiting = "requests that may wait; more get 429 (default %(default)s)"
+    add_number(bounds, "--queue", int, 0, 100_000, "N", waiting, 64)
+    whole = "seconds a request may take with its wait (default 600)"
+    add_number(bounds, "--timeout", float, 0.01, 86_400, "S", whole, 600.0)
+    grace = "seconds the running answer has when the server is ended (default 10)"
+    add_number(bounds, "--grace", float, 0, 86_400, "S", grace, 10.0)
+    add_number(bounds, "--max-body-mb", int, 1, 1024, "N", "largest request (default %(default)s)", 32)
+    pictures = "pictures a request may hold (default %(default)s)"
+    add_number(bounds, "--max-images", int, 0, 1000, "N", pictures, 16)
     run = parser.add_argument_group("where to run")
     run.add_argument(
         "--device",
@@ -152,20 +114,10 @@ def build() -> Parser:
         metavar="D",
         help="auto (an NPU, else emulated), emu, emu:key=value,..., a path, a number",
     )
-    run.add_argument(
-        "--max-ctx",
-        type=_number(int, 1, TRAINED_CTX),
-        default=8192,
-        metavar="N",
-        help="tokens of a conversation (default %(default)s)",
-    )
-    run.add_argument(
-        "--cache-mb",
-        type=_number(int, 0, 1 << 20),
-        default=1024,
-        metavar="N",
-        help="memory for states kept of prompts (default %(default)s; 0 keeps none)",
-    )
+    tokens = "tokens of a conversation (default %(default)s)"
+    add_number(run, "--max-ctx", int, 1, TRAINED_CTX, "N", tokens, 8192)
+    kept = "memory for states kept of prompts (default %(default)s; 0 keeps none)"
+    add_number(run, "--cache-mb", int, 0, 1 << 20, "N", kept, 1024)
     run.add_argument("--chains", choices=["auto", "on", "off"], default=None, help="command chains")
     run.add_argument("--weights", choices=["auto", "copy", "map"], default=None, help="copied or mapped")
     run.add_argument(
@@ -203,27 +155,9 @@ def main(argv: list[str], load: Callable[[argparse.Namespace], Qwen35] | None = 
         )
     with contextlib.ExitStack() as stack:
         listening = stack.enter_context(bind(options.host, options.port))  # a taken port is told at once
-        model = (load or _load)(options)
+        model = load(options) if load else open_model(options, options.cache_mb << 20, notice)
         stack.callback(model.close)
         return _serve(model, options, listening)
-
-
-def _load(options: argparse.Namespace) -> Qwen35:
-    from qwen35.api import Qwen35
-
-    with contextlib.closing(Progress(enabled=not options.quiet)) as told:
-        return Qwen35.load(
-            options.bundle,
-            options.max_ctx,
-            options.device,
-            cache_bytes=options.cache_mb << 20,
-            progress=lambda done, total: told("weights", done, total),
-            note=notice,
-            chains=options.chains,
-            weights=options.weights,
-            wait=options.wait,
-            steps=options.steps,
-        )
 
 
 def bind(host: str, port: int, stalled: float = 60.0) -> socket.socket:
