@@ -95,15 +95,8 @@ def insts_main(argv: list[str]) -> int:
 
 
 def stream_json(listing: Listing) -> dict[str, Any]:
-    return {
-        "format": listing.format,
-        "section": listing.section,
-        "size": listing.size,
-        "header": listing.header,
-        "arguments": listing.arguments,
-        "problems": listing.problems,
-        "ops": listing.ops,
-    }
+    names = ("format", "section", "size", "header", "arguments", "problems", "ops")
+    return {name: getattr(listing, name) for name in names}
 
 
 def stream_text(listing: Listing, marked: int | None = None, around: int = 0) -> list[str]:

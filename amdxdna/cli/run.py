@@ -203,24 +203,10 @@ def run_main(argv: list[str]) -> int:
 
 
 def _output(buffer: Given, verdict: Comparison | None) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "name": buffer.name,
-        "file": buffer.target,
-        "equal": None,
-        "count": None,
-        "first": None,
-        "found": None,
-        "expected": None,
-    }
-    if verdict is not None:
-        found |= {
-            "equal": verdict.equal,
-            "count": verdict.count,
-            "first": verdict.first,
-            "found": verdict.found or None,
-            "expected": verdict.wanted or None,
-        }
-    return found
+    v = verdict
+    told = (None,) * 5 if v is None else (v.equal, v.count, v.first, v.found or None, v.wanted or None)
+    names = ("equal", "count", "first", "found", "expected")
+    return {"name": buffer.name, "file": buffer.target, **dict(zip(names, told, strict=True))}
 
 
 _LONGER = (

@@ -38,18 +38,8 @@ def telemetry_main(argv: list[str]) -> int:
         block = answers.ask("telemetry", lambda: device.telemetry(options.type))
     if block is None:
         if options.json:
-            print_json(
-                document(
-                    "telemetry",
-                    type=None,
-                    major=None,
-                    minor=None,
-                    contexts=None,
-                    bytes=None,
-                    data=None,
-                    unavailable=answers.unavailable,
-                )
-            )
+            nothing = dict.fromkeys(("type", "major", "minor", "contexts", "bytes", "data"))
+            print_json(document("telemetry", **nothing, unavailable=answers.unavailable))
         else:
             show(wrap(not_available(answers.unavailable["telemetry"]), "telemetry  "))
         return FAILED

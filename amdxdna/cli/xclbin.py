@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import os
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli.common import CommandError, Parser, UsageError, document, print_json
@@ -131,17 +132,7 @@ def describe(found: Xclbin) -> dict[str, Any]:
             "ops_per_cycle": part.ops_per_cycle,
         },
         "arguments": {
-            kernel.name: [
-                {
-                    "index": a.index,
-                    "name": a.name,
-                    "size": a.size,
-                    "offset": a.offset,
-                    "buffer": a.buffer,
-                    "type": a.type,
-                }
-                for a in kernel.arguments
-            ]
+            kernel.name: [asdict(argument) for argument in kernel.arguments]
             for kernel in info
             if kernel.name in found.kernels or not found.cus
         },
@@ -167,16 +158,7 @@ def describe(found: Xclbin) -> dict[str, Any]:
             }
             for index, pdi in enumerate(found.pdis)
         ],
-        "cus": [
-            {
-                "name": cu.name,
-                "kernel": cu.kernel,
-                "kernel_id": cu.kernel_id,
-                "function": cu.function,
-                "pdi": cu.pdi,
-            }
-            for cu in found.cus
-        ],
+        "cus": [asdict(cu) for cu in found.cus],
     }
 
 

@@ -133,7 +133,6 @@ def _emulated(data: bytes) -> Listing:
         problems = []
     except stream.StreamError as wrong:
         problems = [str(wrong)]
-    kinds = {opcode: kind for opcode, (kind, _) in stream.OPS.items()}
     listing = Listing("emu", len(data), problems=problems)
     words = struct.unpack_from(f"<{len(data) // 4}I", data)
     if len(words) >= 3:
@@ -142,7 +141,7 @@ def _emulated(data: bytes) -> Listing:
     most = min(words[2], txn.MOST_OPS) if len(words) >= 3 else 0
     while at < len(words) and len(listing.ops) < most:
         opcode, count = words[at] & 0xFFFF, words[at] >> 16
-        kind = kinds.get(opcode)
+        kind = stream.OPS.get(opcode)
         if kind is None or count < 1 or at + count > len(words):
             break
         names = [item.name for item in fields(kind)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from amdxdna.aie import registers
@@ -156,10 +156,7 @@ def _tile(summary: Summary, tile: TileState) -> dict[str, Any]:
         "program_bytes": len(tile.program),
         "data_bytes": tile.data_bytes,
         "descriptors": described,
-        "starts": [
-            {"direction": s.direction, "channel": s.channel, "bd": s.bd, "repeat": s.repeat, "token": s.token}
-            for s in tile.starts
-        ],
+        "starts": [asdict(start) for start in tile.starts],
         "locks": {str(number): value for number, value in tile.locks().items()},
     }
 

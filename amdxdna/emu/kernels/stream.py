@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar, NamedTuple, TypeAlias
 
 MAGIC = 0x31554D45
@@ -79,14 +79,25 @@ def weight_bytes(n: int, k: int, format: int = BFP16, flags: int = 0) -> int:
     return body * (2 if flags & PAIR else 1) + (4 * n if flags & BIAS else 0)
 
 
-def _check_words(name: str, values: tuple[int, ...]) -> None:
-    for value in values:
-        if not 0 <= value <= _U32:
-            raise StreamError(f"{name}: {value} does not fit a 32-bit word")
+class _Words:
+    """One op: a dataclass of the words after its first."""
+
+    opcode: ClassVar[int]
+
+    def fields(self) -> tuple[int, ...]:
+        """The words after the op's first."""
+        return tuple(vars(self).values())
+
+    def spans(self) -> tuple[int, ...]:
+        """Bytes each argument must grant, in argument order."""
+        return ()
+
+    def check(self) -> None:
+        """Raises StreamError unless the fields agree with each other."""
 
 
 @dataclass(frozen=True)
-class Gemm:
+class Gemm(_Words):
     """C[chunks*M, N] = A[chunks*M, K] B[K, N]; strides in elements; the weight format of B in `format`."""
 
     m: int
@@ -130,11 +141,9 @@ class Gemm:
         )
 
     def spans(self) -> tuple[int, ...]:
-        """Bytes each argument must grant, in argument order."""
         return self.a_bytes, self.b_bytes, self.c_bytes
 
     def check(self) -> None:
-        """Raises StreamError unless the fields agree with each other."""
         if self.m < 1 or self.chunks < 1 or self.rows > MAX_ROWS:
             raise StreamError(f"GEMM: {self.chunks} chunks of {self.m} rows: 1..{MAX_ROWS} rows in all")
         if self.flags & ~(SWIGLU | BIAS | GELU | PAIR):
@@ -151,14 +160,9 @@ class Gemm:
         if self.c_stride < self.columns:
             raise StreamError(f"GEMM: c_stride = {self.c_stride} is less than C's {self.columns} columns")
 
-    def fields(self) -> tuple[int, ...]:
-        """The words after the op's first."""
-        shape = (self.m, self.chunks, self.k, self.n, self.lda, self.c_stride)
-        return (*shape, self.flags, self.format, self.b_bytes)
-
 
 @dataclass(frozen=True)
-class Gemv:
+class Gemv(_Words):
     """y[M] = W[M, K] x[K]."""
 
     m: int
@@ -174,24 +178,18 @@ class Gemv:
         return Demand(2 * self.m * self.k, sum(self.spans()))
 
     def spans(self) -> tuple[int, ...]:
-        """Bytes each argument must grant, in argument order."""
         return 2 * self.k, self.w_bytes, 2 * self.m
 
     def check(self) -> None:
-        """Raises StreamError unless the fields agree with each other."""
         if self.flags & ~BIAS:
             raise StreamError(f"GEMV: unknown flags 0x{self.flags:x}")
         expected = weight_bytes(self.m, self.k, self.format, self.flags)
         if self.w_bytes != expected:
             raise StreamError(f"GEMV: w_bytes = {self.w_bytes}; M = {self.m}, K = {self.k} take {expected}")
 
-    def fields(self) -> tuple[int, ...]:
-        """The words after the op's first."""
-        return self.m, self.k, self.flags, self.format, self.w_bytes
-
 
 @dataclass(frozen=True)
-class Copy:
+class Copy(_Words):
     """dst[i] = src[i] + addend, modulo 2^32, over 32-bit words (the self-test)."""
 
     nbytes: int
@@ -204,21 +202,15 @@ class Copy:
         return Demand(0, 2 * self.nbytes)
 
     def spans(self) -> tuple[int, ...]:
-        """Bytes each argument must grant, in argument order."""
         return self.nbytes, self.nbytes
 
     def check(self) -> None:
-        """Raises StreamError unless the fields agree with each other."""
         if self.nbytes < 4 or self.nbytes % 4:
             raise StreamError(f"COPY: {self.nbytes} bytes: not a positive multiple of 4")
 
-    def fields(self) -> tuple[int, ...]:
-        """The words after the op's first."""
-        return self.nbytes, self.addend
-
 
 @dataclass(frozen=True)
-class Delay:
+class Delay(_Words):
     """Keeps the context busy for `microseconds`."""
 
     microseconds: int
@@ -229,68 +221,31 @@ class Delay:
         """Time only."""
         return Demand(0, 0, self.microseconds * 1e-6)
 
-    def spans(self) -> tuple[int, ...]:
-        """No arguments."""
-        return ()
-
-    def check(self) -> None:
-        """Any duration is valid."""
-
-    def fields(self) -> tuple[int, ...]:
-        """The words after the op's first."""
-        return (self.microseconds,)
-
 
 @dataclass(frozen=True)
-class Hang:
+class Hang(_Words):
     """Never completes."""
 
     opcode: ClassVar[int] = 5
 
-    def spans(self) -> tuple[int, ...]:
-        """No arguments."""
-        return ()
-
-    def check(self) -> None:
-        """Always valid."""
-
-    def fields(self) -> tuple[int, ...]:
-        """The words after the op's first."""
-        return ()
-
 
 @dataclass(frozen=True)
-class Fail:
+class Fail(_Words):
     """Ends the command with `status` (not 0)."""
 
     status: int
 
     opcode: ClassVar[int] = 6
 
-    def spans(self) -> tuple[int, ...]:
-        """No arguments."""
-        return ()
-
     def check(self) -> None:
         """Raises StreamError for status 0, which would be no failure."""
         if not self.status:
             raise StreamError("FAIL: status 0 means success")
 
-    def fields(self) -> tuple[int, ...]:
-        """The words after the op's first."""
-        return (self.status,)
-
 
 Op: TypeAlias = Gemm | Gemv | Copy | Delay | Hang | Fail
 
-OPS: dict[int, tuple[type[Op], int]] = {
-    Gemm.opcode: (Gemm, 9),
-    Gemv.opcode: (Gemv, 5),
-    Copy.opcode: (Copy, 2),
-    Delay.opcode: (Delay, 1),
-    Hang.opcode: (Hang, 0),
-    Fail.opcode: (Fail, 1),
-}
+OPS: dict[int, type[Op]] = {kind.opcode: kind for kind in (Gemm, Gemv, Copy, Delay, Hang, Fail)}
 
 
 def program(ops: Iterable[Op]) -> bytes:
@@ -298,9 +253,12 @@ def program(ops: Iterable[Op]) -> bytes:
     words: list[int] = []
     count = 0
     for op in ops:
-        _check_words(type(op).__name__.upper(), op.fields())
+        values = op.fields()
+        for value in values:
+            if not 0 <= value <= _U32:
+                raise StreamError(f"{type(op).__name__.upper()}: {value} does not fit a 32-bit word")
         op.check()
-        words += [op.opcode | (1 + len(op.fields())) << 16, *op.fields()]
+        words += [op.opcode | (1 + len(values)) << 16, *values]
         count += 1
     if not 1 <= count <= MAX_OPS:
         raise StreamError(f"{count} ops: a stream holds 1..{MAX_OPS}")
@@ -405,13 +363,13 @@ def parse(data: bytes | bytearray | memoryview) -> list[Op]:
         if at >= len(words):
             raise StreamError(f"op {index} of {words[2]} starts at word {at} of {len(words)}")
         opcode, count = words[at] & 0xFFFF, words[at] >> 16
-        known = OPS.get(opcode)
-        if known is None:
+        kind = OPS.get(opcode)
+        if kind is None:
             raise StreamError(f"op {index} at word {at}: opcode {opcode} is unknown")
-        kind, fields = known
-        if count != 1 + fields or at + count > len(words):
+        size = 1 + len(fields(kind))
+        if count != size or at + count > len(words):
             raise StreamError(
-                f"op {index} at word {at}: {kind.__name__.upper()} takes {1 + fields} words, "
+                f"op {index} at word {at}: {kind.__name__.upper()} takes {size} words, "
                 f"says {count}, and {len(words) - at} remain"
             )
         op = kind(*words[at + 1 : at + count])

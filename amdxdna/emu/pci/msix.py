@@ -12,9 +12,9 @@ _CAPABILITY_ID = 0x11
 _PBA_OFFSET = 0x8000
 
 
-def capability(vectors: int, bar: int, next_pointer: int = 0) -> bytes:
+def capability(vectors: int, bar: int) -> bytes:
     """The 12 bytes of the MSI-X capability: table at the BAR's start, pending bits 32 KiB behind it."""
-    return struct.pack("<BBHII", _CAPABILITY_ID, next_pointer, vectors - 1, bar, _PBA_OFFSET | bar)
+    return struct.pack("<BBHII", _CAPABILITY_ID, 0, vectors - 1, bar, _PBA_OFFSET | bar)
 
 
 class Interrupts:
