@@ -117,15 +117,15 @@ class Recorder:
     def _line(
         self,
         name: str,
-        kind: str,
         session: Session | None,
         pid: int,
         tid: int,
         began: float,
         ended: float,
-        failed: int,
         given: dict[str, Any],
-        filled: dict[str, Any],
+        filled: dict[str, Any] | None = None,
+        failed: int = 0,
+        kind: str = "",
         more: dict[str, Any] | None = None,
     ) -> None:
         line: dict[str, Any] = {
@@ -136,7 +136,7 @@ class Recorder:
             "open": session.number if session else None,
             "call": name,
             "in": given,
-            "out": filled,
+            "out": filled or {},
             **(more or {}),
         }
         error = None
@@ -172,18 +172,9 @@ class Recorder:
             given: dict[str, Any] = {"path": path}
             if inherited:
                 given["inherited"] = True
-            self._line(
-                "open",
-                "",
-                session,
-                pid,
-                tid,
-                now if began is None else began,
-                now,
-                failed,
-                given,
-                {} if failed else {"fd": fd},
-            )
+            began = now if began is None else began
+            filled = None if failed else {"fd": fd}
+            self._line("open", session, pid, tid, began, now, given, filled, failed)
             return session
 
     def closed(self, session: Session, pid: int, tid: int) -> None:
@@ -193,7 +184,7 @@ class Recorder:
             if session in self._open:
                 self._open.remove(session)
                 self.summary.unobserved += session.in_flight
-                self._line("close", "", session, pid, tid, now, now, 0, {}, {})
+                self._line("close", session, pid, tid, now, now, {})
 
     def mapped(
         self,
@@ -220,9 +211,8 @@ class Recorder:
             filled: dict[str, Any] = {}
             if not failed:
                 filled = {"address": None if address is None else hexadecimal(address), "bo": bo}
-            self._line(
-                "mmap", "", session, pid, tid, now if began is None else began, now, failed, given, filled
-            )
+            began = now if began is None else began
+            self._line("mmap", session, pid, tid, began, now, given, filled, failed)
 
     def unmapping(self, session: Session, address: int, length: int) -> None:
         """A munmap of a mapping of the node begins."""
@@ -233,18 +223,8 @@ class Recorder:
         """Records a munmap that worked."""
         now = time.monotonic()
         with self._lock:
-            self._line(
-                "munmap",
-                "",
-                session,
-                pid,
-                tid,
-                now,
-                now,
-                0,
-                {"address": hexadecimal(address), "length": length},
-                {},
-            )
+            given = {"address": hexadecimal(address), "length": length}
+            self._line("munmap", session, pid, tid, now, now, given)
 
     def stage(self, name: str, began: float, ended: float) -> None:
         """A stage of the program's own work, such as a model's, on the calling thread."""
@@ -344,19 +324,8 @@ class Recorder:
                 elif isinstance(pending.closing, TracedBo):
                     handle = int(calls.view(known.struct, pending.before).handle)
                     pending.session.kept(handle, pending.closing)
-            self._line(
-                name,
-                kind,
-                pending.session,
-                pending.pid,
-                pending.tid,
-                pending.began,
-                ended,
-                failed,
-                pending.given,
-                filled,
-                more,
-            )
+            at = pending.session, pending.pid, pending.tid, pending.began, ended
+            self._line(name, *at, pending.given, filled, failed, kind, more)
 
     def _effect(
         self, pending: Pending, known: Request, after: bytes, ended: float

@@ -26,9 +26,9 @@ def _name(text: str, size: int) -> bytes:
     return text.encode()[: size - 1].ljust(size, b"\0")
 
 
-def _write(client: Client, args: Any, data: bytes) -> None:
-    """The answer, cut to the buffer; the driver leaves buffer_size as it is."""
-    client.user.write(args.buffer, data[: args.buffer_size])
+def _reply(client: Client, args: Any, name: str, **fields: Any) -> None:
+    """Answers with a struct, cut to the buffer; the driver leaves buffer_size as it is."""
+    client.user.write(args.buffer, _struct(name, **fields)[: args.buffer_size])
 
 
 def _aie_status(client: Client, args: Any) -> None:
@@ -43,7 +43,7 @@ def _aie_status(client: Client, args: Any) -> None:
         bitmap |= (1 << context.num_col) - 1 << context.start_col
     client.user.write(status.buffer, device.npu.column_status(bitmap)[: status.buffer_size])
     status.cols_filled = bitmap
-    _write(client, args, bytes(ffi.buffer(status)))
+    client.user.write(args.buffer, bytes(ffi.buffer(status))[: args.buffer_size])
 
 
 def _metadata(client: Client, args: Any) -> None:
@@ -58,37 +58,33 @@ def _metadata(client: Client, args: Any) -> None:
             "event_reg_count": getattr(info, f"{part}_events"),
         }
 
-    _write(
+    _reply(
         client,
         args,
-        _struct(
-            "amdxdna_drm_query_aie_metadata",
-            col_size=info.column_bytes,
-            cols=info.columns,
-            rows=info.rows,
-            version={"major": info.major, "minor": info.minor},
-            core=tiles("core"),
-            mem=tiles("mem"),
-            shim=tiles("shim"),
-        ),
+        "amdxdna_drm_query_aie_metadata",
+        col_size=info.column_bytes,
+        cols=info.columns,
+        rows=info.rows,
+        version={"major": info.major, "minor": info.minor},
+        core=tiles("core"),
+        mem=tiles("mem"),
+        shim=tiles("shim"),
     )
 
 
 def _aie_version(client: Client, args: Any) -> None:
     major, minor = client.device.npu.AIE_VERSION
-    _write(client, args, _struct("amdxdna_drm_query_aie_version", major=major, minor=minor))
+    _reply(client, args, "amdxdna_drm_query_aie_version", major=major, minor=minor)
 
 
 def _clocks(client: Client, args: Any) -> None:
     npu, h = clocks.LEVELS[client.device.level]
-    _write(
+    _reply(
         client,
         args,
-        _struct(
-            "amdxdna_drm_query_clock_metadata",
-            mp_npu_clock={"name": _name("MP-NPU Clock", 16), "freq_mhz": npu},
-            h_clock={"name": _name("H Clock", 16), "freq_mhz": h},
-        ),
+        "amdxdna_drm_query_clock_metadata",
+        mp_npu_clock={"name": _name("MP-NPU Clock", 16), "freq_mhz": npu},
+        h_clock={"name": _name("H Clock", 16), "freq_mhz": h},
     )
 
 
@@ -129,15 +125,13 @@ def _hw_contexts(client: Client, args: Any) -> None:
 
 def _firmware_version(client: Client, args: Any) -> None:
     major, minor, patch, build = client.device.npu.FIRMWARE_VERSION
-    _write(
-        client,
-        args,
-        _struct("amdxdna_drm_query_firmware_version", major=major, minor=minor, patch=patch, build=build),
+    _reply(
+        client, args, "amdxdna_drm_query_firmware_version", major=major, minor=minor, patch=patch, build=build
     )
 
 
 def _power_mode(client: Client, args: Any) -> None:
-    _write(client, args, _struct("amdxdna_drm_get_power_mode", power_mode=client.device.power_mode))
+    _reply(client, args, "amdxdna_drm_get_power_mode", power_mode=client.device.power_mode)
 
 
 def _telemetry(client: Client, args: Any) -> None:
@@ -159,11 +153,11 @@ def _telemetry(client: Client, args: Any) -> None:
 
 
 def _force_preempt(client: Client, args: Any) -> None:
-    _write(client, args, _struct("amdxdna_drm_attribute_state", state=client.device.force_preempt))
+    _reply(client, args, "amdxdna_drm_attribute_state", state=client.device.force_preempt)
 
 
 def _frame_boundary_preempt(client: Client, args: Any) -> None:
-    _write(client, args, _struct("amdxdna_drm_attribute_state", state=client.device.frame_boundary_preempt))
+    _reply(client, args, "amdxdna_drm_attribute_state", state=client.device.frame_boundary_preempt)
 
 
 def _resources(client: Client, args: Any) -> None:
@@ -173,17 +167,15 @@ def _resources(client: Client, args: Any) -> None:
         # Virtual contexts: only those at work have one of the firmware's.
         used = min(sum(bool(context.jobs) for context in _contexts(client)), device.options.slots)
     tops = OPS_PER_COLUMN * device.options.columns
-    _write(
+    _reply(
         client,
         args,
-        _struct(
-            "amdxdna_drm_get_resource_info",
-            npu_clk_max=device.clock_max,
-            npu_tops_max=tops * device.clock_max // 1000000,
-            npu_task_max=device.options.slots,
-            npu_tops_curr=tops * clocks.LEVELS[device.level][1] // 1000000,
-            npu_task_curr=used,
-        ),
+        "amdxdna_drm_get_resource_info",
+        npu_clk_max=device.clock_max,
+        npu_tops_max=tops * device.clock_max // 1000000,
+        npu_task_max=device.options.slots,
+        npu_tops_curr=tops * clocks.LEVELS[device.level][1] // 1000000,
+        npu_task_curr=used,
     )
 
 
