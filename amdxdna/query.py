@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Protocol
 
 from amdxdna import ioctl
@@ -272,16 +273,27 @@ def contexts(client: Open) -> tuple[ContextInfo, ...]:
         return _contexts_info(client)
 
 
-def _health(entry: Any) -> Health:
-    return Health(
-        1,
-        entry.txn_op_idx,
-        entry.ctx_pc,
-        entry.fatal_error_type,
-        entry.fatal_error_exception_type,
-        entry.fatal_error_exception_pc,
-        entry.fatal_error_app_module,
-    )
+# Of an entry, in ContextInfo's and Health's order.
+_COUNTS = attrgetter(
+    "context_id",
+    "pid",
+    "start_col",
+    "num_col",
+    "command_submissions",
+    "command_completions",
+    "migrations",
+    "preemptions",
+    "errors",
+)
+_NEWER = attrgetter("hwctx_id", "priority", "heap_usage", "suspensions")
+_STANDS = attrgetter(
+    "txn_op_idx",
+    "ctx_pc",
+    "fatal_error_type",
+    "fatal_error_exception_type",
+    "fatal_error_exception_pc",
+    "fatal_error_app_module",
+)
 
 
 def _contexts_array(client: Open) -> tuple[ContextInfo, ...]:
@@ -296,28 +308,10 @@ def _contexts_array(client: Open) -> tuple[ContextInfo, ...]:
         ffi.buffer(entry)[:] = bytes(size)
         part = min(stride, size)
         ffi.memmove(entry, block + index * stride, part)
-        found.append(
-            ContextInfo(
-                entry.context_id,
-                entry.pid,
-                entry.start_col,
-                entry.num_col,
-                entry.command_submissions,
-                entry.command_completions,
-                entry.migrations,
-                entry.preemptions,
-                entry.errors,
-                entry.hwctx_id,
-                entry.priority,
-                entry.heap_usage,
-                entry.suspensions,
-                entry.state == lib.AMDXDNA_HWCTX_STATE_ACTIVE,
-                entry.gops,
-                entry.fps,
-                entry.latency,
-                _health(entry) if told and stride >= _HEALTH_END else None,
-            )
-        )
+        active = entry.state == lib.AMDXDNA_HWCTX_STATE_ACTIVE
+        health = Health(1, *_STANDS(entry)) if told and stride >= _HEALTH_END else None
+        asked = entry.gops, entry.fps, entry.latency
+        found.append(ContextInfo(*_COUNTS(entry), *_NEWER(entry), active, *asked, health))
     return tuple(found)
 
 
@@ -326,20 +320,7 @@ def _contexts_info(client: Open) -> tuple[ContextInfo, ...]:
     _info(client, "QUERY_HW_CONTEXTS", block, ffi.sizeof(block))
     # Drivers disagree on the size they answer with (filled, or left over): count by the process id.
     count = sum(1 for entry in block[0:_CONTEXTS] if entry.pid)
-    return tuple(
-        ContextInfo(
-            e.context_id,
-            e.pid,
-            e.start_col,
-            e.num_col,
-            e.command_submissions,
-            e.command_completions,
-            e.migrations,
-            e.preemptions,
-            e.errors,
-        )
-        for e in block[0:count]
-    )
+    return tuple(ContextInfo(*_COUNTS(entry)) for entry in block[0:count])
 
 
 def last_async_error(client: Open) -> AsyncError | None:
