@@ -116,16 +116,16 @@ class Decoder:
         wide = max(npu.gemv_spec(kind).m for kind in set(config.layer_types))
         pairs = npu.gemv_spec("gu").m
         inner = max(pairs // 2, config.n_down * config.hidden_size)
-        row, row_pointer, _ = self._input(npu, config.hidden_size)
+        row, row_pointer, _ = self._vector(npu, config.hidden_size)
         self._row = row
-        mixed, self._mixed_pointer, self._mixed = self._input(npu, config.o_in)
-        hidden, self._hidden_pointer, _ = self._input(npu, inner)
+        mixed, self._mixed_pointer, self._mixed = self._vector(npu, config.o_in)
+        hidden, self._hidden_pointer, _ = self._vector(npu, inner)
         self._hidden = hidden
-        wide_out, self._y_pointer, _ = self._result(npu, wide)
-        o_out, _, o_view = self._result(npu, npu.gemv_spec("o").m)
-        pairs_out, self._pairs_pointer, _ = self._result(npu, pairs)
-        slices = [self._result(npu, npu.gemv_spec("down").m) for _ in range(config.n_down)]
-        logits, self._logits_pointer, _ = self._result(npu, config.n_head * config.head_rows)
+        wide_out, self._y_pointer, _ = self._vector(npu, wide, False)
+        o_out, _, o_view = self._vector(npu, npu.gemv_spec("o").m, False)
+        pairs_out, self._pairs_pointer, _ = self._vector(npu, pairs, False)
+        slices = [self._vector(npu, npu.gemv_spec("down").m, False) for _ in range(config.n_down)]
+        logits, self._logits_pointer, _ = self._vector(npu, config.n_head * config.head_rows, False)
         self._slices, self._logits_buffer = [buffer for buffer, _, _ in slices], logits
         self._swiglu = pairs // 2
         self._gates: F32 = np.zeros(max(layer.norm_in.proj_cols for layer in layers) or 1, np.float32)
@@ -357,16 +357,9 @@ class Decoder:
         lap("host.logits")
         return out
 
-    def _input(self, npu: Projections, count: int) -> tuple[Buffer, Any, U16]:
+    def _vector(self, npu: Projections, count: int, writable: bool = True) -> tuple[Buffer, Any, U16]:
         buffer = npu.alloc(count * 2)
-        view: U16 = buffer.view(np.uint16)
-        self._buffers.append(buffer)
-        self._keep.append(view)
-        return buffer, pointer(view), view
-
-    def _result(self, npu: Projections, count: int) -> tuple[Buffer, Any, U16]:
-        buffer = npu.alloc(count * 2)
-        view: U16 = buffer.view(np.uint16, writable=False)
+        view: U16 = buffer.view(np.uint16, writable=writable)
         self._buffers.append(buffer)
         self._keep.append(view)
         return buffer, pointer(view), view

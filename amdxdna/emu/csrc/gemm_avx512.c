@@ -11,19 +11,7 @@ static int supported(void)
            __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
 }
 
-/* [k][TILE_ROWS] float32; missing rows are left out. */
-TARGET static void pack(const uint16_t *const *rows, unsigned count, size_t k, void *out)
-{
-    float *to = out;
-    for (size_t at = 0; at < k; at += 8, to += 8 * TILE_ROWS)
-        for (unsigned r = 0; r < count; r++) {
-            float v[8] __attribute__((aligned(32)));
-            __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(rows[r] + at)));
-            _mm256_store_ps(v, _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16)));
-            for (unsigned j = 0; j < 8; j++)
-                to[j * TILE_ROWS + r] = v[j];
-        }
-}
+#include "gemm_floats.inc.h"
 
 /* Eight k of a group into the panel: mantissas [row][k], lane i of `scale` for row i % 8, 2^-24 included. */
 TARGET_INLINE void decode_block(__m512i m, __m512 scale, float *to)
@@ -102,15 +90,7 @@ TARGET_INLINE void tile_rows(const float *a, const float *b, const unsigned rows
     }
 }
 
-TARGET static void tile(const void *a, const void *b, unsigned count, size_t k, float *out)
-{
-    switch (count) {
-#define CASE(n) case n: tile_rows(a, b, n, k, out); break;
-    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11)
-#undef CASE
-    default: tile_rows(a, b, TILE_ROWS, k, out);
-    }
-}
+#include "gemm_tile.inc.h"
 
 const isa_variant isa_avx512 = {
     .name = "avx512",
