@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from amdxdna.cli.common import CommandError, UsageError
+from amdxdna.cli.common import CommandError, UsageError, writing
 from amdxdna.files import open_regular, read_up_to
 from amdxdna.output import whole_file
 from amdxdna.selftest.program import LARGEST, byte_count
@@ -118,14 +118,11 @@ def write_array(path: str, data: NDArray[Any]) -> None:
     """Writes a .npy file, or the raw bytes under any other name. Raises CommandError."""
     import numpy as np
 
-    try:
-        with whole_file(path) as file:
-            if path.endswith(".npy"):
-                np.save(file, data, allow_pickle=False)
-            else:
-                file.write(data.tobytes())
-    except OSError as error:
-        raise CommandError(f"{path} cannot be written: {error.strerror}", "Name another file") from None
+    with writing(path), whole_file(path) as file:
+        if path.endswith(".npy"):
+            np.save(file, data, allow_pickle=False)
+        else:
+            file.write(data.tobytes())
 
 
 @dataclass(frozen=True)

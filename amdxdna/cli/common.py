@@ -18,6 +18,7 @@ import errno
 import json
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from amdxdna.entry import FAILED, USAGE, descriptor_fault, library_fault, memory_fault, thread_fault
@@ -36,6 +37,7 @@ __all__ = [
     "one_line",
     "print_json",
     "report",
+    "writing",
 ]
 
 
@@ -62,6 +64,15 @@ class CannotStart(CommandError):
     def __init__(self, program: str, failed: OSError) -> None:
         super().__init__(f"{program} cannot be started: {descriptor_fault(failed) or failed.strerror}")
         self.status = 127 if failed.errno in (errno.ENOENT, errno.ENOTDIR) else 126
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """For what writes `path`: raises CommandError where that cannot be done."""
+    try:
+        yield
+    except OSError as failed:
+        raise CommandError(f"{path} cannot be written: {failed.strerror}", "Name another file") from None
 
 
 class Parser(ArgumentParser):

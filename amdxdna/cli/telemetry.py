@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from amdxdna.cli.common import FAILED, CommandError, Parser, document, print_json
+from amdxdna.cli.common import FAILED, Parser, document, print_json, writing
 from amdxdna.cli.device import Answers, add_device, open_device
 from amdxdna.cli.screen import not_available, pairs, show, width, wrap
 from amdxdna.output import write_whole
@@ -44,12 +44,8 @@ def telemetry_main(argv: list[str]) -> int:
             show(wrap(not_available(answers.unavailable["telemetry"]), "telemetry  "))
         return FAILED
     if options.output is not None:
-        try:
+        with writing(options.output):
             write_whole(options.output, block.data)
-        except OSError as failed:
-            raise CommandError(
-                f"{options.output} cannot be written: {failed.strerror}", "Name another file"
-            ) from None
     used = block.data.rstrip(b"\0")
     used = block.data[: -(-len(used) // 4) * 4]
     if options.json:

@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from amdxdna.cli import emulate
-from amdxdna.cli.common import FAILED, CannotStart, CommandError, Parser, UsageError, document
+from amdxdna.cli.common import FAILED, CannotStart, CommandError, Parser, UsageError, document, writing
 from amdxdna.cli.screen import tell
 from amdxdna.files import open_regular
 from amdxdna.output import open_growing, same_file
@@ -296,10 +296,8 @@ def _output(stack: contextlib.ExitStack, path: str) -> int:
     """A file's descriptor, closed with the stack; "-" is stderr."""
     if path == "-":
         return 2
-    try:
+    with writing(path):
         fd = open_growing(path)
-    except OSError as failed:
-        raise CommandError(f"{path} cannot be written: {failed.strerror}", "Name another file") from None
     stack.callback(os.close, fd)
     return fd
 

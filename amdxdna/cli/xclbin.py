@@ -8,7 +8,7 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from amdxdna.cli.common import CommandError, Parser, UsageError, document, print_json
+from amdxdna.cli.common import CommandError, Parser, UsageError, document, print_json, writing
 from amdxdna.cli.screen import show, wrap
 from amdxdna.output import same_file, write_whole
 
@@ -353,11 +353,9 @@ def _svg(given: Any, decoded: list[tuple[int, Summary | str]]) -> None:
     number, what = decoded[0]
     if isinstance(what, str):
         raise CommandError(f"PDI {number} cannot be drawn: {what}")
-    try:
-        drawn = drawing.svg(what, f"{os.path.basename(given.file)}, PDI {number}")
+    drawn = drawing.svg(what, f"{os.path.basename(given.file)}, PDI {number}")
+    with writing(given.svg):
         write_whole(given.svg, drawn.encode("utf-8", "replace"))
-    except OSError as error:
-        raise CommandError(f"{given.svg} cannot be written: {error.strerror}", "Name another file") from None
 
 
 # -- two files
