@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 __all__ = ["Interrupt"]
@@ -48,9 +48,7 @@ class Interrupt:
                 self._before[number] = signal.signal(number, handler)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # SIGINT first: its handler sets the timer, whose signal has no handler afterwards.
         before, self._before = self._before, {}
         if not before:
