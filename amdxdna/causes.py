@@ -39,6 +39,8 @@ _NO_ADDRESS = _Row(
     "Enable the IOMMU (firmware setup, and no iommu=off or amd_iommu=off on the kernel command line); inside "
     "a virtual machine load the driver with force_iova=1",
 )
+_FULL = "Close device buffers and kernels that are no longer needed"
+_COPY = "Use a private read-write mapping or copy the data into an ordinary buffer"
 _OLD = "the driver does not know this request"
 _OLD_REMEDY = "Use a newer kernel (`uname -r`), or do without this feature"
 _MEMLOCK = (
@@ -114,36 +116,22 @@ CAUSES: dict[tuple[str, int], _Row] = {
     ("CREATE_BO", _errno.ENOMEM): _Row(
         OutOfMemory, "the kernel has no memory for the buffer", "Close buffers or free memory"
     ),
-    ("CREATE_BO DEV", _errno.EAGAIN): _Row(
-        OutOfHeap,
-        "the device heap is full (or not mapped yet)",
-        "Close device buffers and kernels that are no longer needed",
-    ),
-    ("CREATE_BO DEV", _errno.ENOSPC): _Row(
-        OutOfHeap, "the device heap is full", "Close device buffers and kernels that are no longer needed"
-    ),
+    ("CREATE_BO DEV", _errno.EAGAIN): _Row(OutOfHeap, "the device heap is full (or not mapped yet)", _FULL),
+    ("CREATE_BO DEV", _errno.ENOSPC): _Row(OutOfHeap, "the device heap is full", _FULL),
     ("CREATE_BO DEV", _errno.EINVAL): _Row(
         OutOfHeap, "the size is 0 or over the largest heap of the device", "Split the buffer"
     ),
     ("CREATE_BO DEV_HEAP", _errno.ENOSPC): _Row(
-        OutOfHeap,
-        "the heap is at the largest size the driver gives one process",
-        "Close device buffers and kernels that are no longer needed",
+        OutOfHeap, "the heap is at the largest size the driver gives one process", _FULL
     ),
     ("CREATE_BO userptr read-only", _errno.ENOMEM): _Row(
-        BadArgument,
-        "this driver takes no read-only memory",
-        "Use a private read-write mapping or copy the data into an ordinary buffer",
+        BadArgument, "this driver takes no read-only memory", _COPY
     ),
     ("CREATE_BO DEV_HEAP", _errno.EBUSY): _Row(
-        OutOfHeap,
-        "this driver gives each process one heap and it is full",
-        "Close device buffers and kernels that are no longer needed",
+        OutOfHeap, "this driver gives each process one heap and it is full", _FULL
     ),
     ("CREATE_BO DEV_HEAP", _errno.EOPNOTSUPP): _Row(
-        OutOfHeap,
-        "this driver cannot enlarge the device heap and it is full",
-        "Close device buffers and kernels that are no longer needed",
+        OutOfHeap, "this driver cannot enlarge the device heap and it is full", _FULL
     ),
     ("CREATE_BO DEV_HEAP", _errno.EINVAL): _Row(
         OutOfMemory,
@@ -155,7 +143,7 @@ CAUSES: dict[tuple[str, int], _Row] = {
     ("CREATE_BO userptr", _errno.EFAULT): _Row(
         BadArgument,
         "the driver cannot pin this memory: it is unmapped, read-only, or a shared mapping of a disk file",
-        "Use a private read-write mapping or copy the data into an ordinary buffer",
+        _COPY,
     ),
     ("CREATE_BO userptr", _errno.EPERM): _Row(
         OutOfMemory, "pinning user memory needs a locked-memory limit above 0", _MEMLOCK
@@ -198,9 +186,7 @@ CAUSES: dict[tuple[str, int], _Row] = {
         _RELOAD,
     ),
     ("CREATE_HWCTX", _errno.ENOSPC): _Row(
-        OutOfHeap,
-        "the device heap has no room for the context's own command buffers",
-        "Close device buffers and kernels that are no longer needed",
+        OutOfHeap, "the device heap has no room for the context's own command buffers", _FULL
     ),
     ("CREATE_HWCTX", _errno.ETIME): _Row(
         DeviceLost, "the firmware does not answer; contexts that are open may go on working", _RELOAD
