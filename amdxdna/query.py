@@ -310,8 +310,8 @@ def _contexts_array(client: Open) -> tuple[ContextInfo, ...]:
         ffi.memmove(entry, block + index * stride, part)
         active = entry.state == lib.AMDXDNA_HWCTX_STATE_ACTIVE
         health = Health(1, *_STANDS(entry)) if told and stride >= _HEALTH_END else None
-        asked = entry.gops, entry.fps, entry.latency
-        found.append(ContextInfo(*_COUNTS(entry), *_NEWER(entry), active, *asked, health))
+        known = [*_COUNTS(entry), *_NEWER(entry), active, entry.gops, entry.fps, entry.latency, health]
+        found.append(ContextInfo(*known))
     return tuple(found)
 
 

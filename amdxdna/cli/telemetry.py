@@ -10,6 +10,7 @@ bytes, hexadecimal), or these null and ``unavailable``: why.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from amdxdna.cli.common import FAILED, Parser, document, print_json, writing
 from amdxdna.cli.device import Answers, add_device, open_device
@@ -38,7 +39,7 @@ def telemetry_main(argv: list[str]) -> int:
         block = answers.ask("telemetry", lambda: device.telemetry(options.type))
     if block is None:
         if options.json:
-            nothing = dict.fromkeys(("type", "major", "minor", "contexts", "bytes", "data"))
+            nothing: dict[str, Any] = dict.fromkeys(("type", "major", "minor", "contexts", "bytes", "data"))
             print_json(document("telemetry", **nothing, unavailable=answers.unavailable))
         else:
             show(wrap(not_available(answers.unavailable["telemetry"]), "telemetry  "))

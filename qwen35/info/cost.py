@@ -161,7 +161,7 @@ def _export_rate(width: int) -> float:
         # One piece at least: what else runs may take the processor for longer than that.
         while not done or (done < _SAMPLE_BYTES and time.perf_counter() - began < SAMPLE_SECONDS):
             piece = encode(weights)
-            digest.update(piece)
+            digest.update(piece.data)
             file.write(piece)
             done += piece.nbytes
         return done / (time.perf_counter() - began)
