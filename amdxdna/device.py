@@ -153,8 +153,9 @@ class Device(Uncopied):
 
         By its firmware: false where the driver does not tell that.
         """
+        client = self.client
         try:
-            return query.firmware_version(self.client).emulated
+            return query.firmware_version(client).emulated
         except XdnaError:
             return False
 
