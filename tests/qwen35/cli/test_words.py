@@ -395,6 +395,12 @@ def test_too_few_file_descriptors_are_told_wherever_they_run_out() -> None:
     assert told > 1
 
 
+@pytest.mark.parametrize("module", [QWEN, AMD])
+def test_ctrl_c_before_the_command_line_is_loaded(module: str, tmp_path: Path) -> None:
+    (tmp_path / "difflib.py").write_text("raise KeyboardInterrupt\n")
+    assert run(module, "info", cwd=tmp_path) == (130, "", f"{module}: stopped\n")
+
+
 def test_a_folder_that_is_gone_is_no_reason_not_to_answer(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
