@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import sys
-from pathlib import Path
 
 __all__ = ["own_commands", "own_program"]
 
@@ -22,14 +21,15 @@ def own_program(name: str) -> str:
     """How to call a program of this environment from the current folder; its bare name where it has none."""
     import shutil  # no command line that has nothing to name takes the time
 
-    path = Path(sys.executable) if name == "python" else Path(sys.executable).with_name(name)
-    if not path.is_file():
+    folder, own = os.path.split(sys.executable)
+    path = os.path.join(folder, own if name == "python" else name)
+    if not os.path.isfile(path):
         return name
-    for short in (name, path.name):  # "python3" may be there where "python" is not
-        if shutil.which(short) == str(path):
+    for short in (name, os.path.basename(path)):  # "python3" may be there where "python" is not
+        if shutil.which(short) == path:
             return short
     try:
         relative = ".." if os.getcwd() == "/" else os.path.relpath(path)
     except OSError:  # a current folder that is gone
         relative = ".."
-    return shlex.quote(str(path) if relative.startswith("..") else relative)
+    return shlex.quote(path if relative.startswith("..") else relative)
