@@ -153,6 +153,12 @@ def test_what_is_waited_for_is_told(
     assert (f"qwen35: {told}\n" in err + capsys.readouterr().err) is not quiet
 
 
+def test_a_commands_status_is_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[list[str]] = []
+    monkeypatch.setattr("qwen35.info.info_main", lambda words: given.append(words) or 7)
+    assert main(["info", "a", "--json"]) == 7 and given == [["a", "--json"]]
+
+
 SETTINGS = {
     "temperature": 0.5, "top_k": 7, "top_p": 0.25, "min_p": 0.125, "repetition_penalty": 1.5,
     "presence_penalty": -2.0, "frequency_penalty": 3.0, "seed": 11,

@@ -260,6 +260,14 @@ def test_what_is_kept_has_a_bound(tmp_path: Path) -> None:
             },
             "input[2].call_id",
         ),
+        *(
+            ({"input": [{"role": "user", "content": "q"}, {"type": f"function_call{kind}", **item}]}, param)
+            for kind, item, param in (
+                ("", {"name": "f", "arguments": "{}"}, "input[1].call_id"),
+                ("", {"call_id": "a", "arguments": "{}"}, "input[1].name"),
+                ("_output", {"output": "y"}, "input[1].call_id"),
+            )
+        ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
             "input[0].content[0].type",

@@ -214,6 +214,20 @@ def test_tokens_on_a_timed_npu_are_those_of_its_model(subject: Any) -> None:
     assert by_name(out)["timed_token_npu"].value == pytest.approx(1e3 * npu, rel=1e-6)
 
 
+def test_pictures_on_a_timed_npu() -> None:
+    """Alone, and two of the second size together; the first run of each, which makes buffers, is left out."""
+    opened, out = Bundle.open(model_bundle.bundle_path("vision")), printed()
+    with closing(text.Subject(opened, DEVICE, 64)) as seeing:
+        timed_figures(seeing, out, (), (), ((4, 4), (4, 6), (100, 100)), 1, 2)
+    said = [(f.name, f.where["patches"], f.where["pictures"]) for f in out.figures]
+    kinds = [f"timed_vision{what}" for what in ("", "_npu", "_ratio", "_bound")]
+    assert said == [(kind, *of) for of in ((16, 1), (24, 1), (24, 2)) for kind in kinds]
+    assert all(f.where["runs"] == 2 and f.limit == "at most x 1.15" for f in out.figures[2::4])
+    assert all(f.value >= 1 for f in out.figures[3::4])
+    npu = {f.where["pictures"]: f.value for f in out.figures if f.name == kinds[1]}
+    assert npu[2] > 1.5 * npu[1] > 0
+
+
 class Answering:
     """A peer that takes a second a picture."""
 
