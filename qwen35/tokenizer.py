@@ -173,7 +173,7 @@ class Tokenizer:
         NFC, which Qwen's tokenizers begin with, makes one byte of at most 3.5 (U+0390 of U+1FBE U+0344). The
         longest token of Qwen3.5's vocabulary is 128 bytes (spaces).
         """
-        vocabulary = self._tokenizer.get_vocab(with_added_tokens=False)
+        vocabulary = self._tokenizer.get_vocab()
         normalizer = type(self._tokenizer.normalizer).__name__
         if normalizer not in ("NoneType", "NFC") or not vocabulary.keys() >= _BYTES.keys():
             return 0

@@ -110,6 +110,7 @@ def test_a_loop_ends_it() -> None:
 
 def test_closing_early() -> None:
     run = generate(HashModel(), [1], max_new=50)
+    assert (run.finish, run.period, run.error) == ("", 0, None)
     next(run)
     run.close()
     assert list(run) == []

@@ -111,6 +111,8 @@ def test_equal_logits_are_cut_by_id() -> None:
     assert ids.tolist() == [0, 1, 2] and np.ptp(weights) == 0
     ids, _ = candidates(np.array([1, 2, 2, 2, 0], np.float32), Sampling(top_k=2))
     assert ids.tolist() == [1, 2]
+    for top_k in (0, 3, 4):  # which cuts nothing
+        assert candidates(np.array([1, 3, 2], np.float32), Sampling(top_k=top_k))[0].tolist() == [0, 1, 2]
 
 
 def test_logits_that_are_no_numbers() -> None:

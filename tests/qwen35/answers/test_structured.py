@@ -126,7 +126,7 @@ def test_logits_of_fewer_tokens_than_the_tokenizer_has(model: Any) -> None:
         constraint.accept(vocab - 1)
 
 
-def test_a_document_that_cannot_go_on_is_told(model: Any) -> None:
+def test_a_document_that_cannot_go_on_is_told(model: Any, capfd: pytest.CaptureFixture[str]) -> None:
     constraint = grammars(model).constraint({"const": 1}, thinking=True)
     scores = np.zeros(model.tokenizer.vocab_size, np.float32)
     wrong = model.tokenizer.encode("x")[0]
@@ -137,7 +137,7 @@ def test_a_document_that_cannot_go_on_is_told(model: Any) -> None:
     constraint.accept(wrong)
     with pytest.raises(ModelError, match=r"the document cannot go on: .*use a simpler schema"):
         constraint.mask(scores)
-    assert not (constraint.complete or constraint.closed)
+    assert not (constraint.complete or constraint.closed) and capfd.readouterr() == ("", "")
 
 
 def nested(depth: int, shell: Callable[[Any], Any]) -> Any:

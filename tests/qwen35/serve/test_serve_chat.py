@@ -107,6 +107,7 @@ def test_times_are_those_of_the_engine(client: Any, model: Qwen35, monkeypatch: 
 
     def kept(*args: Any, **options: Any) -> Any:
         found = reply(*args, **options)
+        found.stats.vision_s = 2.5
         made.append(found.stats)
         return found
 
@@ -125,7 +126,7 @@ def test_times_are_those_of_the_engine(client: Any, model: Qwen35, monkeypatch: 
         "predicted_ms": stats.decode_s * 1000,
         "predicted_per_second": stats.tokens_per_s,
         "first_token_ms": stats.first_token_s * 1000,
-        "vision_ms": 0,
+        "vision_ms": 2500,
         "finish": "stop",
     }
     assert stats.cached_tokens > 0 and min(stats.prefill_s, stats.first_token_s, stats.decode_s) >= 1

@@ -242,6 +242,37 @@ def test_when_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (line.inside, line.running, line.waiting) == (0, 0, 0)
 
 
+def test_who_left_the_line_takes_nobodys_turn() -> None:
+    async def run() -> list[str]:
+        line, order = FairQueue(10), list[str]()
+
+        async def one(name: str, leaves: asyncio.Event | None = None) -> None:
+            with line.enter(name[0]) as place:
+                turn = asyncio.ensure_future(place.turn())
+                if leaves is not None:
+                    await leaves.wait()
+                    place.give_up(ApiError(499, "left"))
+                try:
+                    await turn
+                except ApiError:
+                    return
+                order.append(name)
+                await asyncio.sleep(0.01)
+
+        leaves = asyncio.Event()
+        with line.enter("a") as first:
+            await first.turn()
+            tasks = [asyncio.ensure_future(one(*each)) for each in (("b1", leaves), ("b2",), ("c1",))]
+            while line.waiting < 3:
+                await asyncio.sleep(0)
+            leaves.set()
+            await tasks[0]
+        await asyncio.gather(*tasks)
+        return order
+
+    assert asyncio.run(run()) == ["b2", "c1"]
+
+
 def test_bodies_together_have_a_bound() -> None:
     line = FairQueue(4, most_bytes=100)
     with line.body() as take:
