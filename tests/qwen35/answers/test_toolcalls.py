@@ -225,6 +225,14 @@ def test_schemas_that_are_none(parameters: Any) -> None:
     assert parse_tool_calls(GOOD, [{"name": "f", "parameters": parameters}]) == ("", [call("f", a="1")])
 
 
+def test_how_deep_an_argument_may_be_nested() -> None:
+    for depth, read in ((100, True), (101, False)):
+        deep = "[" * depth + "]" * depth
+        text = CALL.format(f"<parameter=a>\n{deep}\n</parameter>")
+        for tools in None, [tool("f", a={"type": "array"})]:
+            assert parse_tool_calls(text, tools)[1] == [call("f", a=json.loads(deep) if read else deep)]
+
+
 def test_an_argument_nested_beyond_reading_stays_text() -> None:
     for depth in (200, 900, 100_000):
         for deep in ("[" * depth, "[" * depth + "]" * depth):

@@ -200,6 +200,8 @@ def test_numbers_have_bounds() -> None:
     from qwen35.cli.args import parse
     from qwen35.errors import UsageError
 
+    with pytest.raises(UsageError, match="unrecognized arguments: --max-c=5"):  # nothing is guessed
+        parse(["--prompt", "x", "--max-c=5"])
     for option, low, high in (
         ("max-new", 1, 1 << 20),
         ("top-k", 0, 1 << 20),

@@ -165,6 +165,19 @@ def test_status_and_first_line(module: str, words: list[str], status: int, line:
     assert status == 0 or module == AMD or err.count("\n") == 1, err
 
 
+@pytest.mark.parametrize("word", ["xeport", "exprot", "expotr"])
+def test_a_command_with_two_letters_swapped_asks_nothing(word: str) -> None:
+    """Whatever stands behind it; with more letters wrong a word may begin a sentence."""
+    from qwen35.cli.words import interpret
+    from qwen35.errors import UsageError
+
+    for more in (["whales"], ["all", "whales"]):
+        with pytest.raises(UsageError, match=f"there is no command {word}: did you mean export"):
+            interpret([word, *more], "", ["export", "bench"])
+    assert interpret([word, "all", "the", "whales"], "", ["export"]) == (None, f"{word} all the whales")
+    assert interpret(["expert", "advice"], "", ["export"]) == (None, "expert advice")
+
+
 def test_what_the_words_ask() -> None:
     assert run(DRIVER, "What is", "a whale", "-q")[1] == "You said: What is a whale\n"
     assert run(DRIVER, "tests", "two", "words", "-q")[1] == "You said: two words\n"

@@ -298,6 +298,8 @@ def test_numbers_have_bounds() -> None:
     from qwen35.errors import UsageError
     from qwen35.serve.cli import build
 
+    with pytest.raises(UsageError, match="unrecognized arguments: --max-c=5"):  # nothing is guessed
+        build().parse_args(["--max-c=5"])
     for option, low, high, default in (
         ("port", 0, 65535, 8000),
         ("max-new", 1, 1 << 20, 0),

@@ -416,9 +416,11 @@ def test_rates_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     assert machine.cpu_name() in Path("/proc/cpuinfo").read_text() or machine.cpu_name() == "unknown"
 
 
-def test_a_null_node_leaves_nothing_open() -> None:
+def test_a_subject_and_its_null_node_leave_nothing_open() -> None:
     before = descriptors()
     null_node.bare_seconds(1, 1)
+    with closing(text.Subject(Bundle.open(model_bundle.bundle_path("tied")), DEVICE, 64)):
+        pass
     null_node.NullNode(open_node(DEVICE)).close()
     node = null_node.NullNode(open_node(DEVICE))
     with Device.open(node):
