@@ -368,7 +368,7 @@ def test_what_is_running_is_told_with_the_way_to_the_real_model(
     model = fake(tmp_path, lambda q: "ok")
     model.info = Info("mock", tmp_path, builtin, "/dev/accel/accel0", emulated, 2, 64, 0, 4, weights="bfp16")
     line = program("-p", "x", model=model)[2].splitlines()[0]
-    where = "an emulated NPU" if emulated else "the NPU /dev/accel/accel0"
+    where = f"{'an emulated NPU,' if emulated else 'the NPU'} /dev/accel/accel0"
     bundle = "" if builtin else f", bundle {tmp_path}"
     assert line.startswith(
         f"qwen35: running mock (4 layers of 64, bfp16){bundle}, on {where}, 2 hardware contexts"
