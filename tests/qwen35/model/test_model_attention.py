@@ -171,6 +171,22 @@ def test_float16_keys_round_as_numpy_does(isa):
     assert np.array_equal(case.keys[0, :64].view(np.float16), want)
 
 
+def test_ties_of_float16_keys_go_to_even(isa):
+    case = Case("unrotated", 1)
+    case.config.rms_norm_eps = 0.0  # a row of ones keeps its length to the bit
+    ties = (1024.5 + np.arange(11)) * 2.0 ** np.array([[-10], [5]])
+    weight = np.ones(64, np.float32)
+    weight[:22] = ties.ravel()
+    weight[22:44], weight[44:] = (
+        np.nextafter(weight[:22], np.float32(0)),
+        np.nextafter(weight[:20], np.float32(9e9)),
+    )
+    case.layer = Attention(case.config, case.q_norm, weight - 1)
+    case.y[0, 2 * 2 * 64 : 2 * 2 * 64 + 64] = to_bf16(np.ones(64, np.float32))
+    case.prefill(0, 1)
+    assert np.array_equal(case.keys[0, :64].view(np.float16), (1 + (weight - 1)).astype(np.float16))
+
+
 def test_threads_do_not_change_a_bit():
     results, before = set(), host.threads()
     try:
