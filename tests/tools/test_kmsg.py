@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from pathlib import Path
@@ -47,6 +48,8 @@ def test_the_newest_part_of_a_long_log_is_read(tmp_path: Path) -> None:
     kept = sum(map(len, (lines * 4)[-len(found) :]))
     assert (4 << 20) - len(lines[-1]) < kept <= 4 << 20
     assert newest("/dev/zero") == ([], True)  # which does not end, and has no line
+    os.mkfifo(tmp_path / "fifo")
+    assert newest(tmp_path / "fifo") == ([], False)  # to which nobody writes: it does not wait
 
 
 def around(log: str | None, since: float, before: float) -> tuple[list[str], list[tuple[float, str]]]:
