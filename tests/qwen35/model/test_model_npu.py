@@ -172,6 +172,12 @@ def test_a_driver_without_chains_gets_single_commands(npu, monkeypatch):
         return Dropped()
 
     monkeypatch.setattr(npu.device.pool, "chain", chain)
+    alone, shown = npu.dispatch("att", 0, [(inputs[0], w, outputs[0])]), []
+    npu.watcher = lambda calls, chained: shown.append((len(list(calls)), chained))
+    alone.run()
+    alone.show()
+    assert shown == [(1, False)] * 2 and tried == [], "a single run is no chain"
+    npu.watcher = None
     for _ in range(2):
         for y in outputs:
             y.view()[:] = 0
