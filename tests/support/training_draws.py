@@ -114,7 +114,7 @@ EXACT: dict[str, Callable[[], Any]] = {
     "drawings": lambda: [(d.mark, d.question, d.says) for d in sdf.tests(7, 0.1)],
     "tokens": lambda: [
         (sorted(made.get_vocab().items()), vocabulary.families(made))
-        for made in [vocabulary.build(_corpus(), 2048, merges=300, samples=600)]
+        for made in [vocabulary.build(_corpus(), merges=300, samples=600)]
     ],
     "batches": _batches,
     "schedule": _schedule,
