@@ -235,6 +235,16 @@ def test_a_command_that_comes_again_is_known_until_something_changes() -> None:
     assert len(asked) == known + 2 * (first - 1)  # all but the PDI, which is loaded once
 
 
+def test_no_more_commands_are_kept_than_a_context_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inline_module, "MOST_KNOWN", 3)
+    rig = Rig()
+    kept = []
+    for addend in range(5):
+        assert Inline(rig, [copy_slot(rig, 8, addend, BUFFERS + 8 * addend)]).by_caller() == Reply(Status.OK)
+        kept.append(len(rig.npu.context(rig.context).known))
+    assert kept == [1, 2, 3, 1, 2]
+
+
 def test_injected_faults_are_the_workers() -> None:
     rig = Rig(Faults((Fault("fail", first=2),)))
     assert Inline(rig, [copy_slot(rig)]).by_worker() == Reply(Status.OK)

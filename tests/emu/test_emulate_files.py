@@ -27,8 +27,8 @@ def check(*rows):
 """
 
 
-def holds(code: str) -> None:
-    ended = emulate_python(COMMON + code + "\nprint('fine')")
+def holds(code: str, before: str = "") -> None:
+    ended = emulate_python(COMMON + code + "\nprint('fine')", before=before)
     assert (ended.returncode, ended.stdout) == (0, "fine\n"), ended.stderr
 
 
@@ -156,6 +156,47 @@ for nr in (78, 217):
             inode = os.lstat(os.path.join(os.fsencode(above), name)).st_ino
             assert [each for each in listed(nr, above, 8192) if each[0] == name] == [(name, inode, 4)], nr
 """)
+
+
+FEW = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))"
+
+
+def test_no_call_costs_the_emulator_a_descriptor() -> None:
+    """It has a hundred. Each kind of call is made more often than that, also where it fails."""
+    holds(
+        """
+fd = os.open(node, os.O_RDWR)
+reader, writer = os.pipe()
+def opened(path, flags):
+    try:
+        os.close(os.open(path, flags))
+    except OSError:
+        pass
+def poll():
+    buffer.raw = struct.pack("<ihhihh", fd, 1, 0, reader, 1, 0).ljust(8192, b"\\0")
+    check((0, 7, buffer, 2, 0))
+def buffers():
+    given = struct.pack("<QQQII", 0, 0, 4096, 1, 0)
+    handle, = struct.unpack_from("<I", fcntl.ioctl(fd, 0xC0206443, given), 28)
+    exported = fcntl.ioctl(fd, 0xC00C642D, struct.pack("<IIi", handle, os.O_CLOEXEC | os.O_RDWR, -1))
+    shared, = struct.unpack_from("<i", exported, 8)
+    fcntl.ioctl(fd, 0xC00C642E, struct.pack("<IIi", 0, 0, shared))
+    os.close(shared)
+    fcntl.ioctl(fd, 0x40086409, struct.pack("<II", handle, 0))
+for again in (
+    lambda: os.listdir("/dev/accel"), lambda: os.listdir("/sys/class"), poll, buffers,
+    lambda: opened(node, os.O_RDWR), lambda: opened(node, os.O_PATH), lambda: opened(node, os.O_DIRECTORY),
+    lambda: opened(vendor, os.O_RDONLY), lambda: opened(vendor, os.O_WRONLY),
+    lambda: opened(folder, os.O_PATH), lambda: opened("/dev/kmsg", os.O_RDONLY), lambda: os.chdir(folder),
+    lambda: os.stat("/dev/accel/../null"),
+    lambda: opened(link, os.O_NOFOLLOW), lambda: call(262, here, vendor, buffer, 0),
+):
+    for _ in range(110):
+        again()
+assert os.listdir("/dev/accel") == ["accel0"] and open(vendor).read() == "0x1022\\n"
+""",
+        FEW,
+    )
 
 
 @pytest.mark.parametrize("path", ["/dev/null", "file", "."])
