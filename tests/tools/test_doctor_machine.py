@@ -19,6 +19,7 @@ from amdxdna.doctor.machine import UNLIMITED, Identity
 from amdxdna.doctor.models import model_of
 from amdxdna.doctor.scrub import Scrubber
 from amdxdna.doctor.subject import Subject
+from amdxdna.errors import Closed
 from amdxdna.opening import open_node
 from tests.support.binding import ProxyNode
 from tests.support.doctor_rows import FAIL, OK, SKIP, WARN, Row, cases, finding, opens
@@ -445,6 +446,19 @@ def test_a_device_is_opened_once_and_closed(fake: FakeMachine) -> None:
     with pytest.raises(Exception, match="closed"):
         device.alloc(64)
     assert len(fake.opened) == 1 and re.fullmatch(r".*/dev/accel/accel0", fake.opened[0])
+
+
+def test_what_was_opened_for_the_checks_is_closed(fake: FakeMachine) -> None:
+    opened: list[Device] = []
+
+    def opens(spec: str) -> Device:
+        opened.append(Device.open("emu:quiet"))
+        return opened[-1]
+
+    assert examine(machine=replace(fake.good().machine(), open=opens))["answer"].status is OK
+    (device,) = opened
+    with pytest.raises(Closed):
+        device.alloc(64)
 
 
 def test_what_may_not_be_read_is_unknown_and_the_other_checks_go_on(tmp_path: Path) -> None:

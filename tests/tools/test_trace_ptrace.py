@@ -322,6 +322,34 @@ ask(other)
     assert summary["opens"] == 1
 
 
+@pytest.mark.parametrize("executes", [False, True])
+def test_a_child_goes_on_with_what_its_parent_has_closed(file: Path, executes: bool) -> None:
+    """It is the same open until the child, or the program that the child has become, ends."""
+    ended = trace_python(
+        """
+import fcntl, os, sys
+fd = os.open(NODE, os.O_RDWR)
+os.set_inheritable(fd, True)
+reader, writer = os.pipe()
+os.set_inheritable(reader, True)
+asks = f"import fcntl, os\\nos.read({reader}, 1)\\ntry: fcntl.ioctl({fd}, 0xC0306444, bytearray(48))"
+asks += "\\nexcept OSError: pass"
+if not os.fork():
+    if EXECUTES:
+        os.execv(sys.executable, ["python", "-c", asks])
+    exec(asks)
+    os._exit(0)
+os.close(fd)
+os.write(writer, b"x")
+os.wait()
+""".replace("EXECUTES", str(executes)),
+        file,
+    )
+    assert ended.returncode == 0, ended.stderr
+    _, calls, _ = read_trace(file.with_name("trace.jsonl"))
+    assert [(line["call"], line["open"]) for line in calls] == [("open", 1), ("GET_BO_INFO", 1), ("close", 1)]
+
+
 def test_a_duplicate_is_of_its_own_open(file: Path) -> None:
     """Of several that a process has; one that is closed takes no other's along."""
     ended = trace_python(

@@ -130,6 +130,8 @@ def test_where_an_address_lies() -> None:
     assert located(session, 0, 0x1000) == [None, None]
     session.informed(1, 0x50, NONE, 0x4000000)
     session.informed(2, NONE, NONE, 0x4000000)
+    session.informed(3, 0x70, NONE, NONE)  # not mapped yet
+    assert session.find(NONE) is None
     session.informed(3, 0x70, 0x9000, NONE)
     assert located(session, 0x3FFFFFF, 0x4000000, 0x40000FF, 0x4000100) == [None, (2, 0), (2, 0xFF), None]
     assert located(session, 0x8FFF, 0x9000, 0x9FFF, 0xA000) == [None, (3, 0), (3, 0xFFF), None]
