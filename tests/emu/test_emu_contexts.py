@@ -93,6 +93,28 @@ def test_a_context_that_goes_leaves_nothing(client: kit.Client) -> None:
         assert heap.usage == before
 
 
+def test_virtual_contexts() -> None:
+    """A driver that has them makes 32, in all opens together, whatever the firmware can hold; its telemetry
+    names those that the firmware has a word for."""
+    options = EmuOptions(threads=1, quiet=True, driver="oot-legacy", slots=2)
+    clients = [kit.Client(EmuNode(options)) for _ in range(2)]
+    for each, count in zip(clients, (31, 1), strict=True):
+        each.heap()
+        assert [each.context()[0] for _ in range(count)] == list(range(1, count + 1))
+    for each in clients:
+        with fails(errno.ENOENT):
+            each.context()
+    data = ffi.new("uint32_t[]", 8)
+    fields = {"param": lib.DRM_AMDXDNA_QUERY_TELEMETRY, "buffer_size": 32}
+    address = int(ffi.cast("uintptr_t", data))
+    errnos.call(clients[0], "AMDXDNA_GET_INFO", "amdxdna_drm_get_info", buffer=address, **fields)
+    assert list(data) == [1, 0, 0, 2, 1, 2, 0, 0]
+    clients[1].destroy(1)
+    clients[0].context()
+    for each in clients:
+        each.close()
+
+
 def configure(client: kit.Client, context: int, block: bytes) -> None:
     data = ffi.from_buffer(block)
     errnos.call(

@@ -199,6 +199,30 @@ assert os.listdir("/dev/accel") == ["accel0"] and open(vendor).read() == "0x1022
     )
 
 
+def test_a_programs_limit_is_each_processes_own() -> None:
+    """Several open more of the device together than the emulator was started with, up to the hard limit."""
+    holds(
+        """
+reader, writer = os.pipe()
+children = []
+for _ in range(3):
+    if not (child := os.fork()):
+        held = [os.open(node, os.O_RDWR) for _ in range(50)]
+        os.write(writer, b"x" if len(held) == 50 else b"")
+        os.close(writer)
+        __import__("signal").pause()
+    children.append(child)
+os.close(writer)
+for _ in children:
+    assert os.read(reader, 1) == b"x"
+for child in children:
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+""",
+        "import resource as r; r.setrlimit(7, (80, r.getrlimit(7)[1]))",
+    )
+
+
 @pytest.mark.parametrize("path", ["/dev/null", "file", "."])
 def test_stat_is_written_as_the_kernel_writes_it(path: str, tmp_path: Path) -> None:
     """But for the owner, which is root, and what statx tells beside the basic fields."""
