@@ -546,8 +546,10 @@ def test_equal_options_are_one_device() -> None:
     first, second, other = (EmuNode(EmuOptions(slots=slots, quiet=True)) for slots in (3, 3, 4))
     assert first.driver is second.driver
     assert other.driver is not first.driver
+    assert first.driver.clients == [first.client, second.client]
     first.close()
     first.close()
+    assert first.driver.clients == [second.client]
     version = ffi.new("struct drm_version *")
     second.client.ioctl(lib.DRM_IOCTL_VERSION, int(ffi.cast("uintptr_t", version)))
     second.close()

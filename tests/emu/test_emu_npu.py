@@ -255,6 +255,16 @@ def test_a_fault_without_a_value_has_the_status_it_is_said_to_have() -> None:
     assert rig.lines == [f"injected fault: context {rig.context}: status 0x3000002"]
 
 
+@pytest.mark.parametrize(("at", "wrong"), [(0, 0), (37, 37), (1 << 30, 0)])
+@pytest.mark.parametrize(("kind", "number"), [("corrupt", 2), ("chain_corrupt", 1)])
+def test_the_byte_of_a_result_that_is_wrong(kind: str, number: int, at: int, wrong: int) -> None:
+    """The one that the fault names, or the first if the result ends before it."""
+    rig = Rig(Faults((Fault(kind, number, number, at),)))
+    assert rig.run(copy_slot(rig), copy_slot(rig)).status == 0
+    got = bytes(ffi.buffer(rig.memory.buffers + 4096, 64))
+    assert [i for i in range(64) if got[i]] == [wrong]
+
+
 def test_a_skipped_command_ends_well_and_writes_nothing() -> None:
     rig = Rig(Faults((Fault("skip", 1, 1),)))
     ffi.memmove(rig.memory.buffers, b"z" * 64, 64)

@@ -22,6 +22,7 @@ def npu_slot(kind: int, args: tuple[int, ...] = ARGS) -> bytes:
 
 
 def test_protocol_7_slots() -> None:
+    assert [*SlotType] == [1, 2, 3, 4]
     data = npu_slot(SlotType.START_NPU) + npu_slot(SlotType.ELF, (3,)) + npu_slot(SlotType.START_CU, ())
     first, second, third = decode_list(CHAIN_NPU, data, 3)
     assert first == Slot(2, 2, ARGS, 0x4010000, 64, 0x5000000, 65, 0x6000000, 66, 7)
