@@ -271,6 +271,8 @@ def test_mapping_user_memory_gives_the_memory_itself_and_unmapping_keeps_it(read
     assert client.node.mmap(PAGE, client.info(handle).map_offset) == host
     assert client.info(handle).vaddr == host
     client.munmap(host, PAGE)
+    client.node.munmap(host, PAGE)  # once more than it was mapped
+    assert client.info(handle).vaddr == host
     where = address_of(client, handle, host)
     assert client.run(stream.copy(PAGE, 0), client.source.device, where) == kit.COMPLETED
     assert bytes(ffi.buffer(ffi.cast("char *", host), PAGE)) == bytes(client.source.view())
