@@ -6,11 +6,12 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+from tests.support.program import python
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -24,17 +25,13 @@ def python_blocks() -> list[str]:
     return [block for block in plain if block.startswith("from ")]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=600)
-
-
 def test_there_are_two_examples() -> None:
     assert len(python_blocks()) == 2
 
 
 @pytest.mark.parametrize("index", range(2))
 def test_python_example(index: int) -> None:
-    done = run("-c", python_blocks()[index])
+    done = python("-c", python_blocks()[index])
     assert done.returncode == 0, done.stderr
     if "stream.copy" in python_blocks()[index]:
         assert done.stdout.strip() == "[1 2 3 4]"
@@ -93,7 +90,7 @@ def test_a_gcc_that_is_older_than_it_asks_for_is_told_so() -> None:
 @pytest.mark.parametrize("module", ["qwen35", "amdxdna"])
 def test_commands_named_in_it_exist(module: str) -> None:
     """Every `python -m MODULE COMMAND` of the README is one that --help lists."""
-    listed = run("-m", module, "--help").stdout
+    listed = python("-m", module, "--help").stdout
     known = set(re.findall(r"^  (\w+)  ", listed, re.MULTILINE))
     for word in set(re.findall(rf"python -m {module} (\w+) ", TEXT)) - {"bundle", "BUNDLE"}:
         assert word in known, f"{module} {word}"

@@ -16,11 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from qwen35.rootfs import archive, boot, elf, loaded, python
+from qwen35.rootfs import archive, boot, elf, loaded
 from qwen35.rootfs.modules import module_dependencies, modules_in_order
+from qwen35.rootfs.python import compiled
 from qwen35.rootfs.tree import Tree
 from tests.support.emulation import ROOT as CHECKOUT
 from tests.support.initramfs import entries, fake_module
+from tests.support.program import python
 
 
 def test_archive(tmp_path: Path) -> None:
@@ -74,14 +76,8 @@ def test_compiled_modules_run(tmp_path: Path) -> None:
     source.write_text("value = 6 * 7\n")
     folder = tmp_path / "image"
     folder.mkdir()
-    (folder / "answer.pyc").write_bytes(python.compiled(source))
-    done = subprocess.run(
-        [sys.executable, "-c", "import answer; print(answer.value)"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    (folder / "answer.pyc").write_bytes(compiled(source))
+    done = python("-c", "import answer; print(answer.value)", cwd=folder, check=True)
     assert done.stdout == "42\n"
 
 
@@ -110,7 +106,7 @@ def test_docstrings_go(tmp_path: Path) -> None:
     )
     for docstrings in (True, False):
         code = importlib.util.spec_from_file_location("told", tmp_path / "told.pyc")
-        (tmp_path / "told.pyc").write_bytes(python.compiled(source, "usr/told.py", docstrings))
+        (tmp_path / "told.pyc").write_bytes(compiled(source, "usr/told.py", docstrings))
         assert code is not None and code.loader is not None
         module = importlib.util.module_from_spec(code)
         code.loader.exec_module(module)
@@ -221,15 +217,7 @@ def test_blas(kind: str) -> None:
 
 def image(*words: str, status: int = 0, **environment: str) -> str:
     """Runs `images`; its stdout, or its stderr where it is to fail."""
-    done = subprocess.run(
-        [sys.executable, "-m", "qwen35", "image", *words],
-        cwd=CHECKOUT,
-        text=True,
-        capture_output=True,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
+    done = python("-m", "qwen35", "image", *words, env=environment)
     assert done.returncode == status, done.stderr
     return done.stderr if status else done.stdout
 
@@ -269,14 +257,7 @@ def inside(root: Path, *command: str, stdin: str = "", status: int = 0) -> str:
 
 
 def on_host(*words: str) -> str:
-    return subprocess.run(
-        [sys.executable, "-m", "qwen35", *words],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=True,
-        stdin=subprocess.DEVNULL,
-    ).stdout
+    return python("-m", "qwen35", *words, check=True).stdout
 
 
 def test_root_is_small(root: Path) -> None:

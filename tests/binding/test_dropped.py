@@ -7,8 +7,6 @@ import gc
 import mmap
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -25,6 +23,7 @@ from amdxdna.xclbin import Xclbin, writer
 from qwen35 import Qwen35
 from tests.support.binding import COPY, ProxyNode, adder, copy_xclbin, hanging, in_threads
 from tests.support.dropping import begin, time_out, until
+from tests.support.program import python
 
 MIB = 1 << 20
 
@@ -409,7 +408,7 @@ text()
 
 def test_the_text_counts_this_process_own_contexts_of_open_devices():
     """Not those that went with their device, nor, in a child, the parent's."""
-    said = subprocess.run([sys.executable, "-c", WHOSE], capture_output=True, text=True, timeout=600)
+    said = python("-c", WHOSE)
     assert said.returncode == 0 and not said.stderr, said.stderr
     assert re.findall(r"this process holds (\d+)", said.stdout) == ["1", "1", "3"], said.stdout
 

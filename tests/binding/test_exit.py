@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.support.program import python
 
 BEGIN = """
 from amdxdna.device import Device
@@ -38,7 +37,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_exit(case):
     code = f"{BEGIN}{CASES[case]}\nprint('end')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    done = python("-c", code)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
@@ -58,9 +57,7 @@ def body():
     return 0
 sys.exit(guarded(body, lambda line: print(line, file=sys.stderr), lambda error: 1))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code.replace("THEN", then)], capture_output=True, text=True, timeout=300
-    )
+    done = python("-c", code.replace("THEN", then))
     assert (done.returncode, done.stderr) == (130, "stopped\n")
 
 
@@ -104,5 +101,5 @@ def body():
 sys.exit(guarded(body, tell, lambda error: 1, last=True))
 """
     for _ in range(3):
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+        done = python("-c", code)
         assert (done.returncode, done.stderr) == (130, "stopped\n")

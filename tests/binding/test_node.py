@@ -9,8 +9,6 @@ import fcntl
 import mmap
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -26,6 +24,7 @@ from amdxdna.node import KernelNode
 from amdxdna.opening import open_node, resolve
 from tests.support.descriptors import descriptors, opened
 from tests.support.fences import fenced
+from tests.support.program import python
 
 
 def make_sysfs(root, *accels, driver_loaded=True):
@@ -455,7 +454,7 @@ def test_importing_the_package_is_light():
         "import sys, amdxdna; amdxdna.Device, amdxdna.Buffer, amdxdna.ContextPool, amdxdna.Xclbin;"
         "sys.exit(any(m in sys.modules for m in ('numpy', 'amdxdna.emu.node')))"
     )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    assert python("-c", code).returncode == 0
 
 
 def test_unknown_names_are_attribute_errors():

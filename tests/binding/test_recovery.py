@@ -7,10 +7,8 @@ tests/vm/test_doctor.py runs the same ones on Linux's own driver.
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -20,33 +18,13 @@ from amdxdna.emu.kernels import stream
 from tests.support import recovery_side
 from tests.support.binding import adder, copy_xclbin, hanging
 from tests.support.descriptors import descriptors
-
-CHECKOUT = Path(__file__).resolve().parents[2]
+from tests.support.emulation import emulate
 
 
 def emulated(name, *options):
     """Runs a scenario in processes of its own that share an emulated device."""
-    words = [f"slots={recovery_side.SLOTS}", "threads=1", "quiet", *options]
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "amdxdna",
-            "emulate",
-            "-O",
-            ",".join(words),
-            "--",
-            sys.executable,
-            "-m",
-            "tests.support.recovery_side",
-            name,
-        ],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    every = ",".join([f"slots={recovery_side.SLOTS}", *options])
+    return emulate(sys.executable, "-m", "tests.support.recovery_side", name, options=every)
 
 
 @pytest.mark.parametrize("name", recovery_side.SCENARIOS)
@@ -145,28 +123,7 @@ def test_sixty_contexts_of_a_forgetful_program(open_emu):
 @pytest.mark.parametrize("command", [["doctor"], ["selftest"], ["contexts"], ["info"]])
 def test_commands_on_a_kernel_node(command):
     """doctor and the others on a node of the kernel's kind, found through its sysfs."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "amdxdna",
-            "emulate",
-            "-O",
-            "quiet,threads=1",
-            "--",
-            sys.executable,
-            "-m",
-            "amdxdna",
-            *command,
-            "--device",
-            "0",
-        ],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = emulate(sys.executable, "-m", "amdxdna", *command, "--device", "0")
     assert done.returncode == 0, done.stdout + done.stderr
     expected = {"selftest": "8 ok, 0 failed, 1 skipped", "contexts": "0 of 16 contexts in use"}
     assert expected.get(command[0], "/dev/accel/accel0") in done.stdout

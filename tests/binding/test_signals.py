@@ -7,8 +7,6 @@ import gc
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +16,7 @@ import pytest
 
 from amdxdna.signals import interruptible, uninterrupted
 from qwen35.threads import Threads
+from tests.support.program import python
 
 
 class Stop(BaseException):
@@ -354,13 +353,7 @@ except KeyboardInterrupt:
     ],
 )
 def test_a_module_is_there_whole_after_a_ctrl_c_in_its_import(module, use):
-    done = subprocess.run(
-        [sys.executable, "-c", CUT_IMPORT, module, use],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = python("-c", CUT_IMPORT, module, use)
     assert (done.returncode, done.stdout) == (0, "again\n"), done.stderr
 
 
@@ -445,5 +438,5 @@ print(importing.is_alive())
 
 
 def test_a_fork_and_an_import_that_logs_do_not_wait_for_each_other():
-    done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=600)
+    done = python("-c", FORK)
     assert (done.stdout, done.stderr) == ("7\nFalse\n", "")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +19,7 @@ from amdxdna.emu.kernels import Family, isa, measure, model, stream
 from amdxdna.emu.kernels.stream import BFP6S, BFP16, Copy, Delay, Fail, Gemm, Gemv, Hang
 from tests.support import shortage, workers
 from tests.support.kernel_cases import ISAS, bf16, gemm_model, integer_stream
+from tests.support.program import python
 
 PAGE = mmap.PAGESIZE
 
@@ -312,13 +311,7 @@ def test_memory_that_was_too_small_is_given_back() -> None:
 @pytest.mark.parametrize("name", [*ISAS, ""])
 def test_environment_chooses_the_variant(name: str) -> None:
     code = "from amdxdna.emu.kernels import isa; print(isa.variants()[isa.chosen() - 1])"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, isa.VARIABLE: name},
-        text=True,
-        capture_output=True,
-        check=True,
-    )
+    done = python("-c", code, env={isa.VARIABLE: name}, check=True)
     assert done.stdout.strip() == (name or ISAS[-1])
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-import subprocess
-import sys
 import textwrap
 import time
 from collections.abc import Iterator
@@ -31,6 +29,7 @@ from tests.support.probe import (
     configure,
     load,
 )
+from tests.support.program import python
 
 
 @pytest.fixture
@@ -308,11 +307,9 @@ def test_a_command_runs(probe: Probe) -> None:
 
 def test_closing_under_a_running_command_waits_for_it() -> None:
     """Its memory must not go away under it: that would end the process."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            textwrap.dedent("""
+    done = python(
+        "-c",
+        textwrap.dedent("""
         import struct
         from amdxdna.emu.kernels import stream
         from amdxdna.emu.pci import commands
@@ -336,10 +333,6 @@ def test_closing_under_a_running_command_waits_for_it() -> None:
         probe.close()
         print("closed")
     """),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
     )
     assert (done.returncode, done.stdout) == (0, "closed\n"), done.stderr
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -13,6 +12,7 @@ from amdxdna.emu.node import EmuNode
 from amdxdna.emu.options import EmuOptions
 from amdxdna.errors import Closed
 from tests.conformance import kit
+from tests.support.program import python
 
 PAGE = 4096
 
@@ -32,7 +32,7 @@ def run_python(code: str, *, first: str = "", timeout: float = 120) -> subproces
         ready = kit.Ready(EmuNode(EmuOptions(threads=1, quiet=True)))
     """
     text = textwrap.dedent(first) + textwrap.dedent(prelude) + textwrap.dedent(code)
-    return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=timeout)
+    return python("-c", text, timeout=timeout)
 
 
 @pytest.mark.parametrize("address", ["pasid", "iova"])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -14,6 +12,7 @@ import pytest
 from amdxdna.cli.emulate import cannot_start
 from amdxdna.emu.seccomp import spawn
 from tests.support.descriptors import descriptors
+from tests.support.program import python
 
 
 @pytest.mark.parametrize(
@@ -93,7 +92,5 @@ for pid in (first, other):
 
 def test_a_stop_of_a_traced_process_is_not_its_end() -> None:
     """It gets what is sent meanwhile, as one that runs, and nobody else does."""
-    done = subprocess.run(
-        [sys.executable, "-c", STOPPED_AS_TRACED], capture_output=True, text=True, timeout=300
-    )
+    done = python("-c", STOPPED_AS_TRACED)
     assert (done.stdout.split(), done.stderr) == (["SIGUSR1", "SIGTERM"], "")

@@ -16,6 +16,7 @@ from amdxdna.emu import kernels
 from amdxdna.emu.kernels import Family, isa, stream
 from amdxdna.emu.kernels.stream import BFP16, BIAS, Gemm, Gemv
 from tests.support.emulation import NODE, ROOT, emulate_python
+from tests.support.program import python
 
 START = """
 import os, signal, sys, time
@@ -116,11 +117,9 @@ def test_sigterm_ends_the_emulator_whatever_computes(program: str, signals: int,
 
 @pytest.mark.parametrize("leave", ["ready.close()", "pass"], ids=["close", "exit"])
 def test_a_process_ends_whatever_its_own_device_computes(leave: str) -> None:
-    ended = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"""{START}
+    ended = python(
+        "-c",
+        f"""{START}
 from amdxdna.emu.driver import teardown
 from amdxdna.emu.node import EmuNode
 from amdxdna.emu.options import EmuOptions
@@ -133,12 +132,6 @@ if node.driver.npu.contexts == 0:
     kit.until(lambda: not node.driver.npu.computing, 30, "the command to end")
 print("over")
 """,
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "computes\nover\n", "")
 

@@ -20,9 +20,18 @@ from amdxdna.emu.seccomp import folders
 from amdxdna.emu.seccomp.call import Call, Stale
 from amdxdna.emu.seccomp.client import TaskMemory
 from amdxdna.emu.seccomp.tree import Outside, Tree
-from tests.support.emulation import NODE, ROOT, c_program, device_programs, emulate, emulate_python
+from tests.support.emulation import (
+    NODE,
+    ROOT,
+    ROOT_ONLY,
+    as_nobody,
+    c_program,
+    device_programs,
+    emulate,
+    emulate_python,
+)
+from tests.support.program import python
 
-ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 ANSWERS = {
     "larger": ["inside 4"] + ["refused"] * 13,
     "grown": ["inside 4"] * 2 + ["refused"] * 6,
@@ -200,16 +209,7 @@ def test_a_process_that_cannot_be_read_finds_no_device() -> None:
         program.write_bytes(c_program(name="unreadable").read_bytes())
         program.chmod(0o755)
         words = ["emulate", "-O", "threads=1,quiet", "--", str(program), NODE]
-        code = f"""
-import os, sys
-from amdxdna.cli import main
-assert main({[*words[:4], "true"]!r}) == 0  # imports all there is
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-sys.exit(main({words!r}))
-"""
-        ended = subprocess.run(
-            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-        )
+        ended = as_nobody([*words[:4], "true"], words)
     assert (ended.returncode, ended.stdout) == (0, "0 0\n"), ended.stderr
     assert ended.stderr.count("cannot be read") == 1 and "it finds no device" in ended.stderr, ended.stderr
 
@@ -401,16 +401,7 @@ def test_folders_that_a_program_closed_are_removed() -> None:
     """Whatever modes it gave them, and however deep they are; what a link in them leads to stays as it is."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        ended = subprocess.run(
-            [sys.executable, "-c", _CLOSED, folder],
-            cwd=folder,
-            env=environment,
-            text=True,
-            capture_output=True,
-            timeout=120,
-            check=False,
-        )
+        ended = python("-c", _CLOSED, folder, cwd=folder)
     expected = "['elsewhere'] ['in'] 0o40500"
     assert (ended.stdout, ended.stderr) == (f"removed {expected}\nleft {expected}\n", "")
 

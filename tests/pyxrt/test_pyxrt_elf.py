@@ -5,10 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import subprocess
-import sys
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +16,7 @@ from amdxdna.emu.kernels.families import Family, pdi
 from amdxdna.pyxrt import devices
 from tests.support import control_code
 from tests.support.binding import flushes
+from tests.support.program import python
 
 TO = pyxrt.xclBOSyncDirection.XCL_BO_SYNC_BO_TO_DEVICE
 FROM = pyxrt.xclBOSyncDirection.XCL_BO_SYNC_BO_FROM_DEVICE
@@ -56,13 +54,7 @@ def test_what_is_no_file_of_a_size_is_refused_at_once(tmp_path, kind):
         "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
         "try: p.elf(sys.argv[1])\nexcept RuntimeError as error: print(error)"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", code, where],
-        text=True,
-        capture_output=True,
-        timeout=600,
-        cwd=Path(__file__).parents[2],
-    )
+    ended = python("-c", code, where)
     assert ended.stdout.startswith(f"{where} is not found or is not a valid ELF file\n"), ended.stderr
     assert {
         "fifo": "not a regular file",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 
 from tests.support import pyxrt_files
 from tests.support.pyxrt_answers import BY_CHANCE, DIFFERENT, SAME_BUT_FOR_OUR_WORDS, first_lines, record
-from tests.support.pyxrt_debian import OURS, ROOT, SIDE, times
+from tests.support.pyxrt_debian import OURS, SIDE, times
 from tests.support.pyxrt_probes import PROBES
 
 pytestmark = pytest.mark.slow
@@ -67,25 +66,7 @@ def run(
 ) -> tuple[dict[str, Any], str]:
     """(answers, packets) of one module."""
     packets = folder / f"{name}.packets"
-    ended = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.support.pyxrt_emulate",
-            str(packets),
-            *python,
-            str(SIDE),
-            str(folder),
-            *probes,
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=900,
-        stdin=subprocess.DEVNULL,
-        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-    )
-    assert ended.returncode == 0, ended.stderr[-2000:]
+    ended = apart("tests.support.pyxrt_emulate", packets, *python, SIDE, folder, *probes)
     found = dict(map(json.loads, ended.stdout.splitlines()))
     # On a busy machine XRT's own look for devices misses the one there is now and then.
     missed = tuple(name for name, answer in found.items() if NO_DEVICE in json.dumps(answer))
@@ -102,21 +83,9 @@ def assembler(theirs: list[str]) -> Callable[[str, Path, Path], None]:
     def assemble(target: str, source: Path, to: Path) -> None:
         python = theirs.index(next(each for each in theirs if "ld-linux" in each))
         tool = str(Path(theirs[-1]).with_name("aiebu-asm"))
-        subprocess.run(
-            [
-                *theirs[: python + 1],
-                tool,
-                "-t",
-                target,
-                "-c" if target == "aie2txn" else "-j",
-                str(source),
-                "-o",
-                str(to),
-            ],
-            check=True,
-            capture_output=True,
-            timeout=300,
-        )
+        words = ["-t", target, "-c" if target == "aie2txn" else "-j", str(source), "-o", str(to)]
+        command = [*theirs[: python + 1], tool, *words]
+        subprocess.run(command, check=True, capture_output=True, timeout=300)
 
     return assemble
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 import amdxdna.pyxrt as pyxrt
 from amdxdna.pyxrt import devices
+from tests.support.program import python
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,10 +80,7 @@ other.join()
 )
 def test_the_child_of_a_fork_in_the_middle_of_an_import(package, module, before, use):
     code = FORKED.format(package=package, module=module, before=before, use=use)
-    given = {**os.environ, devices.DEVICE: "emu:quiet", "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(
-        [sys.executable, "-c", code], env=given, text=True, capture_output=True, timeout=600
-    )
+    ended = python("-c", code, env={devices.DEVICE: "emu:quiet"})
     assert ended.returncode == 0, ended.stderr
 
 
@@ -93,16 +90,8 @@ def test_a_real_one_is_not_shadowed(monkeypatch):
         pyxrt.install()
 
 
-def command(*words, **environ):
-    return subprocess.run(
-        [sys.executable, "-m", "amdxdna", "pyxrt", *map(str, words)],
-        cwd=ROOT,
-        text=True,
-        capture_output=True,
-        timeout=600,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **environ},
-    )
+def command(*words, **settings):
+    return python("-m", "amdxdna", "pyxrt", *words, **settings)
 
 
 SCRIPT = """
@@ -132,25 +121,7 @@ def test_a_script_and_its_children(script):
 
 
 def test_a_module(script):
-    ended = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "amdxdna",
-            "pyxrt",
-            "--device",
-            "emu:quiet,threads=1",
-            "--",
-            "-m",
-            "script",
-            "0",
-        ],
-        cwd=script.parent,
-        text=True,
-        capture_output=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    ended = command("--device", "emu:quiet,threads=1", "--", "-m", "script", "0", cwd=script.parent)
     assert ended.returncode == 0 and "__main__" in ended.stdout, ended.stderr
 
 
@@ -181,14 +152,7 @@ def test_children_of_multiprocessing(tmp_path):
     path.write_text(SPAWNED)
     ended = command("--device", "emu:quiet,threads=1", "--", path, "spawn,forkserver")
     assert ended.stdout == "spawn 5\nforkserver 5\n" and ended.returncode == 0, ended.stderr
-    ended = subprocess.run(
-        [sys.executable, path, "spawn", "install"],
-        cwd=tmp_path,
-        text=True,
-        capture_output=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": str(ROOT), devices.DEVICE: "emu:quiet,threads=1"},
-    )
+    ended = python(path, "spawn", "install", cwd=tmp_path, env={devices.DEVICE: "emu:quiet,threads=1"})
     assert ended.stdout == "spawn 5\n" and ended.returncode == 0, ended.stderr
 
 
@@ -235,14 +199,7 @@ def test_a_folder_and_its_module_outlive_the_last_line(tmp_path):
 
 def test_a_program_from_stdin_and_its_end_by_ctrl_c():
     text = "import pyxrt, sys\nprint(sys.argv, __name__, flush=True)\nraise KeyboardInterrupt"
-    ended = subprocess.run(
-        [sys.executable, "-m", "amdxdna", "pyxrt", "--", "-", "x"],
-        cwd=ROOT,
-        input=text,
-        text=True,
-        capture_output=True,
-        timeout=600,
-    )
+    ended = command("--", "-", "x", stdin=text)
     assert (ended.returncode, ended.stdout) == (-signal.SIGINT, "['-', 'x'] __main__\n"), ended.stderr
     assert ended.stderr.splitlines()[1:] == ['  File "<stdin>", line 3, in <module>', "KeyboardInterrupt"]
 

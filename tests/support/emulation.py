@@ -14,8 +14,9 @@ import pytest
 
 from amdxdna.emu.kernels import stream
 from amdxdna.emu.kernels.families import Family, pdi
+from tests.support.program import ROOT, python
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 NODE = "/dev/accel/accel0"
 FILE_OPERATIONS = ROOT / "tests" / "data" / "file_operations.txt"
 """What tests/c/files.c prints on any node."""
@@ -70,6 +71,27 @@ def emulate_python(
     return emulate(sys.executable, "-c", code, options=options, more=more, **settings)
 
 
+def as_nobody(
+    first: list[str], *commands: list[str], dumpable: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """`amdxdna FIRST` as root, then each of `amdxdna COMMANDS` as user 65534, in one process that ends by 0.
+
+    The first imports what may lie where nobody else may read. `dumpable`, as after an exec by that user."""
+    return python(
+        "-c",
+        f"""
+import ctypes, os
+from amdxdna.cli import main
+assert main({first!r}) == 0
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0) if {dumpable} else None
+assert open('/proc/self/status').read().split('CapEff:')[1].split()[0] == '0' * 16
+for words in {commands!r}:
+    assert main(words) == 0
+""",
+    )
+
+
 @functools.cache
 def c_program(static: bool = False, name: str = "sequence") -> Path:
     """A C program of tests/c, compiled. Skips without a C compiler."""
@@ -83,23 +105,9 @@ def c_program(static: bool = False, name: str = "sequence") -> Path:
     if not target.exists() or target.stat().st_mtime < newest:
         target.parent.mkdir(parents=True, exist_ok=True)
         made = target.with_name(f"{target.name}.{os.getpid()}")
-        subprocess.run(
-            [
-                compiler,
-                "-O1",
-                "-std=gnu11",
-                "-Wall",
-                "-Wextra",
-                "-Werror",
-                "-pthread",
-                *(["-static"] if static else []),
-                f"-I{ROOT / 'amdxdna' / 'csrc'}",
-                "-o",
-                made,
-                *sources,
-            ],
-            check=True,
-        )
+        flags = ["-O1", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-pthread"] + ["-static"] * static
+        command = [compiler, *flags, f"-I{ROOT / 'amdxdna' / 'csrc'}", "-o", made, *sources]
+        subprocess.run(command, check=True)
         made.replace(target)
     return target
 

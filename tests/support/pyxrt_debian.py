@@ -35,32 +35,29 @@ def debian() -> list[str]:
 OURS = ["env", f"PYTHONPATH={FOLDER}:{ROOT}", sys.executable]
 
 
+def apart(module: str, *words: object) -> subprocess.CompletedProcess[str]:
+    """`python -m MODULE WORDS`, to its end by 0, without PYTHONPATH: XRT's Python has its own."""
+    ended = subprocess.run(
+        [sys.executable, "-m", module, *map(str, words)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=900,
+        stdin=subprocess.DEVNULL,
+        env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    return ended
+
+
 def times(folder: Path, theirs: list[str], loops: int) -> str:
     """What calls cost in both modules, a line each."""
     pyxrt_files.write(folder)
     pyxrt_files.write_elfs(folder)
     found = []
     for python in (theirs, OURS):
-        ended = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "amdxdna",
-                "emulate",
-                "--",
-                *python,
-                str(SIDE.with_name("pyxrt_times.py")),
-                str(folder),
-                str(loops),
-            ],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            stdin=subprocess.DEVNULL,
-            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
-        )
-        assert ended.returncode == 0, ended.stderr[-2000:]
+        side = SIDE.with_name("pyxrt_times.py")
+        ended = apart("amdxdna", "emulate", "--", *python, side, folder, loops)
         found.append(json.loads(ended.stdout))
     xrt, ours = found
     assert xrt.keys() == ours.keys() and all(value > 0 for each in found for value in each.values())

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from amdxdna._native import ffi, lib
 
@@ -45,3 +49,18 @@ def c_checks() -> str:
                 check(f"sizeof(((struct {name} *)0)->{field})", ffi.sizeof(facts.type))
     lines.append("int main(void) { return 0; }")
     return "\n".join(lines)
+
+
+def check_header(include: Path | str, folder: Path) -> None:
+    """Every constant, size and offset is that of the headers; a wrong number would be noticed."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    source = folder / "check.c"
+    command = [compiler, "-std=gnu11", "-fsyntax-only", "-I", str(include), str(source)]
+    source.write_text(c_checks())
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    source.write_text(c_checks().replace("0xc0206443ull", "0xc0206444ull", 1))
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode != 0 and "CREATE_BO" in done.stderr

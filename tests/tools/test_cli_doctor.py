@@ -7,8 +7,6 @@ import errno
 import json
 import os
 import resource
-import subprocess
-import sys
 
 import pytest
 
@@ -20,8 +18,8 @@ from amdxdna.doctor import Finding, Machine, Report, Status
 from amdxdna.doctor.checks import CHECKS
 from amdxdna.emu.seccomp.spawn import CannotConfine
 from amdxdna.errors import XdnaError
-from tests.support.emulation import ROOT
 from tests.support.fake_machine import PCI, FakeMachine
+from tests.support.program import python
 
 
 def test_json(capsys):
@@ -72,8 +70,7 @@ def test_files_that_do_not_end_are_none(kind, tmp_path):
         else:
             target.touch()
             os.truncate(target, 20 << 30)
-    command = [sys.executable, "-c", DOCTOR, str(tmp_path)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    ended = python("-c", DOCTOR, tmp_path)
     assert not ended.stderr
     assert [check["check"] for check in json.loads(ended.stdout)["checks"]] == list(CHECKS)
 

@@ -21,12 +21,15 @@ from tests.support.emulation import (
     FILE_OPERATIONS,
     NODE,
     ROOT,
+    ROOT_ONLY,
+    as_nobody,
     c_program,
     device_programs,
     emulate,
     emulate_python,
     run,
 )
+from tests.support.program import python
 
 assert suite.MODULES
 
@@ -108,45 +111,22 @@ def test_c_program(tmp_path: Path, options: str) -> None:
     assert lines[-1] == "ok: the end"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@ROOT_ONLY
 def test_c_program_unprivileged() -> None:
     """The supervisor and the program without any privilege."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)  # pytest's own folders are for their owner alone
-        _unprivileged(folder)
-
-
-def _unprivileged(folder: Path) -> None:
-    program = folder / "sequence"
-    program.write_bytes(c_program().read_bytes())
-    program.chmod(0o755)
-    blob, code = device_programs(folder)
-    words = ["emulate", "-O", "threads=1,quiet", "--", str(program), NODE, str(blob), str(code)]
-    ended = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"""
-import os, sys
-from amdxdna.cli import main
-assert main({words!r}) == 0  # imports all there is: an interpreter may lie where nobody else may read
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-assert open('/proc/self/status').read().split('CapEff:')[1].split()[0] == '0' * 16
-sys.exit(main({words!r}))
-""",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+        program = Path(shutil.copy(c_program(), folder))
+        program.chmod(0o755)
+        words = ["emulate", "-O", "threads=1,quiet", "--", str(program), NODE]
+        words += map(str, device_programs(folder))
+        ended = as_nobody(words, words)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert ended.stdout.count("ok: ") == 2 * 13
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@ROOT_ONLY
 @pytest.mark.parametrize(
     ("mode", "words"),
     [(0o4755, "user 0's rights (setuid)"), (0o2755, "group 0's rights (setgid)"), (0o755, "")],
@@ -170,26 +150,7 @@ def test_rights_that_are_not_gained_are_told(command: str, mode: int, words: str
             [command, *more, "--", str(program)],
             [command, *more, "--", "sh", "-c", f"{program}; cd {folder}; {program}; {own}; echo"],
         ]
-        ended = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                f"""
-import ctypes, os, sys
-from amdxdna.cli import main
-assert main({[command, *more, "--", "true"]!r}) == 0  # imports all there is
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # dumpable, as after an exec by that user
-for words in {words_of!r}:
-    assert main(words) == 0
-""",
-            ],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        ended = as_nobody([command, *more, "--", "true"], *words_of, dumpable=True)
         assert ended.returncode == 0, ended.stderr
         assert [line for line in ended.stderr.splitlines() if line] == [
             f"amdxdna: {command}: {program} runs without {words}: no program gains any under {command}"
@@ -655,17 +616,11 @@ def test_vfio_user_prints_its_arguments(capsys: pytest.CaptureFixture[str], tmp_
 
 def test_import_stays_light() -> None:
     """Neither the package nor the command line imports numpy before something needs it."""
-    ended = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys, amdxdna, amdxdna.cli, amdxdna.__main__, "
-            "amdxdna.cli.emulate, amdxdna.cli.trace, amdxdna.cli.insts, amdxdna.cli.xclbin\n"
-            "print([name for name in ('numpy', 'tokenizers') if name in sys.modules])",
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+    ended = python(
+        "-c",
+        "import sys, amdxdna, amdxdna.cli, amdxdna.__main__, "
+        "amdxdna.cli.emulate, amdxdna.cli.trace, amdxdna.cli.insts, amdxdna.cli.xclbin\n"
+        "print([name for name in ('numpy', 'tokenizers') if name in sys.modules])",
         check=True,
     )
     assert ended.stdout == "[]\n"

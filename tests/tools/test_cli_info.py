@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from struct import pack
 
 import pytest
@@ -14,6 +12,7 @@ from amdxdna.cli import main
 from amdxdna.cli.device import sensor_value
 from amdxdna.cli.errors import decode
 from amdxdna.device_info import AsyncError, Sensor, Telemetry
+from tests.support.program import python
 
 LOCK_ERROR = AsyncError(10 | 4 << 16 | 3 << 24 | 3 << 32 | 2 << 40, 1_700_000_000_000_000, 5 << 8 | 2)
 
@@ -306,4 +305,4 @@ def test_commands_do_not_import_numpy():
     names = "doctor info contexts power sensors telemetry errors snapshot selftest bench"
     modules = ", ".join(f"amdxdna.cli.{name}" for name in names.split())
     code = f"import sys, {modules}; sys.exit('numpy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert python("-c", code).returncode == 0

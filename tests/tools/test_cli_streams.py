@@ -12,6 +12,7 @@ import pytest
 from amdxdna.cli import COMMANDS
 from amdxdna.emu.kernels import stream
 from tests.support.emulation import ROOT
+from tests.support.program import python
 
 EMULATED = ["--device", "emu:threads=1,quiet"]
 WORDS = {
@@ -49,8 +50,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the subcommands are given to read."""
     folder = tmp_path_factory.mktemp("streams")
     (folder / "code").write_bytes(stream.copy(4096))
-    command = [sys.executable, "-m", "amdxdna", "example", str(folder / "example")]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    python("-m", "amdxdna", "example", folder / "example", check=True)
     return folder
 
 
@@ -72,16 +72,8 @@ def test_stdout_that_takes_nothing(files: Path, name: str, sink: str) -> None:
         command = [sys.executable, "-m", package or "amdxdna", name, "--json", *words]
         if sink == "none":
             command = ["/bin/sh", "-c", 'exec "$@" >&-', "sh", *command]
-        ended = subprocess.run(
-            command,
-            cwd=ROOT,
-            stdout=out,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            stderr=subprocess.PIPE,
-            timeout=300,
-            check=False,
-        )
+        quiet = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": subprocess.PIPE}
+        ended = subprocess.run(command, cwd=ROOT, text=True, timeout=300, **quiet)
     finally:
         os.close(out)
     lines = ended.stderr.splitlines()

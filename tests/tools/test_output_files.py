@@ -7,10 +7,9 @@ import os
 import resource
 import signal
 import stat
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ from amdxdna.output import open_appending, open_growing, whole_file, write_whole
 from qwen35.conversation import Conversation
 from tests.support.descriptors import descriptors
 from tests.support.emulation import run
+from tests.support.program import python
 
 
 @pytest.fixture(autouse=True)
@@ -62,14 +62,8 @@ def test_modes(tmp_path: Path) -> None:
 
 def test_a_write_that_is_refused_names_the_file(tmp_path: Path) -> None:
     target = tmp_path / "snapshot.json"
-    words = [sys.executable, "-m", "amdxdna", "snapshot", str(target)]
-    done = subprocess.run(
-        words,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
-    )
+    limited = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (0, 0))
+    done = python("-m", "amdxdna", "snapshot", target, preexec_fn=limited)
     assert (done.returncode, done.stdout) == (1, "") and done.stderr.count("\n") == 1
     assert "ile too large" in done.stderr and str(target) in done.stderr
     assert not os.listdir(tmp_path)
@@ -177,8 +171,7 @@ def test_pipes_and_devices_are_written_to(tmp_path: Path) -> None:
     write_whole("/dev/null", b"gone")
     assert stat.S_ISCHR(os.lstat("/dev/null").st_mode)
     code = "import sys; from amdxdna.output import write_whole; write_whole('/dev/stdout', b'out')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=300)
-    assert done.stdout == b"out"
+    assert python("-c", code, check=True).stdout == "out"
 
 
 @pytest.mark.parametrize("through", ["itself", "a link"])

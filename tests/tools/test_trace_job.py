@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -14,7 +13,8 @@ import pytest
 
 from amdxdna.device import Device
 from amdxdna.errors import BadArgument, Closed, PermissionDenied
-from tests.support.emulation import NODE, ROOT, c_program, device_programs, run
+from tests.support.emulation import NODE, c_program, device_programs, run
+from tests.support.program import python
 from tests.support.trace_sequence import Sequence, calls_named, read_trace
 
 
@@ -30,20 +30,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def job(bundle: Path, device: str) -> list[str]:
     """The command of the main job."""
-    return [
-        sys.executable,
-        "-m",
-        "qwen35",
-        str(bundle),
-        "--prompt",
-        "hi",
-        "--greedy",
-        "--max-new",
-        "3",
-        "--quiet",
-        "--device",
-        device,
-    ]
+    words = ["--prompt", "hi", "--greedy", "--max-new", "3", "--quiet", "--device"]
+    return ["-m", "qwen35", str(bundle), *words, device]
 
 
 def check_main_job(path: Path, source: str) -> None:
@@ -71,14 +59,8 @@ def check_main_job(path: Path, source: str) -> None:
 
 def test_main_job_by_environment(bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "trace-%p.jsonl"
-    ended = subprocess.run(
-        job(bundle, "emu:threads=1,quiet"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "AMDXDNA_TRACE": str(path), "OMP_NUM_THREADS": "1"},
-        check=True,
-    )
+    words = job(bundle, "emu:threads=1,quiet")
+    ended = python(*words, env={"AMDXDNA_TRACE": str(path)}, check=True)
     (file,) = tmp_path.iterdir()
     assert file.name.removeprefix("trace-").removesuffix(".jsonl").isdecimal()
     check_main_job(file, "binding")
@@ -197,7 +179,8 @@ def test_conformance_under_the_recorder(traced: Path) -> None:
 
 def test_main_job_on_the_emulated_node(bundle: Path, tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
-    ended = run("trace", "--emulate", "-O", "threads=1,quiet", "-o", str(path), "--", *job(bundle, NODE))
+    words = [sys.executable, *job(bundle, NODE)]
+    ended = run("trace", "--emulate", "-O", "threads=1,quiet", "-o", str(path), "--", *words)
     assert ended.returncode == 0, ended.stderr
     check_main_job(path, "seccomp")
     assert ended.stdout.strip()

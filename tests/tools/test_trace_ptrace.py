@@ -21,7 +21,7 @@ from amdxdna._native import lib
 from amdxdna.cli import main
 from amdxdna.trace import ptrace
 from amdxdna.trace.recorder import Recorder
-from tests.support.emulation import NODE, ROOT, c_program, device_programs, emulate, run
+from tests.support.emulation import NODE, ROOT, ROOT_ONLY, as_nobody, c_program, device_programs, emulate, run
 from tests.support.trace_sequence import calls_named, read_trace
 
 
@@ -610,7 +610,7 @@ def test_a_tracer_that_ends_takes_its_program_along(file: Path) -> None:
     until(gone, 60, "the program's end")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@ROOT_ONLY
 def test_unprivileged() -> None:
     """A user without any privilege traces a program of its own."""
     with tempfile.TemporaryDirectory() as name:
@@ -619,38 +619,9 @@ def test_unprivileged() -> None:
         node = folder / "node"
         node.write_bytes(bytes(4096))
         node.chmod(0o666)
-        words = [
-            "trace",
-            "-q",
-            "-o",
-            f"{name}/trace.jsonl",
-            "--node",
-            str(node),
-            "--",
-            "sh",
-            "-c",
-            f"exec 3<>{node}; id -u; exec 3>&-",
-        ]
-        ended = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                f"""
-import ctypes, os, sys
-from amdxdna.cli import main
-assert main({words!r}) == 0  # imports all there is: an interpreter may lie where nobody else may read
-os.remove({name + "/trace.jsonl"!r})
-os.setgroups([]); os.setgid(65534); os.setuid(65534)
-ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # dumpable, as after an exec by that user
-sys.exit(main({words!r}))
-""",
-            ],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        program = ["--node", str(node), "--", "sh", "-c", f"exec 3<>{node}; id -u; exec 3>&-"]
+        first, second = (["trace", "-q", "-o", f"{name}/{n}.jsonl", *program] for n in ("first", "trace"))
+        ended = as_nobody(first, second, dumpable=True)
         assert (ended.returncode, ended.stdout) == (0, "0\n65534\n"), ended.stderr
         _, calls, _ = read_trace(folder / "trace.jsonl")
         assert [line["call"] for line in calls] == ["open", "close"]

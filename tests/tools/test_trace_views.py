@@ -16,6 +16,7 @@ import pytest
 
 from amdxdna.cli import main
 from amdxdna.trace.text import call_lines, dump
+from tests.support.program import python
 
 PROGRAM = """
 import sys
@@ -35,35 +36,14 @@ with Device.open("emu:threads=1,quiet" if len(sys.argv) < 2 else sys.argv[1]) as
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the program does on the in-process emulated device, recorded by the binding."""
     path = tmp_path_factory.mktemp("trace") / "t.jsonl"
-    subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        check=True,
-        timeout=300,
-        env={**os.environ, "AMDXDNA_TRACE": str(path)},
-    )
+    python("-c", PROGRAM, env={"AMDXDNA_TRACE": str(path)}, check=True)
     return path
 
 
 def emulated(*options: str) -> subprocess.CompletedProcess[str]:
     """The program on an emulated node, traced."""
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "amdxdna",
-            "trace",
-            *options,
-            "--emulate",
-            "--",
-            sys.executable,
-            "-c",
-            PROGRAM,
-            "auto",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    program = [sys.executable, "-c", PROGRAM, "auto"]
+    return python("-m", "amdxdna", "trace", *options, "--emulate", "--", *program)
 
 
 def test_text_of_a_recorded_trace(recorded: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -132,8 +112,7 @@ def test_live_views_of_a_program(tmp_path: Path) -> None:
     ],
 )
 def test_which_file_a_trace_goes_to(tmp_path: Path, options: list[str], written: list[str]) -> None:
-    command = [sys.executable, "-m", "amdxdna", "trace", *options, "--emulate", "--", "/bin/true"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = python("-m", "amdxdna", "trace", *options, "--emulate", "--", "/bin/true", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.iterdir()] == written
     for name in written:
@@ -149,12 +128,8 @@ def test_a_hang_is_not_counted_as_completed(tmp_path: Path) -> None:
         "    device",
     )
     path = tmp_path / "h.jsonl"
-    subprocess.run(
-        [sys.executable, "-c", program, "emu:threads=1,quiet,hang=1,tdr=0.5"],
-        check=True,
-        timeout=300,
-        env={**os.environ, "AMDXDNA_TRACE": str(path)},
-    )
+    device = "emu:threads=1,quiet,hang=1,tdr=0.5"
+    python("-c", program, device, env={"AMDXDNA_TRACE": str(path)}, check=True)
     summary = json.loads(path.read_text().splitlines()[-1])["summary"]
     assert summary["states"] == {"TIMEOUT": 1} and summary["submit_to_complete_us"] is None
     target = tmp_path / "h.json"
@@ -164,13 +139,8 @@ def test_a_hang_is_not_counted_as_completed(tmp_path: Path) -> None:
 
 def test_stages_of_the_model_stand_beside_the_calls(tmp_path: Path) -> None:
     path, target = tmp_path / "q.jsonl", tmp_path / "q.json"
-    subprocess.run(
-        [sys.executable, "-m", "qwen35", "--device", "emu", "--prompt", "What is a dog?", "--max-new", "3"],
-        check=True,
-        timeout=300,
-        capture_output=True,
-        env={**os.environ, "AMDXDNA_TRACE": str(path)},
-    )
+    words = ["--device", "emu", "--prompt", "What is a dog?", "--max-new", "3"]
+    python("-m", "qwen35", *words, env={"AMDXDNA_TRACE": str(path)}, check=True)
     assert main(["trace", "--read", str(path), "--timeline", str(target)]) == 0
     events = json.loads(target.read_text())["traceEvents"]
     stages = [e for e in events if e["ph"] == "X" and e["tid"] == 1 << 24]
@@ -180,12 +150,7 @@ def test_stages_of_the_model_stand_beside_the_calls(tmp_path: Path) -> None:
 
 
 def test_a_program_without_an_npu_is_told_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "amdxdna", "trace", "-o", str(tmp_path / "t"), "--", "true"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = python("-m", "amdxdna", "trace", "-o", tmp_path / "t", "--", "true")
     assert done.returncode == 0 and "set AMDXDNA_TRACE=FILE" in done.stderr
 
 

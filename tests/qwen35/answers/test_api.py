@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +14,7 @@ from qwen35 import GREEDY, Qwen35, Sampling
 from qwen35.errors import ImageError, ModelError, PromptTooLong, UsageError
 from qwen35.find import DEFAULT_BUNDLE, find_bundle
 from tests.support.models import DEVICE, export
-from tests.support.program import ENV, ROOT
+from tests.support.program import python
 
 
 @pytest.fixture(scope="module")
@@ -197,15 +195,8 @@ def test_the_bundles_own_sampling_and_name(bundle: Path, tmp_path: Path) -> None
 
 
 def run(*words: str, stdin: str = "") -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "qwen35", *words],
-        input=stdin.encode(),
-        capture_output=True,
-        cwd=ROOT,
-        env=ENV,
-        timeout=120,
-    )
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    done = python("-m", "qwen35", *words, stdin=stdin)
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_a_prompt_on_the_command_line(model: Qwen35, bundle: Path) -> None:

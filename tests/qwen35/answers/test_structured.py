@@ -350,39 +350,16 @@ def test_a_whole_document_is_complete_however_it_ended(tmp_path: Path) -> None:
 def test_on_the_command_line_over_the_real_path(tmp_path: Path) -> None:
     """A seeded model says nothing sensible; what it says is JSON that fits all the same."""
     pytest.importorskip("llguidance")
-    import subprocess
-    import sys
-
     from tests.support.models import export
-    from tests.support.program import ENV, ROOT
+    from tests.support.program import python
 
     schema, fits = CASES[0]
     (tmp_path / "schema.json").write_text(json.dumps(schema))
     bundle = export(tmp_path, "tied")
+    words = [bundle, "--prompt", "Who?", "--json-schema", tmp_path / "schema.json", "--max-new", "400"]
     for seed in range(3):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "qwen35",
-                str(bundle),
-                "--prompt",
-                "Who?",
-                "--json-schema",
-                str(tmp_path / "schema.json"),
-                "--seed",
-                str(seed),
-                "--max-new",
-                "400",
-                "--device",
-                "emu:threads=1,quiet",
-            ],
-            capture_output=True,
-            cwd=ROOT,
-            env=ENV,
-            timeout=120,
-        )
-        whole = b"error: the JSON is not complete" not in done.stderr
+        done = python("-m", "qwen35", *words, "--seed", seed, "--device", "emu:threads=1,quiet")
+        whole = "error: the JSON is not complete" not in done.stderr
         assert done.returncode == (0 if whole else 1), done.stderr
         if whole:
             assert fits(json.loads(done.stdout))

@@ -15,10 +15,7 @@ from pathlib import Path
 import pytest
 
 import qwen35
-from tests.support.program import ENV, ROOT, SECONDS, holding
-
-ENV.pop("QWEN35_BUNDLE", None)
-ENV.pop("QWEN35_DEBUG", None)
+from tests.support.program import ENV, ROOT, SECONDS, holding, python
 
 
 def run(
@@ -26,14 +23,7 @@ def run(
 ) -> tuple[int, str, str]:
     """Exit status, stdout and stderr of one run."""
     with holding(stdin if isinstance(stdin, bytes) else stdin.encode()) as pipe:
-        done = subprocess.run(
-            [sys.executable, "-m", module, *words],
-            stdin=pipe,
-            capture_output=True,
-            cwd=ROOT,
-            env={**ENV, **env},
-            timeout=SECONDS,
-        )
+        done = python("-m", module, *words, stdin=pipe, env=env, encoding=None)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
@@ -259,9 +249,7 @@ def test_a_typing_mistake_imports_nothing_heavy() -> None:
         "heavy = ('numpy', 'tokenizers', 'cffi', 'amdxdna._native');"
         "print(status, [m for m in heavy if m in sys.modules])"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=ENV, timeout=SECONDS
-    )
+    done = python("-c", code)
     assert done.stdout == "2 []\n"
 
 
@@ -291,9 +279,7 @@ def test_a_command_of_another_installation(tmp_path: Path) -> None:
         "import sys; from qwen35.cli import args, main;"
         "args.COMMANDS['absent'] = ('qwen35.absent', 'nothing'); sys.exit(main(['absent', 'x']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env=ENV, timeout=SECONDS
-    )
+    done = python("-c", code)
     assert done.returncode == 2 and "no command absent" in one_error(done.stderr)
 
 
@@ -379,24 +365,14 @@ def test_a_reader_that_goes_away_is_no_traceback() -> None:
 def test_any_output_encoding_will_do(encoding: str) -> None:
     status, out, _ = run("--prompt", "x", "-q", PYTHONIOENCODING=encoding)
     assert (status, out) == (0, "You said: x\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.cli_driver", "--prompt", "ä🐧", "-q"],
-        capture_output=True,
-        cwd=ROOT,
-        env={**ENV, "PYTHONIOENCODING": encoding},
-        timeout=SECONDS,
-    )
-    assert done.returncode == 0 and done.stdout.decode(encoding).startswith("You said: ")
+    words = ["-m", "tests.support.cli_driver", "--prompt", "ä🐧", "-q"]
+    done = python(*words, env={"PYTHONIOENCODING": encoding}, encoding=encoding)
+    assert done.returncode == 0 and done.stdout.startswith("You said: ")
 
 
 def test_a_closed_stderr_is_no_failure() -> None:
-    done = subprocess.run(
-        ["sh", "-c", f"exec {sys.executable} -m tests.support.cli_driver --prompt x 2>&-"],
-        capture_output=True,
-        cwd=ROOT,
-        env=ENV,
-        timeout=SECONDS,
-    )
+    command = ["sh", "-c", f"exec {sys.executable} -m tests.support.cli_driver --prompt x 2>&-"]
+    done = subprocess.run(command, capture_output=True, cwd=ROOT, env=ENV, timeout=SECONDS)
     assert done.returncode == 0 and done.stdout == b"You said: x\n"
 
 
@@ -410,17 +386,11 @@ def test_commands_are_offered_without_their_source(tmp_path: Path) -> None:
     assert compileall.compile_dir(tmp_path, quiet=1, legacy=True)
     for source in tmp_path.rglob("*.py"):
         source.unlink()
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from qwen35.cli.args import available_commands, COMMANDS\n"
-            "assert set(available_commands()) == set(COMMANDS)",
-        ],
+    done = python(
+        "-c",
+        "from qwen35.cli.args import available_commands, COMMANDS\n"
+        "assert set(available_commands()) == set(COMMANDS)",
         cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from qwen35.errors import ModelError
 from qwen35.find import DEFAULT_BUNDLE, find_bundle
 from tests.support.hub_server import SHA as REVISION
 from tests.support.hub_server import cached, files_of, hub_of
+from tests.support.program import python
 
 pytest.importorskip("huggingface_hub")
 ROOT = Path(__file__).parents[3]
@@ -22,15 +21,8 @@ ROOT = Path(__file__).parents[3]
 
 def run(home: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     patience = dict.fromkeys(("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"), "120")
-    environment = os.environ | patience | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"} | environ
-    return subprocess.run(
-        [sys.executable, "-m", "qwen35", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=environment,
-    )
+    hub = patience | {"HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
+    return python("-m", "qwen35", *words, env=hub | environ)
 
 
 def test_from_the_cache_else_one_line(tmp_path: Path) -> None:

@@ -6,17 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.support.program import python
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def ask(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "qwen35", "--device", "emu", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return python("-m", "qwen35", "--device", "emu", *words)
 
 
 def test_it_answers() -> None:

@@ -17,7 +17,7 @@ import pytest
 from amdxdna.entry import needed
 from amdxdna.programs import own_commands, own_program
 from qwen35.serve import cli as server
-from tests.support.program import FIRST, ROOT, SECONDS, holding
+from tests.support.program import FIRST, ROOT, SECONDS, holding, python
 
 DRIVER, QWEN, AMD = "tests.support.cli_driver", "qwen35", "amdxdna"
 NO_NPU = {name: value for name, value in os.environ.items() if not name.startswith(("QWEN35_", "AMDXDNA_"))}
@@ -209,16 +209,11 @@ def test_a_file_on_stdin_is_asked_and_a_terminal_is_not_waited_for(tmp_path: Pat
     file = tmp_path / "log"
     file.write_text("line")
     with file.open() as log:
-        command = [sys.executable, "-m", DRIVER, "-q", "-p", "Sum"]
-        done = subprocess.run(
-            command, stdin=log, capture_output=True, text=True, cwd=ROOT, timeout=SECONDS, env=NO_NPU
-        )
+        done = python("-m", DRIVER, "-q", "-p", "Sum", stdin=log.fileno())
     assert done.stdout == "You said: Sum\n\nline\n"
     master, slave = os.openpty()
     try:
-        done = subprocess.run(
-            command, stdin=slave, capture_output=True, text=True, cwd=ROOT, timeout=SECONDS, env=NO_NPU
-        )
+        done = python("-m", DRIVER, "-q", "-p", "Sum", stdin=slave)
     finally:
         os.close(master)
         os.close(slave)
@@ -426,14 +421,8 @@ def test_a_limit_on_processes_is_no_ctrl_c() -> None:
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         pytest.skip("needs root and setpriv, to be a user whom the limit binds")
     keep = "+dac_override,+dac_read_search"
-    user = [
-        "setpriv",
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        f"--inh-caps={keep}",
-        f"--ambient-caps={keep}",
-    ]
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    user += [f"--inh-caps={keep}", f"--ambient-caps={keep}"]
     done = subprocess.run(
         [*user, sys.executable, "-B", "-m", QWEN, "-p", "x", "-q"],
         stdin=subprocess.DEVNULL,
@@ -459,15 +448,7 @@ def hidden(module: str, name: str, *words: str) -> subprocess.CompletedProcess[s
         f"u.find_spec = lambda n, *a: None if n == {name!r} else find(n, *a)\n"
         f"from {module}.cli import main\nsys.exit(main({list(words)!r}))"
     )
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=SECONDS,
-        env=NO_NPU,
-    )
+    return python("-c", code)
 
 
 def test_a_missing_extra_is_told_with_its_command_before_anything_is_loaded(tmp_path: Path) -> None:
@@ -499,15 +480,7 @@ def test_emulate_says_how_to_name_a_temporary_folder() -> None:
         "import sys, tempfile\ntempfile._candidate_tempdir_list = lambda: ['/nonexistent']\n"
         "from amdxdna.cli import main\nsys.exit(main(['emulate', '--', 'true']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=SECONDS,
-        env=NO_NPU,
-    )
+    done = python("-c", code)
     if "seccomp" in done.stderr:
         pytest.skip(done.stderr)
     assert done.returncode == 1 and done.stderr == (

@@ -16,6 +16,7 @@ from PIL import Image
 from qwen35.errors import ImageError
 from qwen35.imageformats import FORMATS, MAX_BYTES, MAX_PIXELS
 from qwen35.images.load import load
+from tests.support.program import python
 
 SIDE, WEBP_SIDE = 4096, 3072
 MOST = 300 << 20
@@ -96,22 +97,14 @@ FILES: dict[str, Callable[[Path], str]] = {
 @pytest.mark.parametrize("what", FILES)
 def test_the_largest_picture_stays_small(tmp_path: Path, what: str) -> None:
     path = FILES[what](tmp_path)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            (
-                "import re, sys\n"
-                "from qwen35.images.load import load\n"
-                "shape = load(sys.argv[1]).shape\n"
-                # Not ru_maxrss, which begins with what the parent had at the fork.
-                "print(*shape, re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n"
-            ),
-            path,
-        ],
-        capture_output=True,
-        text=True,
-        timeout=300,
+    done = python(
+        "-c",
+        "import re, sys\n"
+        "from qwen35.images.load import load\n"
+        "shape = load(sys.argv[1]).shape\n"
+        # Not ru_maxrss, which begins with what the parent had at the fork.
+        "print(*shape, re.search(r'VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1])\n",
+        path,
         check=True,
     )
     *shape, kilobytes = map(int, done.stdout.split())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from qwen35.engine import Input
 from qwen35.errors import ImageError
 from qwen35.images.embed import Images
 from tests.support.models import DEVICE, export
-from tests.support.program import ENV, ROOT
+from tests.support.program import python
 
 
 @pytest.fixture(scope="module")
@@ -238,15 +236,8 @@ def test_a_picture_may_cross_passes(model: Qwen35, bundle: Path, tmp_path: Path)
 
 
 def run(*words: str, stdin: str = "") -> tuple[int, str, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "qwen35", *words, "--greedy", "--max-new", "3", "--device", DEVICE],
-        input=stdin.encode(),
-        capture_output=True,
-        cwd=ROOT,
-        env=ENV,
-        timeout=120,
-    )
-    return done.returncode, done.stdout.decode(), done.stderr.decode()
+    done = python("-m", "qwen35", *words, "--greedy", "--max-new", "3", "--device", DEVICE, stdin=stdin)
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_pictures_on_the_command_line(bundle: Path, tmp_path: Path) -> None:

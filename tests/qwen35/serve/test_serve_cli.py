@@ -27,6 +27,7 @@ for _name in ("starlette", "uvicorn", "prometheus_client", "httpx"):
     pytest.importorskip(_name)
 
 from tests.support.hub_server import cached  # noqa: E402
+from tests.support.program import python  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
 WAIT = 120
@@ -257,12 +258,7 @@ def test_killed_and_started_again() -> None:
 
 def run(*words: str, code: str = "") -> subprocess.CompletedProcess[str]:
     script = f"{code}\nimport sys\nfrom qwen35.cli import main\nsys.exit(main({['serve', *words]!r}))"
-    return python(script)
-
-
-def python(script: str) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-c", script]
-    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=WAIT)
+    return python("-c", script)
 
 
 def test_without_the_extra_one_line_says_what_to_install() -> None:

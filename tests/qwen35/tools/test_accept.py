@@ -21,6 +21,7 @@ from qwen35.accept import run as module
 from qwen35.accept.report import Report, options, passed, summary
 from qwen35.find import DEFAULT_BUNDLE
 from tests.support.model_bundle import bundle_path
+from tests.support.program import python
 
 EMU = "emu:threads=1,quiet"  # whose driver ends a hung command after two seconds
 
@@ -587,12 +588,7 @@ def test_a_signal_whose_exception_python_drops_stops_the_run(tmp_path: Path, int
     """SIGINT is ignored in a background job. It stops the run once: the device is given back whole."""
     report = tmp_path / "r.json"
     words = ["accept", str(bundle_path("tied")), "--device", EMU, "--out", str(report), "-q"]
-    done = subprocess.run(
-        [sys.executable, "-c", SIGNAL_IN_A_FINALIZER, interrupt, *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = python("-c", SIGNAL_IN_A_FINALIZER, interrupt, *words)
     assert (done.returncode, done.stderr) == (130, "qwen35: stopped\n")
     assert "closed" in done.stdout.splitlines()
     found = json.loads(report.read_text())

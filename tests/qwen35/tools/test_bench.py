@@ -7,8 +7,6 @@ import io
 import json
 import mmap
 import os
-import subprocess
-import sys
 from contextlib import closing
 
 import numpy as np
@@ -34,6 +32,7 @@ from qwen35.errors import ModelError, UsageError
 from qwen35.find import DEFAULT_BUNDLE
 from tests.support import model_bundle
 from tests.support.binding import adder
+from tests.support.program import python
 
 DEVICE = "emu:threads=1,quiet"
 
@@ -407,29 +406,9 @@ def test_a_command_that_fails_is_no_figure(tmp_path):
 
 
 def test_the_command_prints_one_json_line_a_figure():
+    words = ["--json", "--only", "load", "--only", "memory", "--only", "start", "--quick", "--threads", "1"]
     path = str(model_bundle.bundle_path("tied"))
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "qwen35",
-            "bench",
-            path,
-            "--json",
-            "--only",
-            "load",
-            "--only",
-            "memory",
-            "--only",
-            "start",
-            "--quick",
-            "--threads",
-            "1",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = python("-m", "qwen35", "bench", path, *words, check=True)
     records = [json.loads(line) for line in done.stdout.splitlines()]
     assert all(record["bench"] == SHAPE and record["unit"] for record in records)
     names = {record["figure"] for record in records}
