@@ -27,12 +27,10 @@ def _measured(column: dict[str, Difference]) -> Column:
     }
 
 
+_GROWS = ("heap_grows", "dev_bo_across_chunks", "dev_bo_across_scattered_chunks", "heap_limit")
 _ONE_HEAP: Column = {
+    **{f"buffers.{name}": "a second heap BO is EBUSY" for name in _GROWS},
     "buffers.dev_space_is_reused": "a full heap is ENOSPC: it cannot grow",
-    "buffers.heap_grows": "a second heap BO is EBUSY",
-    "buffers.dev_bo_across_chunks": "a second heap BO is EBUSY",
-    "buffers.dev_bo_across_scattered_chunks": "a second heap BO is EBUSY",
-    "buffers.heap_limit": "a second heap BO is EBUSY",
     "errnos.with_everything": "a DEV BO larger than the heap is EINVAL",
 }
 _KEEPS_PAYLOAD: Column = {
@@ -43,17 +41,10 @@ _POINTERS_ENOMEM: Column = {
     "buffers.user_memory_refused": "memory that cannot be pinned is ENOMEM",
     "errnos.without_a_heap": "memory that cannot be pinned is ENOMEM",
 }
-_RAW_CHAINS: Column = {
-    "commands.failing_chain": "the state is the low four bits of the firmware's status",
-    "commands.chain_after_a_failure": "the state is the low four bits of the firmware's status",
-}
-_RAW_SINGLES: Column = {
-    "commands.wrong_addresses": "the state is the low four bits of the firmware's status",
-    "commands.before_configuration": "the state is the low four bits of the firmware's status",
-    "commands.foreign_pdi": "the state is the low four bits of the firmware's status",
-    "commands.several_cus": "the state is the low four bits of the firmware's status",
-    "commands.count_beyond_the_bo": "the state is the low four bits of the firmware's status",
-}
+_LOW = "the state is the low four bits of the firmware's status"
+_RAW_CHAINS: Column = {f"commands.{name}": _LOW for name in ("failing_chain", "chain_after_a_failure")}
+_SINGLES = ("wrong_addresses", "before_configuration", "foreign_pdi", "several_cus", "count_beyond_the_bo")
+_RAW_SINGLES: Column = {f"commands.{name}": _LOW for name in _SINGLES}
 _VIRTUAL: Column = {
     "contexts.one_slot": "32 virtual contexts, then ENOENT",
     "contexts.four_slots": "32 virtual contexts, then ENOENT",

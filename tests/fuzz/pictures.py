@@ -17,6 +17,7 @@ from qwen35.imageformats import MAX_PIXELS
 from qwen35.images.load import load
 from tests.fuzz import mutate
 from tests.fuzz.run import Ready
+from tests.support.pixels import tiny_gif
 
 _KINDS = [b"tRNS", b"PLTE", b"eXIf", b"acTL", b"fcTL", b"fdAT", b"iCCP", b"zTXt"]
 _PNG = b"\x89PNG\r\n\x1a\n"
@@ -44,8 +45,8 @@ def pictures(folder: Path) -> Ready:
         (ImageError,),
         (
             lambda: b"",
-            lambda: _gif(4096, 4096),
-            lambda: _gif(65535, 65535),
+            lambda: tiny_gif(4096, 4096),
+            lambda: tiny_gif(65535, 65535),
             lambda: _PNG + _chunk(b"IHDR", struct.pack(">IIBBBBB", 4096, 4096, 16, 6, 0, 0, 1)),
             lambda: _PNG + _chunk(b"IHDR", struct.pack(">IIBBBBB", 1 << 31, 1 << 31, 8, 2, 0, 0, 0)),
             lambda: originals[0][:33] + _chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(64 << 20))) * 20,
@@ -55,20 +56,6 @@ def pictures(folder: Path) -> Ready:
             lambda: b"BM" + struct.pack("<IIIIiiHH", 1 << 31, 0, 54, 40, 1 << 30, -1, 1, 32) + bytes(24),
             lambda: b"RIFF" + struct.pack("<I", 1 << 31) + b"WEBPVP8X" + bytes(200),
         ),
-    )
-
-
-def _gif(width: int, height: int) -> bytes:
-    return (
-        b"GIF89a"
-        + struct.pack("<HHBBB", width, height, 0x80, 0, 0)
-        + bytes(3)
-        + b"\xff" * 3
-        + b"!\xf9\x04\x01"
-        + bytes(4)
-        + b","
-        + struct.pack("<HHHHB", 0, 0, 1, 1, 0)
-        + b"\x02\x02D\x01\x00;"
     )
 
 
@@ -121,7 +108,7 @@ def _other() -> list[bytes]:
         _saved("WEBP", "RGB", quality=30),
         _saved("WEBP", "RGBA", save_all=True, append_images=more),
         *(_saved("BMP", mode) for mode in ("RGB", "RGBA", "P", "1")),
-        _gif(300, 200),
+        tiny_gif(300, 200),
     ]
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.support import pyxrt_files
 from tests.support.pyxrt_answers import BY_CHANCE, DIFFERENT, SAME_BUT_FOR_OUR_WORDS, first_lines, record
-from tests.support.pyxrt_debian import OURS, SIDE, times
+from tests.support.pyxrt_debian import OURS, SIDE, apart, times
 from tests.support.pyxrt_probes import PROBES
 
 pytestmark = pytest.mark.slow

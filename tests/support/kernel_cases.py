@@ -54,24 +54,9 @@ def run_gemm(op: Gemm, a: Any, b: Any, name: str, threads: int = 1) -> Any:
     c = np.full(op.c_bytes // 2, SENTINEL, np.uint16)
     assert (a.nbytes, b.nbytes) == (op.a_bytes, op.b_bytes)
     op.check()
-    assert (
-        _kernels.lib.emu_gemm(
-            a.ctypes.data,
-            b.ctypes.data,
-            c.ctypes.data,
-            op.rows,
-            op.k,
-            op.n,
-            op.lda,
-            op.c_stride,
-            op.flags,
-            op.format,
-            threads,
-            isa.variants().index(name) + 1,
-            _kernels.ffi.NULL,
-        )
-        == 0
-    )
+    shape = (op.rows, op.k, op.n, op.lda, op.c_stride, op.flags, op.format)
+    how = (threads, isa.variants().index(name) + 1, _kernels.ffi.NULL)
+    assert _kernels.lib.emu_gemm(a.ctypes.data, b.ctypes.data, c.ctypes.data, *shape, *how) == 0
     return c
 
 
@@ -80,21 +65,9 @@ def run_gemv(op: Gemv, x: Any, w: Any, name: str, threads: int = 1) -> Any:
     y = np.full(op.m, SENTINEL, np.uint16)
     op.check()
     assert (x.nbytes, w.nbytes) == (2 * op.k, op.w_bytes)
-    assert (
-        _kernels.lib.emu_gemv(
-            x.ctypes.data,
-            w.ctypes.data,
-            y.ctypes.data,
-            op.m,
-            op.k,
-            op.flags,
-            op.format,
-            threads,
-            isa.variants().index(name) + 1,
-            _kernels.ffi.NULL,
-        )
-        == 0
-    )
+    how = (threads, isa.variants().index(name) + 1, _kernels.ffi.NULL)
+    pointers = (x.ctypes.data, w.ctypes.data, y.ctypes.data)
+    assert _kernels.lib.emu_gemv(*pointers, op.m, op.k, op.flags, op.format, *how) == 0
     return y
 
 

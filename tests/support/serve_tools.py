@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+from pathlib import Path
+
 from tests.support.serving import called, scripted
 
 WEATHER = {
@@ -23,6 +26,12 @@ ADD = {
         "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
     },
 }
+BIRD = {
+    "type": "object",
+    "properties": {"bird": {"type": "boolean"}},
+    "required": ["bird"],
+    "additionalProperties": False,
+}
 SCRIPT = {
     "two": "Both at once. \n\n" + called("weather", city="Rome", days=2) + "\n" + called("add", a=2, b=40),
     "forced": "weather>\n<parameter=city>\nRome\n</parameter>\n</function>\n</tool_call>",
@@ -33,3 +42,9 @@ SCRIPT = {
     "marker": "a < b and <tool is no call",
 }
 answer = scripted(SCRIPT)
+
+
+def sample_picture() -> tuple[Path, str]:
+    """The sample picture, and its data: URL."""
+    sample = Path(__file__).parents[2] / "qwen35" / "data" / "sample.png"
+    return sample, "data:image/png;base64," + base64.b64encode(sample.read_bytes()).decode()

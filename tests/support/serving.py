@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import socket
 import threading
 import time
@@ -33,6 +35,42 @@ def scripted(script: Mapping[str, str]) -> Callable[[str], str]:
         return script.get(question, f"You said: {question}")
 
     return answer
+
+
+def body(text: str, **more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": text}], **more}
+
+
+def until(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT
+    while not what():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.01)
+
+
+def head(length: int, *lines: str, path: str = "/v1/chat/completions") -> bytes:
+    """The head of a request whose body of JSON has that length; `lines` are more of it."""
+    host = ["Host: localhost", "Content-Type: application/json"]
+    return "\r\n".join([f"POST {path} HTTP/1.1", *host, *lines, f"Content-Length: {length}", "", ""]).encode()
+
+
+def content(answer: Any) -> str:
+    """The text of a whole answer or of a stream."""
+    if not answer.headers["content-type"].startswith("text/event-stream"):
+        return str(answer.json()["choices"][0]["message"]["content"])
+    events = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert events[-1] == "[DONE]"
+    chunks = [json.loads(event)["choices"][0]["delta"] for event in events[:-1]]
+    return "".join(chunk.get("content") or "" for chunk in chunks)
+
+
+def ended(raw: socket.socket) -> bytes:
+    """All that comes until the server closes the connection."""
+    got = b""
+    with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        while part := raw.recv(65536):
+            got += part
+    return got
 
 
 @dataclass

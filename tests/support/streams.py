@@ -16,18 +16,9 @@ def transaction(
     count: int | None = None,
 ) -> bytes:
     body = b"".join(words(*op) for op in ops)
+    length = 16 + len(body) if size is None else size
     return (
-        struct.pack(
-            "<BBBBBBHII",
-            *version,
-            4,
-            6,
-            8,
-            1,
-            0,
-            len(ops) if count is None else count,
-            16 + len(body) if size is None else size,
-        )
+        struct.pack("<BBBBBBHII", *version, 4, 6, 8, 1, 0, len(ops) if count is None else count, length)
         + body
     )
 
@@ -43,52 +34,11 @@ def elf(wide: bool, sections: dict[str, bytes]) -> bytes:
         at += len(data)
     entries.append((names.index(b".shstrtab\0"), 3, head, len(names)))
     table = head + len(body)
-    if wide:
-        packed = b"".join(
-            struct.pack("<IIQQQQ24x", name, kind, 0, 0, offset, size) for name, kind, offset, size in entries
-        )
-        header = struct.pack(
-            "<4sBBB9xHHIQQQIHHHHHH",
-            b"\x7fELF",
-            2,
-            1,
-            1,
-            1,
-            0,
-            1,
-            0,
-            0,
-            table,
-            0,
-            64,
-            0,
-            0,
-            64,
-            len(entries),
-            len(entries) - 1,
-        )
-    else:
-        packed = b"".join(
-            struct.pack("<IIIIII16x", name, kind, 0, 0, offset, size) for name, kind, offset, size in entries
-        )
-        header = struct.pack(
-            "<4sBBB9xHHIIIIIHHHHHH",
-            b"\x7fELF",
-            1,
-            1,
-            1,
-            1,
-            0,
-            1,
-            0,
-            0,
-            table,
-            0,
-            52,
-            0,
-            0,
-            40,
-            len(entries),
-            len(entries) - 1,
-        )
-    return header + body + packed
+    entry = "<IIQQQQ24x" if wide else "<IIIIII16x"
+    packed = b"".join(
+        struct.pack(entry, name, kind, 0, 0, offset, size) for name, kind, offset, size in entries
+    )
+    ident = (b"\x7fELF", 2 if wide else 1, 1, 1)
+    sizes = (head, 0, 0, struct.calcsize(entry), len(entries), len(entries) - 1)
+    layout = "<4sBBB9xHHIQQQIHHHHHH" if wide else "<4sBBB9xHHIIIIIHHHHHH"
+    return struct.pack(layout, *ident, 1, 0, 1, 0, 0, table, 0, *sizes) + body + packed

@@ -16,6 +16,7 @@ from PIL import Image
 from qwen35.errors import ImageError
 from qwen35.imageformats import FORMATS, MAX_BYTES, MAX_PIXELS
 from qwen35.images.load import load
+from tests.support.pixels import tiny_gif
 from tests.support.program import python
 
 SIDE, WEBP_SIDE = 4096, 3072
@@ -36,19 +37,8 @@ def turned(folder: Path) -> str:
 
 
 def gif(folder: Path) -> str:
-    """43 bytes that ask for a canvas of the largest size, with transparency."""
     path = folder / "tiny.gif"
-    path.write_bytes(
-        b"GIF89a"
-        + struct.pack("<HHBBB", SIDE, SIDE, 0x80, 0, 0)
-        + bytes(3)
-        + b"\xff" * 3
-        + b"!\xf9\x04\x01"
-        + bytes(4)
-        + b","
-        + struct.pack("<HHHHB", 0, 0, 1, 1, 0)
-        + b"\x02\x02D\x01\x00;"
-    )
+    path.write_bytes(tiny_gif(SIDE, SIDE))
     return str(path)
 
 

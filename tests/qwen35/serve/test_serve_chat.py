@@ -16,7 +16,7 @@ import pytest
 
 from qwen35 import Qwen35
 from tests.support.mock_model import fake
-from tests.support.serve_tools import ADD, WEATHER, answer
+from tests.support.serve_tools import ADD, WEATHER, answer, sample_picture
 
 openai = pytest.importorskip("openai")
 pytest.importorskip("uvicorn")
@@ -35,12 +35,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qwen35]:
 def server(model: Qwen35) -> Iterator[Running]:
     with serving(model, names=("alias",)) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[Any]:
-    with openai.OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=WAIT) as made:
-        yield made
 
 
 def ask(client: Any, text: str, **options: Any) -> Any:
@@ -448,12 +442,6 @@ def test_no_url_is_fetched(client: Any, url: str) -> None:
     assert caught.value.param == "messages[0].content[0].image_url"
 
 
-@pytest.fixture(scope="module")
-def builtin() -> Iterator[tuple[Any, Qwen35]]:
-    with Qwen35.load(None, 2048, "emu:threads=1,quiet") as model, serving(model) as running:
-        yield openai.OpenAI(base_url=running.url, api_key="x", max_retries=0, timeout=WAIT), model
-
-
 def test_the_built_in_model(builtin: tuple[Any, Qwen35]) -> None:
     client, model = builtin
     name = client.models.list().data[0].id
@@ -468,8 +456,7 @@ def test_pictures_are_those_of_the_engine(builtin: tuple[Any, Qwen35]) -> None:
     client, model = builtin
     from qwen35 import GREEDY
 
-    sample = Path(__file__).parents[3] / "qwen35" / "data" / "sample.png"
-    url = "data:image/png;base64," + base64.b64encode(sample.read_bytes()).decode()
+    sample, url = sample_picture()
     question = "What is in this picture?"
     content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}]
     got = client.chat.completions.create(

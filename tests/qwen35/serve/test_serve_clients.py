@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("prometheus_client")
 
 from tests.support.mock_model import fake  # noqa: E402
-from tests.support.serve_tools import ADD, WEATHER, answer  # noqa: E402
+from tests.support.serve_tools import ADD, BIRD, WEATHER, answer, sample_picture  # noqa: E402
 from tests.support.serving import WAIT, serving  # noqa: E402
 
 
@@ -60,31 +58,20 @@ def test_errors(client: Any) -> None:
         other.chat_completion([{"role": "user", "content": "Hi"}])
 
 
-def test_the_built_in_model(tmp_path: Path) -> None:
+def test_the_built_in_model(builtin: tuple[Any, Qwen35]) -> None:
     """A picture, and JSON that fits a schema."""
-    sample = Path(__file__).parents[3] / "qwen35" / "data" / "sample.png"
-    url = "data:image/png;base64," + base64.b64encode(sample.read_bytes()).decode()
+    other, model = builtin
+    made = hub.InferenceClient(base_url=str(other.base_url).rstrip("/"), api_key="x", timeout=WAIT)
+    sample, url = sample_picture()
     question = "What is in this picture?"
     content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": question}]
-    with Qwen35.load(None, 2048, "emu:threads=1,quiet") as model, serving(model) as running:
-        made = hub.InferenceClient(base_url=running.url, api_key="x", timeout=WAIT)
-        messages = [{"role": "user", "content": content}]
-        got = made.chat_completion(messages, model=model.info.name, temperature=0)
-        want = str(model.chat(question, images=[sample], sampling=GREEDY))
-        assert got.choices[0].message.content == want != ""
-        pytest.importorskip("llguidance")
-        schema = {
-            "type": "object",
-            "properties": {"bird": {"type": "boolean"}},
-            "required": ["bird"],
-            "additionalProperties": False,
-        }
-        form = {"type": "json_schema", "json_schema": {"name": "animal", "schema": schema}}
-        got = made.chat_completion(
-            [{"role": "user", "content": "What is a penguin?"}],
-            temperature=0,
-            model=model.info.name,
-            response_format=form,
-        )
-        # The client sends json_object with a `value`.
-        assert set(json.loads(got.choices[0].message.content)) == {"bird"}
+    settings = {"model": model.info.name, "temperature": 0}
+    got = made.chat_completion([{"role": "user", "content": content}], **settings)
+    want = str(model.chat(question, images=[sample], sampling=GREEDY))
+    assert got.choices[0].message.content == want != ""
+    pytest.importorskip("llguidance")
+    form = {"type": "json_schema", "json_schema": {"name": "animal", "schema": BIRD}}
+    asked = [{"role": "user", "content": "What is a penguin?"}]
+    got = made.chat_completion(asked, response_format=form, **settings)
+    # The client sends json_object with a `value`.
+    assert set(json.loads(got.choices[0].message.content)) == {"bird"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 
 from qwen35 import GREEDY, Qwen35
 from tests.support.mock_model import fake
+from tests.support.serve_tools import BIRD, sample_picture
 
 openai = pytest.importorskip("openai")
 httpx = pytest.importorskip("httpx")
@@ -52,12 +52,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Qwen35]:
 def server(model: Qwen35) -> Iterator[Running]:
     with serving(model) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: Running) -> Iterator[Any]:
-    with openai.OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=WAIT) as made:
-        yield made
 
 
 def ask(client: Any, text: Any, **options: Any) -> Any:
@@ -320,16 +314,9 @@ def test_an_answer_that_fails(tmp_path: Path, stream: bool, monkeypatch: pytest.
             assert got.status_code == 504 and got.json()["error"]["code"] == "timeout"
 
 
-@pytest.fixture(scope="module")
-def builtin() -> Iterator[tuple[Any, Qwen35]]:
-    with Qwen35.load(None, 2048, "emu:threads=1,quiet") as model, serving(model) as running:
-        yield openai.OpenAI(base_url=running.url, api_key="x", max_retries=0, timeout=WAIT), model
-
-
 def test_pictures_and_a_schema(builtin: tuple[Any, Qwen35]) -> None:
     client, model = builtin
-    sample = Path(__file__).parents[3] / "qwen35" / "data" / "sample.png"
-    url = "data:image/png;base64," + base64.b64encode(sample.read_bytes()).decode()
+    sample, url = sample_picture()
     question = "What is in this picture?"
     content = [{"type": "input_image", "image_url": url}, {"type": "input_text", "text": question}]
     got = client.responses.create(
@@ -342,13 +329,7 @@ def test_pictures_and_a_schema(builtin: tuple[Any, Qwen35]) -> None:
     )
     assert again.usage.input_tokens > got.usage.input_tokens
     pytest.importorskip("llguidance")
-    schema = {
-        "type": "object",
-        "properties": {"bird": {"type": "boolean"}},
-        "required": ["bird"],
-        "additionalProperties": False,
-    }
-    form = {"format": {"type": "json_schema", "name": "animal", "schema": schema}}
+    form = {"format": {"type": "json_schema", "name": "animal", "schema": BIRD}}
     made = client.responses.create(
         model=model.info.name, input="What is a penguin?", text=form, temperature=0
     )
