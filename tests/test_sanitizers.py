@@ -28,6 +28,7 @@ SELECTION = {
     "the emulated device": [
         "tests/emu/test_emu_node.py",
         "tests/emu/test_emu_driver.py",
+        "tests/emu/test_emu_driver_timeouts.py",
         "tests/emu/test_emu_memory.py",
         "tests/emu/test_emu_inline.py",
         "tests/emu/test_emu_kernels_run.py",

@@ -7,7 +7,9 @@ import threading
 from amdxdna._native import ffi
 from amdxdna.emu.faults import Faults
 from amdxdna.emu.kernels import Family, pdi, stream
-from amdxdna.emu.npu import DEVICE_HEAP, HEAP_CHUNK, BadAddress, Npu, Reply, Slot
+from amdxdna.emu.npu import DEVICE_HEAP, HEAP_CHUNK, BadAddress, Npu, Reply, Slot, Status
+from amdxdna.emu.npu.context import Context
+from amdxdna.emu.npu.schedule import Totals
 from amdxdna.emu.timing import TimingModel
 
 HOST = 4 * HEAP_CHUNK  # where the heap is on the bus
@@ -85,3 +87,35 @@ def copy_slot(
     rig: Rig, nbytes: int = 64, addend: int = 0, source: int = BUFFERS, target: int = BUFFERS + 4096
 ) -> Slot:
     return rig.slot(stream.copy(nbytes, addend), (source, target))
+
+
+FIXED = TimingModel(bandwidth=1e15, rate=1e15, dispatch=0.02, member=0.005, load=0.0)
+"""Only the fixed times count."""
+MINUTE = 60_000_000
+"""Microseconds: longer than any test waits."""
+
+
+def totals(rig: Rig) -> Totals:
+    assert rig.npu.schedule is not None
+    return rig.npu.schedule.totals()
+
+
+def submit(rig: Rig, context: int, *slots: Slot) -> threading.Event:
+    """Set when the chain is answered."""
+    answered = threading.Event()
+    assert rig.npu.submit(context, slots, lambda reply: answered.set()) == Status.OK
+    return answered
+
+
+class SlowContext(Context):
+    """Wakes up `late` seconds after it asked to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.late = 0.001
+        super().__init__(0, 0, 8, 0, 0, lambda: self.now)
+
+    def wait(self, seconds: float | None) -> bool:
+        assert seconds is not None
+        self.now += seconds + self.late
+        return False

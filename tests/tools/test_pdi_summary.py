@@ -12,7 +12,6 @@ from amdxdna.pdi import drawing, summary
 from amdxdna.pdi.routes import End, Packet, Port, Route
 from tests.support.pdi_builder import B, Item, W, at, build
 
-
 ON = 1 << 31
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from qwen35 import host
+from tests.support.model_bundle import run
+from tests.support.trial import IDS, load, shut
 
 _NEEDS = {
     "portable": set(),
@@ -28,3 +31,18 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
     assert host.isa() == request.param
     yield request.param
     host.set_isa(before)
+
+
+@pytest.fixture
+def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else runs decides nothing."""
+    monkeypatch.setattr("qwen35.model.probe.GRACE", 60.0)
+
+
+@pytest.fixture(scope="module")
+def wanted() -> np.ndarray:
+    """What a text model without chains computes of IDS."""
+    text = load(chains="off")
+    rows = run(text, IDS, 16)
+    shut(text)
+    return rows
