@@ -37,7 +37,7 @@ __all__ = ["VisionTower"]
 _KEYS = ("v_patch", "v_qkv", "v_proj", "v_fc1", "v_fc2", "v_m1", "v_m2")
 LANES = 4
 """In flight, before another picture begins: more pictures side by side leave the NPU no less to wait for."""
-_PIECE = 1 << 20
+PIECE = 1 << 20
 """Pairs of query and key of a piece of attention: about a millisecond on two cores, in which the NPU may
 get done with another lane's projection."""
 F32 = NDArray[np.float32]
@@ -349,7 +349,7 @@ class VisionTower:
 
             if not loaded():
                 yield loaded
-            step = max(_PIECE // ((end - first) * (keys[1] - keys[0])), 1)
+            step = max(PIECE // ((end - first) * (keys[1] - keys[0])), 1)
             for head in range(0, heads, step):
                 yield None
                 among = head, min(head + step, heads)

@@ -14,7 +14,6 @@ from amdxdna.opening import open_node
 from qwen35.bundle import Bundle
 from qwen35.errors import ModelError
 from qwen35.formats import bfp16, from_bf16, to_bf16
-from qwen35.model import dispatch as module
 from qwen35.model.options import Options
 from qwen35.model.projections import Projections
 from tests.support.binding import ProxyNode
@@ -99,13 +98,14 @@ def test_spans_follow_the_records(npu):
     assert npu.spans("o", 4) == (4 * row_a, 4 * row_c + 200)
 
 
-@pytest.mark.parametrize("limit", [2, 32])
-def test_a_group_of_runs(monkeypatch, npu, limit):
-    monkeypatch.setattr(module, "_CHAIN", limit)
+@pytest.mark.parametrize("count", [5, 32, 33, 65])
+def test_a_group_of_runs(npu, count):
+    """Also of more than a chain holds."""
     spec = npu.gemv_spec("down")
     operands, wanted = [], []
-    for j in range(5):
-        w, matrix = weight(npu, f"l{j % 4}.g.down{j % 2}", spec.m, spec.k)
+    weights = [weight(npu, f"l{j}.g.down{j % 2}", spec.m, spec.k) for j in range(4)]
+    for j in range(count):
+        w, matrix = weights[j % 4]
         x, values = filled(npu, (spec.k,), j)
         operands.append((x, w, npu.alloc(spec.m * 2)))
         wanted.append(bf16_round((matrix @ values).astype(np.float32)))

@@ -35,19 +35,24 @@ GRIDS = [(18, 10), (2, 4), (16, 14), (8, 8), (18, 10)]
 
 
 @pytest.fixture(scope="module")
-def tower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VisionTower]:
+def npu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Projections]:
     folder = tmp_path_factory.mktemp("lanes")
     write_checkpoint(folder / "hf", SHAPES["vision"], 4)
     options = Options(chunk=64, max_prompt=128, vision="w8", vision_chunk=64, max_pixels=512 * 16)
     bundle = Bundle.open(export_checkpoint(Checkpoint(folder / "hf"), folder / "bundle", options, quiet=True))
-    config = bundle.config.vision
-    assert config is not None
     with Device.open(EMULATED) as device:
-        npu = Projections(bundle, device)
-        made = VisionTower(bundle, npu, config)
+        made = Projections(bundle, device)
         yield made
         made.close()
-        npu.close()
+
+
+@pytest.fixture(scope="module")
+def tower(npu: Projections) -> Iterator[VisionTower]:
+    config = npu.bundle.config.vision
+    assert config is not None
+    made = VisionTower(npu.bundle, npu, config)
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +108,7 @@ def test_nor_does_who_comes_first(
         return True
 
     monkeypatch.setattr(Dispatch, "over", property(found))
-    monkeypatch.setattr(vision.tower, "_PIECE", 1)
+    monkeypatch.setattr(vision.tower, "PIECE", 1)
     same(tower.encode_all(pictures), alone)
 
 
@@ -133,10 +138,10 @@ def test_an_interrupt_with_lanes_in_flight(
 
 @pytest.mark.parametrize("command", [3, 12])
 def test_a_hang_with_lanes_in_flight(
-    tower: VisionTower, pictures: list[Any], alone: list[np.ndarray], command: int
+    tower: VisionTower, npu: Projections, pictures: list[Any], alone: list[np.ndarray], command: int
 ) -> None:
-    node: Any = tower._npu.device.node
-    tower._npu.chains = False
+    node: Any = npu.device.node
+    npu.chains = False
     node.driver.faults.next("hang", command)
     with pytest.raises(CommandFailed) as caught:
         tower.encode_all(pictures[:2])
@@ -185,7 +190,11 @@ def test_a_picture_again_takes_no_new_buffers(tower: VisionTower, pictures: list
 
 
 def test_the_npu_sees_what_the_host_wrote(
-    tower: VisionTower, pictures: list[Any], alone: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+    tower: VisionTower,
+    npu: Projections,
+    pictures: list[Any],
+    alone: list[np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Every operand as memory has it by the flushes so far: the NPU does not snoop."""
     tower.release()
@@ -210,13 +219,17 @@ def test_the_npu_sees_what_the_host_wrote(
             seen.append((c.host_address, bytes(c.view(writable=False))))
 
     monkeypatch.setattr(buffer_module, "lib", SimpleNamespace(xdna_flush=flush))
-    monkeypatch.setattr(tower._npu, "watcher", look)
+    monkeypatch.setattr(npu, "watcher", look)
     same(tower.encode_all(pictures[:3]), alone[:3])
     assert looked > 50
 
 
 def test_what_an_interrupted_picture_wrote_leaves_the_caches_before_the_next(
-    tower: VisionTower, pictures: list[Any], alone: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+    tower: VisionTower,
+    npu: Projections,
+    pictures: list[Any],
+    alone: list[np.ndarray],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A line left dirty would be written over what the NPU puts there."""
     tower.release()
@@ -245,7 +258,7 @@ def test_what_an_interrupted_picture_wrote_leaves_the_caches_before_the_next(
             looked += 1
 
     monkeypatch.setattr(buffer_module, "lib", SimpleNamespace(xdna_flush=flush))
-    monkeypatch.setattr(tower._npu, "watcher", look)
+    monkeypatch.setattr(npu, "watcher", look)
     same([tower.encode(*pictures[2])], [alone[2]])
     assert looked > 10
 
