@@ -19,6 +19,7 @@ from qwen35 import GREEDY, AnswerOptions, Conversation, Qwen35, Sampling
 from qwen35.errors import Closed, QwenError, TemplateError, UsageError
 from tests.support.argument_values import COPIES, INTS, STRS, VALUES, all_but_are_uncopied, refuses
 from tests.support.mock_model import fake
+from tests.support.threads import in_threads
 
 USER = [{"role": "user", "content": "x"}]
 
@@ -170,7 +171,7 @@ def test_one_iterator_in_several_threads(model: Qwen35) -> None:
     pieces, got, errors = iter(reply), [], []
     lock, go = threading.Lock(), threading.Barrier(3)
 
-    def read() -> None:
+    def read(number: int) -> None:
         go.wait(60)
         while True:
             try:
@@ -183,11 +184,7 @@ def test_one_iterator_in_several_threads(model: Qwen35) -> None:
                 with lock:
                     got.append(piece)
 
-    threads = [threading.Thread(target=read) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    in_threads(3, read)
     assert "".join(sorted("".join(got))) == "".join(sorted("You said: one two three four five six"))
     assert all(isinstance(e, UsageError) and "one place at a time" in str(e) for e in errors), errors
 

@@ -17,6 +17,7 @@ from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.reaper import reap
 from tests.support.binding import adder, flushes
+from tests.support.threads import in_threads
 
 MIB = 1 << 20
 
@@ -244,32 +245,22 @@ def test_a_dropped_buffer_is_given_back_at_the_next_allocation(device):
 
 def test_buffers_from_many_threads(device):
     before = device.bo_usage()
-    problems = []
 
     def work(number):
         rng = random.Random(number)
         held = []
-        try:
-            for turn in range(60):
-                kind = rng.choice(("share", "dev", "cmd"))
-                buffer = device.alloc(rng.randrange(1, 20000), kind)
-                buffer.view()[:] = number * 60 + turn & 0xFF
-                held.append((buffer, number * 60 + turn & 0xFF))
-                if len(held) > 5:
-                    old, value = held.pop(rng.randrange(len(held)))
-                    if set(old.read()) != {value}:
-                        problems.append((number, turn))
-                    if rng.random() < 0.7:
-                        old.close()
-        except Exception as error:
-            problems.append(error)
+        for turn in range(60):
+            kind = rng.choice(("share", "dev", "cmd"))
+            buffer = device.alloc(rng.randrange(1, 20000), kind)
+            buffer.view()[:] = number * 60 + turn & 0xFF
+            held.append((buffer, number * 60 + turn & 0xFF))
+            if len(held) > 5:
+                old, value = held.pop(rng.randrange(len(held)))
+                assert set(old.read()) == {value}, turn
+                if rng.random() < 0.7:
+                    old.close()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
+    in_threads(4, work)
     gc.collect()
     reap()
     after = device.bo_usage()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import random
-import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from qwen35.engine import Session, generate
 from tests.support.binding import adder, copy_xclbin
 from tests.support.interrupting import SOAK, Callbacks, callbacks, handlers, interrupted, unraisable, watchdog
 from tests.support.mock_model import HashModel, fake
+from tests.support.threads import in_threads
 
 
 def device(folder: Path, options: str = "") -> None:
@@ -113,25 +113,17 @@ def test_a_live_set() -> None:
 
 def test_a_live_set_while_threads_and_the_collector_use_it() -> None:
     kept: LiveSet[Thing] = LiveSet()
-    failed: list[BaseException] = []
 
-    def use() -> None:
-        try:
-            for _ in range(2000):
-                thing = Thing()
-                thing.itself = thing  # type: ignore[attr-defined]  # for the collector
-                kept.add(thing)
-                assert thing in list(kept)
-        except BaseException as error:
-            failed.append(error)
+    def use(number: int) -> None:
+        for _ in range(2000):
+            thing = Thing()
+            thing.itself = thing  # type: ignore[attr-defined]  # for the collector
+            kept.add(thing)
+            assert thing in list(kept)
 
-    threads = [threading.Thread(target=use) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    in_threads(4, use)
     gc.collect()
-    assert failed == [] and not kept
+    assert not kept
 
 
 def test_live_keys() -> None:

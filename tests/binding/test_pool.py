@@ -18,7 +18,8 @@ from amdxdna.opening import open_node
 from amdxdna.packet import State
 from amdxdna.pool import ContextPool, PoolStats
 from amdxdna.xclbin import Xclbin, writer
-from tests.support.binding import COPY, ProxyNode, adder, copy_xclbin, hanging, in_threads, promising
+from tests.support.binding import COPY, ProxyNode, adder, copy_xclbin, hanging, promising
+from tests.support.threads import in_threads
 
 
 def buffers(device, addend=0):

@@ -21,6 +21,7 @@ from amdxdna.emu.kernels.stream import Fail
 from amdxdna.opening import open_node
 from amdxdna.packet import State
 from tests.support.binding import ProxyNode, adder, copy_xclbin, flushes, hanging, numbers
+from tests.support.threads import in_threads
 
 
 @pytest.mark.parametrize("nbytes", [4, 64, 4096, 100_000])
@@ -316,25 +317,15 @@ def test_closing_the_device_waits_for_runs(open_emu):
 
 def test_runs_from_many_threads(device):
     kernels = [adder(device, 256, i) for i in range(3)]
-    problems = []
 
     def work(number):
-        try:
-            source, result = numbers(device, 64, number), device.alloc(256)
-            for turn in range(25):
-                addend = turn % 3
-                kernels[addend].run(source, result, outputs=[result])
-                if not np.array_equal(result.view("u4"), np.arange(number, number + 64) + addend):
-                    problems.append((number, turn))
-        except Exception as error:
-            problems.append(error)
+        source, result = numbers(device, 64, 1000 * number), device.alloc(256)
+        for turn in range(25):
+            addend = turn % 3
+            kernels[addend].run(source, result, outputs=[result])
+            assert np.array_equal(result.view("u4"), np.arange(64) + 1000 * number + addend), turn
 
-    threads = [threading.Thread(target=work, args=(i * 1000,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert problems == []
+    in_threads(4, work)
 
 
 def test_many_threads_wait_for_one_run(device, gate):
@@ -342,18 +333,14 @@ def test_many_threads_wait_for_one_run(device, gate):
     run = gate.kernel(device, 64).start(source, result)
     states = []
 
-    def wait(timeout):
+    def wait(number):
         try:
-            states.append(run.wait(timeout).state)
+            states.append(run.wait((None, 0.01, 60, None)[number]).state)
         except errors.WaitTimeout:
             states.append("timeout")
             gate.open()
 
-    threads = [threading.Thread(target=wait, args=(t,)) for t in (None, 0.01, 60, None)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(4, wait)
     assert sorted(states, key=str) == [State.COMPLETED] * 3 + ["timeout"]
 
 

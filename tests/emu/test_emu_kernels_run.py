@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +19,7 @@ from amdxdna.emu.kernels.stream import BFP6S, BFP16, Copy, Delay, Fail, Gemm, Ge
 from tests.support import shortage, workers
 from tests.support.kernel_cases import ISAS, bf16, gemm_model, integer_stream
 from tests.support.program import python
+from tests.support.threads import in_threads
 
 PAGE = mmap.PAGESIZE
 
@@ -215,7 +215,6 @@ def test_many_threads_at_once() -> None:
     rng = np.random.default_rng(3)
     op = Gemv(512, 256, 0, BFP16, stream.weight_bytes(512, 256))
     data, w = stream.program([op]), integer_stream(rng, 512, 256, BFP16)
-    failures: list[int] = []
 
     def work(seed: int) -> None:
         x = bf16(np.random.default_rng(seed).integers(-9, 10, 256))
@@ -224,15 +223,9 @@ def test_many_threads_at_once() -> None:
         for _ in range(40):
             y = np.zeros(512, np.uint16)
             kernels.execute(data, 2, [grant(x), grant(w), grant(y)], threads=3)
-            if (y != expected).any():
-                failures.append(seed)
+            np.testing.assert_array_equal(y, expected)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    in_threads(6, work)
 
 
 def test_kernel_threads_take_a_share_and_no_signals() -> None:

@@ -28,6 +28,7 @@ from amdxdna.errors import Closed, NoDevice, OutOfMemory, PermissionDenied
 from tests.conformance import kit
 from tests.support.binding import adder
 from tests.support.gate import Gate
+from tests.support.threads import in_threads
 
 PAGE = 4096
 Open = Callable[..., kit.Ready]
@@ -364,34 +365,20 @@ def test_pinned_memory_adds_up(ready: Open) -> None:
 
 def test_contexts_of_several_threads(ready: Open) -> None:
     client = ready()
-    errors: list[BaseException] = []
 
     def work(number: int) -> None:
-        try:
-            context, syncobj = client.new_context()
-            command, code, target = client.bo(PAGE, lib.AMDXDNA_BO_CMD), client.dev(PAGE), client.bo(PAGE)
-            for turn in range(30):
-                seq = client.start(
-                    stream.copy(PAGE, number),
-                    client.source.device,
-                    target.device,
-                    command=command,
-                    code=code,
-                    hwctx=context,
-                )
-                client.wait(syncobj, seq)
-                assert seq == turn
-                assert kit.state(command) == kit.COMPLETED
-                assert target.words()[0] == client.source.words()[0] + number
-        except BaseException as error:
-            errors.append(error)
+        context, syncobj = client.new_context()
+        command, code, target = client.bo(PAGE, lib.AMDXDNA_BO_CMD), client.dev(PAGE), client.bo(PAGE)
+        operands = (client.source.device, target.device)
+        for turn in range(30):
+            program = stream.copy(PAGE, number + 1)
+            seq = client.start(program, *operands, command=command, code=code, hwctx=context)
+            client.wait(syncobj, seq)
+            assert seq == turn
+            assert kit.state(command) == kit.COMPLETED
+            assert target.words()[0] == client.source.words()[0] + number + 1
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    in_threads(4, work)
 
 
 HELD = stream.program([stream.Delay(1), stream.Copy(PAGE, 1)])

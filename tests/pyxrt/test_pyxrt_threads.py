@@ -15,6 +15,7 @@ from amdxdna.pyxrt import devices
 from tests.conformance import kit
 from tests.support.interrupting import SOAK, everywhere, handlers, watchdog
 from tests.support.pyxrt_setup import HELD, TO, Setup
+from tests.support.threads import in_threads
 
 
 def test_other_threads_run_while_one_waits(emu, folder, gate):
@@ -34,22 +35,14 @@ def test_other_threads_run_while_one_waits(emu, folder, gate):
 
 def test_four_threads(emu, folder):
     setups = [Setup(folder) for _ in range(4)]
-    failures = []
 
-    def work(s):
-        try:
-            for _ in range(10):
-                s.kernel(3, s.insts, s.code.nbytes, s.a, s.b).wait2()
-            assert s.result()[7] == 8
-        except BaseException as error:
-            failures.append(error)
+    def work(number):
+        s = setups[number]
+        for _ in range(10):
+            s.kernel(3, s.insts, s.code.nbytes, s.a, s.b).wait2()
+        assert s.result()[7] == 8
 
-    threads = [threading.Thread(target=work, args=(s,)) for s in setups]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not failures and not any(thread.is_alive() for thread in threads)
+    in_threads(len(setups), work)
 
 
 def test_threads_that_share_a_run(emu, folder):
@@ -61,7 +54,7 @@ def test_threads_that_share_a_run(emu, folder):
     run.start()
     seen = []
 
-    def work():
+    def work(number):
         for _ in range(60):
             try:
                 run.start()
@@ -76,14 +69,9 @@ def test_threads_that_share_a_run(emu, folder):
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(600)
+        in_threads(4, work)
     finally:
         sys.setswitchinterval(before)
-    assert not any(thread.is_alive() for thread in threads)
     assert set(seen) <= {4, (RuntimeError, "bad command state, can't launch")} and seen.count(4) == 240
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -112,23 +111,3 @@ def promising(limit: int, slots: int) -> ProxyNode:
 
     node = ProxyNode(open_node(f"emu:quiet,threads=1,slots={slots}"), promise)
     return node
-
-
-def in_threads(count: int, work: Callable[[int], None]) -> None:
-    """Calls `work(number)` in so many threads at once. Raises the first failure of one."""
-    failures: list[BaseException] = []
-
-    def one(number: int) -> None:
-        try:
-            work(number)
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
-    for failure in failures:
-        raise failure
