@@ -162,24 +162,8 @@ def test_every_parameter_has_a_row() -> None:
 
 
 INNER = {
-    "flush_for_start",
-    "abandon",
-    "prepare",
-    "fill",
-    "finished",
-    "give_up",
-    "assign",
-    "owner",
-    "settle",
-    "submit",
-    "touches",
-    "take",
-    "forget",
-    "let_go",
-    "load",
-    "release",
-    "shed_context",
-    "shed_pdis",
+    *("flush_for_start", "abandon", "prepare", "fill", "finished", "give_up", "assign", "owner", "settle"),
+    *("submit", "touches", "take", "forget", "let_go", "load", "release", "shed_context", "shed_pdis"),
 }
 
 

@@ -34,18 +34,8 @@ CORE = [
 one ioctl function, `opening` the place that knows of the emulated device."""
 
 EMULATOR = {
-    "amdxdna.opening",
-    "amdxdna.emu",
-    "amdxdna.cli",
-    "amdxdna.doctor",
-    "amdxdna.selftest",
-    "amdxdna.trace",
-    "amdxdna.insts",
-    "qwen35.device",
-    "qwen35.export",
-    "qwen35.rootfs",
-    "qwen35.accept",
-    "qwen35.bench",
+    *("amdxdna.opening", "amdxdna.emu", "amdxdna.cli", "amdxdna.doctor", "amdxdna.selftest", "amdxdna.trace"),
+    *("amdxdna.insts", "qwen35.device", "qwen35.export", "qwen35.rootfs", "qwen35.accept", "qwen35.bench"),
 }
 """Who may know the emulator: what opens it, writes kernels for it, or looks at it as a tool."""
 

@@ -277,17 +277,8 @@ INNER = {
 }
 """What the binding's own files ask of each other, under the locks of those who ask."""
 DATA = {
-    "AnswerOptions",
-    "Health",
-    "QoS",
-    "State",
-    "XdnaError",
-    "GREEDY",
-    "Info",
-    "QwenError",
-    "Sampling",
-    "Stats",
-    "__version__",
+    *("AnswerOptions", "Health", "QoS", "State", "XdnaError", "GREEDY", "Info", "QwenError", "Sampling"),
+    *("Stats", "__version__"),
 }
 """Values: they know nothing of a device."""
 ELSEWHERE = {"Node", "KernelNode", "open_node"}

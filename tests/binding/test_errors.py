@@ -106,18 +106,9 @@ NO_LOSS = {
     ("GET_INFO QUERY_SENSORS", errno.ENODEV): errors.Unsupported,  # no amd_pmf module
 }
 CALLS = [
-    "open",
-    "mmap",
-    *REQUESTS,
-    "CREATE_BO SHARE",
-    "CREATE_BO CMD",
-    "CREATE_BO DEV",
-    "CREATE_BO DEV_HEAP",
-    "CREATE_BO userptr",
-    "GET_INFO QUERY_SENSORS",
-    "GET_INFO QUERY_CLOCK_METADATA",
-    "GET_INFO QUERY_TELEMETRY",
-    "GET_INFO QUERY_RESOURCE_INFO",
+    *("open", "mmap", *REQUESTS, "CREATE_BO SHARE", "CREATE_BO CMD", "CREATE_BO DEV", "CREATE_BO DEV_HEAP"),
+    *("CREATE_BO userptr", "GET_INFO QUERY_SENSORS", "GET_INFO QUERY_CLOCK_METADATA"),
+    *("GET_INFO QUERY_TELEMETRY", "GET_INFO QUERY_RESOURCE_INFO"),
 ]
 
 
@@ -151,18 +142,8 @@ def test_what_a_text_says(call, code, words):
 def test_every_errno_a_driver_gives_is_explained(call):
     """Those of the driver's ioctl handlers and of DRM's core."""
     for code in (
-        errno.EINVAL,
-        errno.ENOMEM,
-        errno.EFAULT,
-        errno.EACCES,
-        errno.EBUSY,
-        errno.EOPNOTSUPP,
-        errno.ENODEV,
-        errno.EIO,
-        errno.ETIME,
-        errno.ETIMEDOUT,
-        errno.EPIPE,
-        errno.EBADF,
+        *(errno.EINVAL, errno.ENOMEM, errno.EFAULT, errno.EACCES, errno.EBUSY, errno.EOPNOTSUPP),
+        *(errno.ENODEV, errno.EIO, errno.ETIME, errno.ETIMEDOUT, errno.EPIPE, errno.EBADF),
     ):
         assert "no explanation" not in str(from_errno(call, code))
 

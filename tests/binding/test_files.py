@@ -140,25 +140,9 @@ def uses(odd: Path, tmp_path: Path, checkpoint: Path) -> dict[str, Callable[[], 
 
 
 NAMES = [
-    "array",
-    "xclbin",
-    "program",
-    "insts",
-    "picture",
-    "tokenizer",
-    "schema",
-    "/load",
-    "manifest.txt",
-    "tensors.txt",
-    "tensors.bin",
-    "tokenizer.json",
-    "a bundle's insts",
-    "a bundle's xclbin",
-    "a sum",
-    "config.json",
-    "safetensors",
-    "checkpoint's tokenizer",
-    "generation_config.json",
+    *("array", "xclbin", "program", "insts", "picture", "tokenizer", "schema", "/load", "manifest.txt"),
+    *("tensors.txt", "tensors.bin", "tokenizer.json", "a bundle's insts", "a bundle's xclbin", "a sum"),
+    *("config.json", "safetensors", "checkpoint's tokenizer", "generation_config.json"),
     "a random bundle's tokenizer",
 ]
 

@@ -20,23 +20,8 @@ def test_check_value():
     """Captured from a working runtime: three buffers, instructions of 0xCB0 bytes at 0x4028000."""
     got = words(packet.start_cu(0, 0x4028000, 0xCB0, [0x7F0012345000, 0x1000, 0xFFFFF7FFC000]))
     assert got == [
-        0x30010001,
-        1,
-        3,
-        0,
-        0x4028000,
-        0,
-        0xCB0,
-        0x12345000,
-        0x7F00,
-        0x1000,
-        0,
-        0xF7FFC000,
-        0xFFFF,
-        0,
-        0,
-        0,
-        0,
+        *(0x30010001, 1, 3, 0, 0x4028000, 0, 0xCB0, 0x12345000, 0x7F00, 0x1000, 0, 0xF7FFC000, 0xFFFF, 0, 0),
+        *(0, 0),
     ]
 
 
@@ -66,52 +51,13 @@ def test_start_npu_fields():
         *[0xFFFFFFFF] * 2,
     ]
     assert words(packet.start_npu_preempt(1, code, save, restore)) == [
-        0x3A80D001,
-        2,
-        0x04008000,
-        1,
-        0x4010000,
-        0,
-        0x4018000,
-        0,
-        32,
-        64,
-        96,
-        0,
-        3,
-        0,
+        *(0x3A80D001, 2, 0x04008000, 1, 0x4010000, 0, 0x4018000, 0, 32, 64, 96, 0, 3, 0),
     ]
     assert words(packet.start_npu_elf(code, save, restore, 0x500000001)) == [
-        0x3B00D001,
-        0,
-        0x04008000,
-        1,
-        0x4010000,
-        0,
-        0x4018000,
-        0,
-        32,
-        64,
-        96,
-        0,
-        1,
-        5,
+        *(0x3B00D001, 0, 0x04008000, 1, 0x4010000, 0, 0x4018000, 0, 32, 64, 96, 0, 1, 5),
     ]
     assert words(packet.start_npu_elf(code, Placed(), Placed())) == [
-        0x3B00D001,
-        0,
-        0x04008000,
-        1,
-        0,
-        0,
-        0,
-        0,
-        32,
-        0,
-        0,
-        0,
-        0,
-        0,
+        *(0x3B00D001, 0, 0x04008000, 1, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0),
     ]
 
 

@@ -39,34 +39,9 @@ def value(rng: random.Random) -> int:
     """A number that some check may trip over."""
     return rng.choice(
         [
-            0,
-            1,
-            2,
-            3,
-            4,
-            8,
-            31,
-            32,
-            33,
-            64,
-            255,
-            256,
-            PAGE - 1,
-            PAGE,
-            2 * PAGE,
-            1 << 20,
-            2 << 20,
-            1 << 31,
-            (1 << 32) - 1,
-            1 << 40,
-            (1 << 48) - PAGE,
-            1 << 48,
-            1 << 63,
-            (1 << 64) - PAGE,
-            (1 << 64) - 1,
-            rng.getrandbits(16),
-            rng.getrandbits(48) & -PAGE,
-            rng.getrandbits(64),
+            *(0, 1, 2, 3, 4, 8, 31, 32, 33, 64, 255, 256, PAGE - 1, PAGE, 2 * PAGE, 1 << 20, 2 << 20),
+            *(1 << 31, (1 << 32) - 1, 1 << 40, (1 << 48) - PAGE, 1 << 48, 1 << 63, (1 << 64) - PAGE),
+            *((1 << 64) - 1, rng.getrandbits(16), rng.getrandbits(48) & -PAGE, rng.getrandbits(64)),
         ]
     )
 

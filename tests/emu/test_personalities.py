@@ -27,22 +27,8 @@ from tests.support.binding import ProxyNode, adder, copy_xclbin, hanging, number
 
 DRIVERS = tuple(PERSONALITIES)
 STATUSES = (
-    0x1000001,
-    0x1000002,
-    0x1000003,
-    0x1000004,
-    0x1000005,
-    0x1000006,
-    0x1000007,
-    0x1000008,
-    0x1000009,
-    0x100000A,
-    0x100000C,
-    0x2000004,
-    0x3000002,
-    0x3000003,
-    0x4000001,
-    0x4000002,
+    *(0x1000001, 0x1000002, 0x1000003, 0x1000004, 0x1000005, 0x1000006, 0x1000007, 0x1000008, 0x1000009),
+    *(0x100000A, 0x100000C, 0x2000004, 0x3000002, 0x3000003, 0x4000001, 0x4000002),
 )
 """Firmware statuses, with every low nibble that a state can be taken for."""
 

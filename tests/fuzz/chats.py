@@ -75,34 +75,9 @@ def messages(folder: Path) -> Ready:
 
 
 _PARTS = [
-    "<tool_call>",
-    "</tool_call>",
-    "<function=f>",
-    "<function=g>",
-    "</function>",
-    "<parameter=a>",
-    "<parameter=b>",
-    "</parameter>",
-    "<parameter=",
-    "<function=",
-    "\n",
-    "\n",
-    "\n",
-    "\r\n",
-    " ",
-    "x",
-    "1",
-    "true",
-    "null",
-    "[1]",
-    '{"a": 1}',
-    "<",
-    ">",
-    "```",
-    "`",
-    "1e999",
-    "é",
-    "\U0001f427",
+    *("<tool_call>", "</tool_call>", "<function=f>", "<function=g>", "</function>", "<parameter=a>"),
+    *("<parameter=b>", "</parameter>", "<parameter=", "<function=", "\n", "\n", "\n", "\r\n", " ", "x", "1"),
+    *("true", "null", "[1]", '{"a": 1}', "<", ">", "```", "`", "1e999", "é", "\U0001f427"),
 ]
 _CALL = "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"
 
@@ -158,26 +133,9 @@ _TOOLS = [*TOOLS, {"type": "function", "function": {"name": "f", "parameters": {
     "$defs": {"a": {"enum": [1, "x"]}},
 }}}]  # fmt: skip
 _KEYS = [
-    "type",
-    "properties",
-    "required",
-    "items",
-    "anyOf",
-    "allOf",
-    "oneOf",
-    "enum",
-    "const",
-    "$ref",
-    "minItems",
-    "maxLength",
-    "pattern",
-    "additionalProperties",
-    "minimum",
-    "nullable",
-    "$defs",
-    "format",
-    "x-guidance",
-    "a",
+    *("type", "properties", "required", "items", "anyOf", "allOf", "oneOf", "enum", "const", "$ref"),
+    *("minItems", "maxLength", "pattern", "additionalProperties", "minimum", "nullable", "$defs", "format"),
+    *("x-guidance", "a"),
 ]
 
 
@@ -213,18 +171,7 @@ def _schema(rng: random.Random, depth: int = 3) -> Any:
 def thinking(folder: Path) -> Ready:
     """A model's text as it streams, parted."""
     parts = [
-        "<think>",
-        "</think>",
-        "<tool_call>",
-        "</tool_call>",
-        "```",
-        "`",
-        '"',
-        "\n",
-        " ",
-        "x",
-        "yz",
-        "<th",
+        *("<think>", "</think>", "<tool_call>", "</tool_call>", "```", "`", '"', "\n", " ", "x", "yz", "<th"),
         ">",
     ]
 
@@ -346,21 +293,8 @@ def conversation(folder: Path) -> Ready:
 def sampling(folder: Path) -> Ready:
     """A bundle's `sampling` param."""
     words = [
-        "greedy",
-        "temperature=0.7",
-        "top_k=20",
-        "top_p=1",
-        "min_p=0",
-        "seed=7",
-        "logprobs=3",
-        "seed=",
-        "=",
-        "top_k=1e9",
-        "temperature=nan",
-        "temperature=1e999",
-        "top_p=-1",
-        "seed=" + "9" * 5000,
-        "x=1",
+        *("greedy", "temperature=0.7", "top_k=20", "top_p=1", "min_p=0", "seed=7", "logprobs=3", "seed="),
+        *("=", "top_k=1e9", "temperature=nan", "temperature=1e999", "top_p=-1", "seed=" + "9" * 5000, "x=1"),
     ]
 
     def make(rng: random.Random) -> str:

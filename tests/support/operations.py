@@ -100,17 +100,6 @@ class Rig:
 
 
 OPERATIONS: list[Callable[[Rig], None]] = [
-    Rig.run,
-    Rig.start,
-    Rig.dropped,
-    Rig.chain,
-    Rig.evict,
-    Rig.alloc,
-    Rig.drop,
-    Rig.sub,
-    Rig.share,
-    Rig.wrap,
-    Rig.context,
-    Rig.kernel,
-    Rig.unload,
+    *(Rig.run, Rig.start, Rig.dropped, Rig.chain, Rig.evict, Rig.alloc, Rig.drop, Rig.sub, Rig.share),
+    *(Rig.wrap, Rig.context, Rig.kernel, Rig.unload),
 ]

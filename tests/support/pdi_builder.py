@@ -124,18 +124,8 @@ def build(
         low, high = len(zone) & 0xFFFF, len(zone) >> 16
         part[28:31] = [1, len(zone), 0x8866 | 0x0100 | low << 16 | high]
     parts = [
-        0xDD,
-        0x11223344,
-        0x55667788,
-        0x99AABBCC,
-        *table,
-        _sum(table),
-        *image,
-        _sum(image),
-        *part,
-        part_sum,
-        *head,
-        _sum(head),
+        *(0xDD, 0x11223344, 0x55667788, 0x99AABBCC, *table, _sum(table), *image, _sum(image), *part),
+        *(part_sum, *head, _sum(head)),
     ]
     whole = struct.pack(f"<{len(parts)}I", *parts) + body
     whole += bytes(-len(whole) % 16) if not transformed else b""

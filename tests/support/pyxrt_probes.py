@@ -179,22 +179,8 @@ _each(
     xclbin_axlf="attempt(lambda: t.x.get_axlf())[0]",
 )
 for _key in (
-    "bdf",
-    "name",
-    "m2m",
-    "interface_uuid",
-    "max_clock_frequency_mhz",
-    "nodma",
-    "offline",
-    "kdma",
-    "electrical",
-    "thermal",
-    "mechanical",
-    "memory",
-    "platform",
-    "pcie_info",
-    "host",
-    "dynamic_regions",
+    *("bdf", "name", "m2m", "interface_uuid", "max_clock_frequency_mhz", "nodma", "offline", "kdma"),
+    *("electrical", "thermal", "mechanical", "memory", "platform", "pcie_info", "host", "dynamic_regions"),
     "vmr",
 ):
     PROBES[f"info_{_key}"] = f"attempt(lambda: t.d.get_info(I(I.__members__['{_key}'])))"

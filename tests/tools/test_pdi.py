@@ -62,26 +62,8 @@ def test_other_commands_and_unknown_ones_are_passed_over_by_their_length(transfo
         assert [c.value for c in pdi.commands(image)] == [9]
         return
     words = [
-        0x104 | 1 << 16,
-        77,
-        0x1FF | 2 << 16,
-        1,
-        2,
-        0x10C | 4 << 16,
-        0,
-        at(0, 2, 0x400),
-        5,
-        8,
-        0x108 | 3 << 16,
-        0,
-        at(0, 2, 0x1F000),
-        6,
-        0x107 | 4 << 16,
-        0,
-        at(0, 2, 0x1F010),
-        0xF,
-        0x33,
-        0x100,
+        *(0x104 | 1 << 16, 77, 0x1FF | 2 << 16, 1, 2, 0x10C | 4 << 16, 0, at(0, 2, 0x400), 5, 8),
+        *(0x108 | 3 << 16, 0, at(0, 2, 0x1F000), 6, 0x107 | 4 << 16, 0, at(0, 2, 0x1F010), 0xF, 0x33, 0x100),
         0xDEADBEEF,
     ]
     image = pdi.read(build([], raw=struct.pack(f"<{len(words)}I", *words)))

@@ -224,20 +224,11 @@ def test_a_block_write_may_hold_no_words_at_the_end_of_the_data() -> None:
 @pytest.mark.parametrize(
     ("row", "offset", "words", "program", "data", "unknown"),
     [
-        (2, 0x00000, 1, 0, 4, 0),
-        (2, 0x0FFFC, 1, 0, 4, 0),
-        (2, 0x0FFF8, 3, 0, 8, 1),
-        (2, 0x10000, 1, 0, 0, 1),
-        (2, 0x1FFFC, 2, 4, 0, 1),
-        (2, 0x20000, 3, 12, 0, 0),
-        (2, 0x23FFC, 1, 0x4000, 0, 0),
-        (2, 0x23FFC, 2, 0x4000, 0, 1),
-        (2, 0x24000, 1, 0, 0, 1),
-        (1, 0x7FFFC, 1, 0, 4, 0),
-        (1, 0x7FFFC, 2, 0, 4, 1),
-        (1, 0x20000, 1, 0, 4, 0),
-        (0, 0x00000, 1, 0, 0, 1),
-        (0, 0x20000, 1, 0, 0, 1),
+        *((2, 0x00000, 1, 0, 4, 0), (2, 0x0FFFC, 1, 0, 4, 0), (2, 0x0FFF8, 3, 0, 8, 1)),
+        *((2, 0x10000, 1, 0, 0, 1), (2, 0x1FFFC, 2, 4, 0, 1), (2, 0x20000, 3, 12, 0, 0)),
+        *((2, 0x23FFC, 1, 0x4000, 0, 0), (2, 0x23FFC, 2, 0x4000, 0, 1), (2, 0x24000, 1, 0, 0, 1)),
+        *((1, 0x7FFFC, 1, 0, 4, 0), (1, 0x7FFFC, 2, 0, 4, 1), (1, 0x20000, 1, 0, 4, 0)),
+        *((0, 0x00000, 1, 0, 0, 1), (0, 0x20000, 1, 0, 0, 1)),
     ],
 )
 def test_where_memories_end(row: int, offset: int, words: int, program: int, data: int, unknown: int) -> None:

@@ -175,17 +175,8 @@ def wrapped_memory(device: Device) -> None:
 TESTS: dict[str, Callable[[Device], None]] = {
     function.__name__: function
     for function in (
-        kernel_run,
-        part_of_a_buffer,
-        many_in_flight,
-        chain,
-        pool_swaps,
-        no_context_free,
-        failing_command,
-        hang_and_recovery,
-        heap_growth,
-        shared_buffer,
-        wrapped_memory,
+        *(kernel_run, part_of_a_buffer, many_in_flight, chain, pool_swaps, no_context_free, failing_command),
+        *(hang_and_recovery, heap_growth, shared_buffer, wrapped_memory),
     )
 }
 

@@ -30,16 +30,7 @@ def booted(rig: debs.Rig, tmp_path_factory: pytest.TempPathFactory) -> Booted:
     """An image with the built-in model, and what its boot said."""
     out = tmp_path_factory.mktemp("image") / "image"
     command = [
-        sys.executable,
-        "-m",
-        "qwen35",
-        "image",
-        str(out),
-        "--run",
-        RUN,
-        "--boot",
-        "--json",
-        "--memory",
+        *(sys.executable, "-m", "qwen35", "image", str(out), "--run", RUN, "--boot", "--json", "--memory"),
         str(MEMORY),
     ]
     return out, subprocess.run(

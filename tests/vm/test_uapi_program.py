@@ -21,17 +21,9 @@ from .conftest import CHECKOUT
 
 PYTHON = f"PYTHONHOME={HOME} PYTHONPATH=/{APP} python3 -B -s"
 MODULES = [
-    "amdxdna.cli.trace",
-    "amdxdna.__main__",
-    "amdxdna.trace.ptrace",
-    "amdxdna.trace.summary",
-    "amdxdna.trace.text",
-    "amdxdna.trace.timeline",
-    "amdxdna.emu.seccomp.spawn",
-    "amdxdna.errors",
-    "locale",
-    "shutil",
-    "traceback",
+    *("amdxdna.cli.trace", "amdxdna.__main__", "amdxdna.trace.ptrace", "amdxdna.trace.summary"),
+    *("amdxdna.trace.text", "amdxdna.trace.timeline", "amdxdna.emu.seccomp.spawn", "amdxdna.errors"),
+    *("locale", "shutil", "traceback"),
 ]
 PROGRAM = f"/sequence {NODE} /copy.pdi /copy.insts"
 PARTS = 13
