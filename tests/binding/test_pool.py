@@ -95,30 +95,35 @@ def test_only_as_many_as_needed_are_given_up(open_emu):
     assert opened.pool.stats == PoolStats(5, 1, 0, 4)
 
 
-def test_slots_held_by_another_process(open_emu):
-    opened = open_emu("slots=3,held_slots=2")
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ("slots=3,held_slots=2", None),
+        ("slots=1,minor=0", None),
+        ("slots=1,minor=1", None),
+        ("slots=1,minor=4", None),
+        ("", 1),
+    ],
+)
+def test_two_kernels_where_one_context_can_be(open_emu, options, most):
+    opened = open_emu(options)
+    if most is not None:
+        opened.pool.max_contexts = most
     a, b = adder(opened, 64, 1), adder(opened, 64, 2, variant=1)
     pair = buffers(opened)
     for _ in range(2):
         check(a, pair, 1)
         check(b, pair, 2)
     assert opened.pool.stats == PoolStats(4, 3, 0, 1)
+
+
+def test_slots_all_held_by_another_process(open_emu):
     full = open_emu("slots=2,held_slots=2")
     with pytest.raises(errors.NoFreeContext) as caught:
         adder(full, 64, 1).run(*buffers(full))
     ((pid, count),) = caught.value.holders
     assert pid != os.getpid() and count == 2
     assert full.pool.swaps == 0
-
-
-@pytest.mark.parametrize("minor", [0, 1, 4])
-def test_eviction_on_old_drivers(open_emu, minor):
-    opened = open_emu(f"slots=1,minor={minor}")
-    a, b = adder(opened, 64, 1), adder(opened, 64, 2, variant=1)
-    pair = buffers(opened)
-    check(a, pair, 1)
-    check(b, pair, 2)
-    assert opened.pool.stats == PoolStats(2, 1, 0, 1)
 
 
 def test_another_refusal_gives_up_one_context_at_most(open_emu):
@@ -162,27 +167,17 @@ def test_a_firmware_with_fewer_contexts_than_the_driver_thinks():
             context.close()
 
 
-def test_a_running_context_is_waited_for_not_torn_down(open_emu):
-    opened = open_emu("slots=1")
-    slow = adder(opened, 64, 1, delay_us=150_000)
+@pytest.mark.parametrize(("options", "delay", "count"), [("", 150_000, 1), (",tdr=0", 900_000, 3)])
+def test_a_running_context_is_waited_for_not_torn_down(open_emu, options, delay, count):
+    opened = open_emu(f"slots=1{options}")
+    slow = adder(opened, 64, 1, delay_us=delay)
     other = adder(opened, 64, 2, variant=1)
     pair, second = buffers(opened), buffers(opened, 100)
-    run = slow.start(*pair)
-    check(other, second, 2)
-    run.wait()
-    np.testing.assert_array_equal(pair[1].view("u4"), np.arange(16) + 1)
-    assert opened.pool.stats == PoolStats(2, 1, 0, 1)
-
-
-def test_long_commands_are_waited_for_too(open_emu):
-    opened = open_emu("slots=1,tdr=0")
-    slow = adder(opened, 64, 1, delay_us=900_000)
-    other = adder(opened, 64, 2, variant=1)
-    pair, second = buffers(opened), buffers(opened, 100)
-    runs = [slow.start(*pair) for _ in range(3)]
+    runs = [slow.start(*pair) for _ in range(count)]
     check(other, second, 2)
     for run in runs:
         assert run.wait().state == State.COMPLETED
+    np.testing.assert_array_equal(pair[1].view("u4"), np.arange(16) + 1)
     assert opened.pool.stats == PoolStats(2, 1, 0, 1)
 
 
@@ -197,17 +192,6 @@ def test_an_idle_context_goes_before_a_running_one(open_emu, gate):
     assert slow.shared.context is not None and idle.shared.context is None
     gate.open()
     run.wait()
-
-
-def test_max_contexts(open_emu):
-    opened = open_emu()
-    opened.pool.max_contexts = 1
-    a, b = adder(opened, 64, 1), adder(opened, 64, 2, variant=1)
-    pair = buffers(opened)
-    for _ in range(2):
-        check(a, pair, 1)
-        check(b, pair, 2)
-    assert opened.pool.stats == PoolStats(4, 3, 0, 1)
 
 
 def test_max_contexts_is_not_exceeded_when_all_are_busy(open_emu, monkeypatch, gate):

@@ -71,22 +71,28 @@ def test_what_is_said(
     assert screen.getvalue() == said
 
 
-def test_a_total_that_is_not_known_has_no_share_and_no_end(now: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("total", "added", "said"),
+    [
+        (0, (0, 60), ["w: 0 MB  0 MB/s", "w: 60 MB  30 MB/s"]),
+        (
+            20_000_000_000,
+            (1, 19_999),
+            [
+                "w:   0%  1 of 20,000 MB  1 MB/s  5:33:19 left",
+                "w: 100%  20,000 of 20,000 MB  10,000 MB/s  0:00 left",
+            ],
+        ),
+    ],
+)
+def test_a_line_covers_the_one_before(
+    now: list[float], total: int, added: tuple[int, int], said: list[str]
+) -> None:
+    """A total that is not known has no share and no end."""
     screen = Screen(True)
-    with Progress("w", 0, stream=screen) as made:
-        for seconds, megabytes in ((1, 0), (2, 60)):
+    with Progress("w", total, stream=screen) as made:
+        for seconds, megabytes in enumerate(added, 1):
             now[0] = 100 + seconds
             made.add(megabytes * 1_000_000)
     first, last = screen.getvalue().rstrip("\n").split("\r")[1:]
-    assert (first, last.rstrip()) == ("w: 0 MB  0 MB/s", "w: 60 MB  30 MB/s")
-
-
-def test_a_shorter_line_covers_a_longer_one(now: list[float]) -> None:
-    screen = Screen(True)
-    with Progress("w", 20_000_000_000, stream=screen) as made:
-        for seconds, megabytes in ((1, 1), (2, 19_999)):
-            now[0] = 100 + seconds
-            made.add(megabytes * 1_000_000)
-    first, last = screen.getvalue().rstrip("\n").split("\r")[1:]
-    assert first == "w:   0%  1 of 20,000 MB  1 MB/s  5:33:19 left"
-    assert last == "w: 100%  20,000 of 20,000 MB  10,000 MB/s  0:00 left" and len(last) >= len(first)
+    assert [first, last.rstrip()] == said and len(last) >= len(first)
