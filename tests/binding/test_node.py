@@ -317,7 +317,7 @@ def test_a_node_may_have_the_number_of_a_closed_stdin(file_node):
         "link = os.readlink('/proc/self/fd/0'); node.munmap(node.mmap(4096, 0), 4096); node.close();"
         "sys.exit(link != sys.argv[1] or os.path.lexists('/proc/self/fd/0'))"
     )
-    assert subprocess.run([sys.executable, "-c", code, file_node.path]).returncode == 0
+    assert python("-c", code, file_node.path).returncode == 0
 
 
 def test_a_forked_child_is_refused_and_closes_nothing(file_node):

@@ -49,7 +49,7 @@ print(main(["emulate", "-O", "threads=1,quiet", "--", "sh", "-c", "ulimit -n"]),
 
 def test_a_process_that_emulated_is_as_before() -> None:
     """Handlers, mask and limit; the program has had its limit, too."""
-    done = subprocess.run([sys.executable, "-c", LEFT], capture_output=True, text=True, timeout=300)
+    done = python("-c", LEFT)
     assert (done.stdout.split(), done.stderr) == (["500", "0", "True"], "")
 
 
