@@ -11,6 +11,7 @@ import pytest
 from amdxdna._native import ffi, lib
 from amdxdna.device import Device
 from amdxdna.emu.driver import teardown
+from amdxdna.emu.npu import Slot
 from amdxdna.errors import CommandFailed, CommandTimeout, DeviceBusy
 from amdxdna.opening import open_node
 from qwen35.bundle import Bundle
