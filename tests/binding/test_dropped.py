@@ -21,9 +21,10 @@ from amdxdna.opening import open_node
 from amdxdna.reaper import collect, reap
 from amdxdna.xclbin import Xclbin, writer
 from qwen35 import Qwen35
-from tests.support.binding import COPY, ProxyNode, adder, copy_xclbin, hanging, in_threads
+from tests.support.binding import COPY, ProxyNode, adder, copy_xclbin, hanging
 from tests.support.dropping import begin, time_out, until
 from tests.support.program import python
+from tests.support.threads import in_threads
 
 MIB = 1 << 20
 
