@@ -3,9 +3,9 @@
 Attention grows with the square of the length and is the host's; so is the DeltaNet. Their operations are
 counted from the algorithm: of attention 4 hd a head and pair of a query and a key that it sees; of the
 chunked DeltaNet the products of a chunk of 64 tokens, a triangular one as half a square one. Exponentials,
-norms and the convolution are not counted, but take their time: of the DeltaNet's two fifths on a Zen 4 core with
-AVX-512 (samples of the processor's clock: products 60%, the convolution with its SiLU 19%, the gated norm 12%),
-so that its products run at the peak where its share of it is 0.6.
+norms and the convolution are not counted, but take their time: two fifths of the DeltaNet's on a Zen 4 core
+with AVX-512 (samples of the processor's clock: products 60%, the convolution with its SiLU 19%, the gated
+norm 12%), so that its products run at the peak where its share of it is 0.6.
 """
 
 from __future__ import annotations
