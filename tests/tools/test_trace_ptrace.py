@@ -521,7 +521,7 @@ print(len(seen), child.returncode, flush=True)
         ([], 2, "trace: no command"),
         (["--emulate", "--every-call", "--", "true"], 2, "--emulate goes without"),
         (["-o", "/no/such/folder/t", "--", "true"], 1, "/no/such/folder/t cannot be written"),
-        (["--emulate", "--slots", "x", "--", "true"], 1, "'x' is not a number"),
+        (["--emulate", "--slots", "x", "--", "true"], 2, "'x' is not a number"),
     ],
 )
 def test_bad_usage_is_one_line(
