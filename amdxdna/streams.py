@@ -17,6 +17,7 @@ class StdoutError(OSError):
 class _Stdout(io.FileIO):
     def __init__(self, fd: int, closed: bool = False) -> None:
         super().__init__(fd, "w", closefd=False)
+        self.name = "<stdout>"  # as Python's own
         self._absent = closed
 
     def write(self, data: Any, /) -> int:
@@ -53,6 +54,7 @@ def require_streams() -> None:
             line_buffering=out.line_buffering,
             write_through=out.write_through,
         )
+        sys.stdout.mode = "w"  # type: ignore[misc]
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 

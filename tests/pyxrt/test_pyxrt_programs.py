@@ -162,6 +162,7 @@ def test_children_of_multiprocessing(tmp_path):
         ("raise ValueError('mine')", 1, "ValueError: mine"),
         ("import sys; sys.exit('gone')", 1, "gone"),
         ("import sys; sys.exit()", 0, ""),
+        ("import sys; sys.exit(f'{sys.stdout.name} {sys.stdout.mode}')", 1, "<stdout> w"),
         ("def x(:", 1, "SyntaxError: invalid syntax"),
     ],
 )
