@@ -21,7 +21,7 @@ def own_program(name: str) -> str:
     """How to call a program of this environment from the current folder; its bare name where it has none."""
     import shutil  # no command line that has nothing to name takes the time
 
-    folder, own = os.path.split(sys.executable)
+    folder, own = os.path.split(sys.executable or "")  # None where Python is embedded
     path = os.path.join(folder, own if name == "python" else name)
     if not os.path.isfile(path):
         return name

@@ -516,7 +516,7 @@ def test_how_to_call_this_python(
     monkeypatch.setattr(sys, "executable", str(tmp_path / program))
     monkeypatch.setenv("PATH", str(tmp_path / path) if path else "/nothing")
     monkeypatch.chdir(tmp_path / folder)
-    for unseen in ("", f"/{'x' * 300}/python"):
+    for unseen in ("", None, f"/{'x' * 300}/python"):
         with monkeypatch.context() as here:
             here.setattr(sys, "executable", unseen)
             assert (own_program("python"), own_program("hf")) == ("python", "hf")
