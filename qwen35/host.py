@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from qwen35._host import ffi, lib
 
 __all__ = [
+    "MOST",
     "Norm",
     "bf16_to_f32",
     "check",
@@ -34,6 +35,9 @@ U16 = NDArray[np.uint16]
 
 _POINTERS = {np.dtype(np.float32): "float *", np.dtype(np.uint16): "uint16_t *"}
 
+MOST = 64
+"""Threads that `set_threads` takes, at most."""
+
 
 def threads() -> int:
     """Threads that share the work, the caller among them (default: one a processor, at most 16)."""
@@ -44,7 +48,7 @@ def set_threads(count: int) -> int:
     """Sets the number of threads (0: the default); returns the number before. Raises ValueError."""
     before = int(lib.host_set_threads(count))
     if before < 0:
-        raise ValueError(f"{count} threads: give 0 (one a processor) to 64")
+        raise ValueError(f"{count} threads: give 0 (one a processor) to {MOST}")
     return before
 
 

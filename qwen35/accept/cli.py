@@ -6,10 +6,8 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +15,7 @@ from amdxdna.entry import take_back
 from amdxdna.output import is_special, open_appending, write_whole
 from qwen35.cli.args import Parser
 from qwen35.cli.output import Progress, notice
+from qwen35.cli.signals import stopping
 from qwen35.errors import QwenError, UsageError
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def accept_main(argv: Sequence[str]) -> int:
     """Runs `accept`: 0, 1 or 130. Raises UsageError for a report file that cannot be written."""
     options = _parser().parse_args(list(argv))
     target = Path(options.out)
-    with _stopping() as came, contextlib.closing(Progress(enabled=not options.quiet)) as progress:
+    with stopping() as came, contextlib.closing(Progress(enabled=not options.quiet)) as progress:
         growing: bool | None = None
         try:
             # Before the libraries are loaded: an older report is never taken for this run's.
@@ -168,29 +167,6 @@ def _accept(
     if not options.json:
         print(f"report: {target}")
     return status
-
-
-@contextlib.contextmanager
-def _stopping() -> Iterator[list[int]]:
-    """SIGTERM and SIGHUP stop the run as Ctrl-C does; the list gets those that came."""
-    came: list[int] = []
-
-    def stop(number: int, frame: object) -> None:
-        came.append(number)
-        raise KeyboardInterrupt
-
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {
-            number: signal.signal(number, stop)
-            for number in (signal.SIGTERM, signal.SIGHUP)
-            if signal.getsignal(number) is not signal.SIG_IGN
-        }
-    try:
-        yield came
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _begun(path: Path, made: dict[str, Any]) -> bool:

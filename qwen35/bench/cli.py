@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from qwen35.cli.args import Parser
 from qwen35.cli.output import notice
+from qwen35.cli.signals import stopping
 from qwen35.errors import ModelError, UsageError
 from qwen35.extras import install_command
 
@@ -74,17 +75,19 @@ def parser() -> Parser:
 
 
 def bench_main(argv: Sequence[str]) -> int:
-    """Runs `bench` and returns 0. Raises what loading and running raise."""
+    """Runs `bench` and returns 0. Raises what loading and running raise, KeyboardInterrupt at SIGTERM."""
+    from qwen35.host import MOST
+
     options = parser().parse_args(list(argv))
     if options.bundle and options.random:
         raise UsageError("give a bundle or --random, not both")
-    if options.threads < 0:
-        raise UsageError(f"{options.threads} threads: give 0 (all cores) or more")
+    if not 0 <= options.threads <= MOST:
+        raise UsageError(f"{options.threads} threads: give 0 (all cores) to {MOST}")
     if any(length < 1 for length in options.tokens or ()):
         raise UsageError(f"prompts of {options.tokens} tokens: give 1 or more")
     if options.tokens and "long" not in (options.only or ()):
         raise UsageError("--tokens is for --only long")
-    with _bundle(options) as path:
+    with stopping(), _bundle(options) as path:
         _run(options, path)
     return 0
 
@@ -101,8 +104,12 @@ def _bundle(options: argparse.Namespace) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="qwen35-bench-") as folder:
         path = Path(folder) / "bundle"
         quiet = ["--quiet"] if options.json else []
-        if export_main(["--random", options.random, "--out", str(path), *quiet]):
-            raise ModelError("the bundle could not be made", str(path))
+        status = export_main(["--random", options.random, "--out", str(path), *quiet])
+        if status == 130:
+            raise KeyboardInterrupt
+        if status:
+            wrong = UsageError if status == 2 else ModelError
+            raise wrong("the bundle could not be made", f"--random {options.random}")
         yield path
 
 
@@ -113,7 +120,7 @@ def _run(options: argparse.Namespace, path: Path) -> None:
     from qwen35.bundle import Bundle
 
     parts = options.only or PARTS
-    threads = options.threads or cores()
+    threads = options.threads or min(cores(), host.MOST)
     host.set_threads(threads)
     out = Printer(options.json)
     bundle = Bundle.open(path)

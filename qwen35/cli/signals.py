@@ -1,14 +1,16 @@
-"""Ctrl-C: the first asks the answer to stop, a second within the same answer ends the program at once."""
+"""Ctrl-C: the first asks an answer to stop, a second ends the program at once. SIGTERM in long runs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-__all__ = ["Interrupt"]
+__all__ = ["Interrupt", "stopping"]
 
 GRACE = 2.0
 """Seconds that the step under way has; an ordinary one takes less."""
@@ -73,3 +75,29 @@ class Interrupt:
             os.write(2, _ENDING if self._ends else _WAITING)
         if self._ends:
             raise KeyboardInterrupt
+
+
+@contextlib.contextmanager
+def stopping() -> Iterator[list[int]]:
+    """SIGTERM and SIGHUP raise KeyboardInterrupt as Ctrl-C does; the list gets those that came.
+
+    In the main thread only; elsewhere it does nothing.
+    """
+    came: list[int] = []
+
+    def stop(number: int, frame: object) -> None:
+        came.append(number)
+        raise KeyboardInterrupt
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {
+            number: signal.signal(number, stop)
+            for number in (signal.SIGTERM, signal.SIGHUP)
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
+    try:
+        yield came
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

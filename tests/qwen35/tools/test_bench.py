@@ -426,6 +426,7 @@ def test_the_command_prints_one_json_line_a_figure():
     [
         ["x", "--random", "tiny"],
         ["--threads", "-1"],
+        ["--threads", "65"],
         ["--only", "nothing"],
         ["--tokens", "0"],
         ["--tokens", "9"],

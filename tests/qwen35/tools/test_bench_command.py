@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from amdxdna.emu.kernels import isa, measure
 from qwen35 import host
 from qwen35.bench import bench_main, machine
 from qwen35.bench.cli import memory_main
-from qwen35.errors import ModelError
+from qwen35.errors import ModelError, UsageError
 from tests.support import model_bundle
 
 MEASURES = {
@@ -275,9 +276,11 @@ def test_memory_after_a_chat(form: str, capsys: pytest.CaptureFixture[str]) -> N
     assert out.startswith("{" if form else "memory_anonymous") and out.count("\n") == 5
 
 
-@pytest.mark.parametrize("status", [0, 1])
+@pytest.mark.parametrize(
+    ("status", "raised"), [(0, None), (1, ModelError), (2, UsageError), (130, KeyboardInterrupt)]
+)
 def test_a_random_bundle_is_there_while_it_is_measured(
-    bench: Bench, status: int, monkeypatch: pytest.MonkeyPatch
+    bench: Bench, status: int, raised: type[BaseException] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And gone afterwards; what making it says is left out beside JSON."""
     made: list[Any] = []
@@ -289,8 +292,38 @@ def test_a_random_bundle_is_there_while_it_is_measured(
 
     monkeypatch.setattr("qwen35.export.export_main", export_main)
     for more in ([], ["--json"]):
-        with pytest.raises(ModelError, match="could not be made") if status else contextlib.nullcontext():
+        with pytest.raises(raised) if raised else contextlib.nullcontext():
             assert bench_main(["--random", "2b", "--only", "start", *more]) == 0
         assert made[-1][:3] == ["--random", "2b", "--out"] and made[-1][4:] == ["--quiet"] * bool(more)
         assert not Path(made[-1][3]).parent.exists()
     assert len(bench.done) == (0 if status else 2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_random_bundle_goes_when_the_command_is_told_to_end(
+    bench: Bench, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders: list[Path] = []
+
+    def export_main(words: list[str]) -> int:
+        folders.append(Path(words[3]).parent)
+        Path(words[3]).symlink_to(model_bundle.bundle_path("tied"))
+        return 0
+
+    monkeypatch.setattr("qwen35.export.export_main", export_main)
+    monkeypatch.setattr("qwen35.bench.start.start_figures", lambda *_: signal.raise_signal(number))
+    before = signal.signal(number, lambda *_: None)  # the tests go on where nobody takes it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            bench_main(["--random", "2b", "--only", "start"])
+    finally:
+        signal.signal(number, before)
+    assert not folders[0].exists()
+
+
+def test_more_processors_than_the_hosts_pool_takes_are_no_fault(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "cores", lambda: 192)
+    bench("--only", "machine", "--json")
+    assert bench.threads == host.MOST
