@@ -220,10 +220,12 @@ def memory_fault(error: BaseException) -> str | None:
 
 def descriptor_fault(error: BaseException) -> str | None:
     """One line for an error of file descriptors that ran out, or one raised for it; else None."""
-    seen = error if isinstance(error, OSError) else error.__cause__ or error.__context__
-    if not isinstance(seen, OSError) or seen.errno not in (errno.EMFILE, errno.ENFILE):
+    seen: BaseException | None = error
+    while seen is not None and getattr(seen, "errno", None) not in (errno.EMFILE, errno.ENFILE):
+        seen = seen.__cause__ or seen.__context__
+    if seen is None:
         return None
-    if seen.errno == errno.ENFILE:
+    if getattr(seen, "errno", None) == errno.ENFILE:
         return "file descriptors ran out on this machine (fs.file-max): end other programs"
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return f"file descriptors ran out: {soft:,} may be open (ulimit -n): raise the limit"

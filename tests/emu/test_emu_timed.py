@@ -156,7 +156,7 @@ def test_who_has_its_turn_waits_no_longer_whenever_its_thread_goes_on() -> None:
                 yield
                 goes_on.wait(30)
 
-    first, second = (kind(number, 0, 8, 0, 0) for number, kind in enumerate((Context, Starved)))
+    first, second = (kind(number, 0, 8, 0) for number, kind in enumerate((Context, Starved)))
     schedule = Schedule(replace(FIXED, dispatch=0.0), 8, time.monotonic, print)
     assert schedule.begin(first)
     begun: list[bool] = []

@@ -208,7 +208,7 @@ def test_of_two_that_are_late_at_once_one_tells(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(schedule_module.threading, "Condition", Between)
     schedule = Schedule(FIXED, 8, lambda: now[0], lines.append)
-    first, second = (Context(number, 4 * number, 4, 0, 0, lambda: now[0]) for number in range(2))
+    first, second = (Context(number, 4 * number, 4, 0, lambda: now[0]) for number in range(2))
     for context in first, second:
         context.queued_at = now[0]
         assert schedule.begin(context)

@@ -113,7 +113,7 @@ class SlowContext(Context):
     def __init__(self) -> None:
         self.now = 100.0
         self.late = 0.001
-        super().__init__(0, 0, 8, 0, 0, lambda: self.now)
+        super().__init__(0, 0, 8, 0, lambda: self.now)
 
     def wait(self, seconds: float | None) -> bool:
         assert seconds is not None

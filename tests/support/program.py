@@ -39,7 +39,11 @@ def python(
     """
     source = {"input": stdin} if isinstance(stdin, str) else {"stdin": stdin}
     settings = {"cwd": ROOT, "timeout": 600, "capture_output": True, "encoding": "utf-8"} | source | settings
-    return subprocess.run([sys.executable, *map(str, words)], env=environment(**(env or {})), **settings)
+    return subprocess.run(
+        [sys.executable, *(w if isinstance(w, bytes) else str(w) for w in words)],
+        env=environment(**(env or {})),
+        **settings,
+    )
 
 
 @contextmanager
