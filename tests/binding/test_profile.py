@@ -222,7 +222,7 @@ def test_a_program_on_an_emulated_node_sees_that_drivers_module(driver: str) -> 
     program = (
         "from amdxdna.device import Device\n"
         "with Device.open('auto') as device:\n"
-        "    assert not device.emulated\n"
+        "    assert device.emulated\n"
         "    p = device.profile\n"
         "    print(p.name, p.in_tree, p.chains_trusted, p.tdr_seconds, p.context_limit, sep='|')\n"
     )

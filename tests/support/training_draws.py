@@ -21,7 +21,7 @@ from qwen35.train import cases, grounds, pictures, run, scenes, sdf, vocabulary
 from qwen35.train.batches import Batch, Batches, Encoder
 from qwen35.train.corpus import Corpus, Generator, Words
 from qwen35.train.drawing import draw
-from qwen35.train.trainer import Trainer
+from qwen35.train.trainer import Trainer, batch_kinds
 from qwen35.train.wordnet import WordNet
 from tests.support import tiny_wordnet
 
@@ -72,7 +72,7 @@ def _batches() -> list[Any]:
     def told(batch: Batch) -> list[Any]:
         seen = batch.seen
         shown = [(tuple(one.pixels.shape), one.labels.tolist(), one.whole.tolist(), one.at) for one in seen]
-        return [batch.samples, batch.ids.tolist(), batch.where.tolist(), batch.targets.tolist(), shown]
+        return [batch.ids.tolist(), batch.where.tolist(), batch.targets.tolist(), shown]
 
     found = []
     for worker in (0, 1):
@@ -90,6 +90,7 @@ def _schedule() -> list[Any]:
     args: Any = run.parser().parse_args(["--wordnet", "", "--out", ""])
     made: Any = Trainer.__new__(Trainer)
     made.args, made.rows_from, made.hard = args, args.steps + args.more_steps, ["hard"]
+    made.kinds = batch_kinds(args)
     made.batches = SimpleNamespace(text=lambda nth, words: ("text", nth, words(nth)))
     for kind in ("picture", "several", "tower"):
         setattr(made.batches, kind, lambda *given, kind=kind: (kind, *given))
@@ -102,7 +103,7 @@ def _schedule() -> list[Any]:
 
 EXACT: dict[str, Callable[[], Any]] = {
     "conversations": lambda: [
-        [made.text(uneven) for _ in range(2500)]
+        [made.text(Words(uneven)) for _ in range(2500)]
         for made in [Generator(_corpus(), 1)]
         for uneven in (1.2, 0.3, 0.0)
     ],

@@ -380,7 +380,7 @@ def test_the_main_job_imports_nothing_of_it() -> None:
         "import sys; from qwen35.cli import main; main(['--prompt', 'What is a penguin?', '-q'])\n"
         "assert not {'starlette', 'uvicorn', 'prometheus_client', 'asyncio'} & set(sys.modules)"
     )
-    done = python(code)
+    done = python("-c", code)
     assert done.returncode == 0, done.stderr
 
 
