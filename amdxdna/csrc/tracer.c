@@ -75,11 +75,19 @@ static int process_of(int tid)
     return process;
 }
 
-static struct thread *lookup(struct xdna_tracer *t, int tid)
+static struct thread *known(const struct xdna_tracer *t, int tid)
 {
     for (size_t i = 0; i < t->count; i++)
         if (t->threads[i].tid == tid)
             return &t->threads[i];
+    return NULL;
+}
+
+static struct thread *lookup(struct xdna_tracer *t, int tid)
+{
+    struct thread *found = known(t, tid);
+    if (found)
+        return found;
     if (t->count == t->room) {
         size_t room = t->room ? 2 * t->room : 16;
         struct thread *more = realloc(t->threads, room * sizeof *more);
@@ -413,17 +421,20 @@ int xdna_tracer_seize(struct xdna_tracer *t, int pid)
                    | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL;
     if (!t->every_stop)
         options |= PTRACE_O_TRACESECCOMP;
+    if (!lookup(t, pid))
+        return -ENOMEM;
     if (ptrace(PTRACE_SEIZE, pid, 0, (void *)options))
         return -errno;
     /* A stop, so that the first resume can choose how it goes on. */
     return ptrace(PTRACE_INTERRUPT, pid, 0, 0) ? -errno : 0;
 }
 
-/* The end of a thread; whether Python sees it, as a process's. */
+/* The end of a thread; whether Python sees it, as a process's. Not that of a child of this process's own, which
+ * is not traced. */
 static int at_end(struct xdna_tracer *t, int tid, int status, struct xdna_trace_event *e)
 {
-    struct thread *thread = lookup(t, tid);
-    int whole = !thread || thread->process == tid;
+    const struct thread *thread = known(t, tid);
+    int whole = thread && thread->process == tid;
     forget(t, tid);
     memset(e, 0, sizeof *e);
     e->kind = XDNA_TRACE_END;
@@ -455,6 +466,9 @@ static int at_stop(struct xdna_tracer *t, int tid, int status, struct xdna_trace
         fill(e, event == PTRACE_EVENT_EXEC ? XDNA_TRACE_EXEC : XDNA_TRACE_FORK, thread, (int64_t)other);
         e->path[0] = 0;
         seen = 1;
+        /* Known from its birth on: when no thread is known, none is traced. */
+        if (event != PTRACE_EVENT_EXEC && !lookup(t, (int)other))
+            return -ENOMEM;
     }
     if (seen)
         t->stopped = tid;
@@ -472,6 +486,8 @@ int xdna_tracer_next(struct xdna_tracer *t, struct xdna_trace_event *e)
         resume(t, t->stopped, 0);
     t->stopped = 0;
     do {
+        if (!t->count)
+            return 0; /* this process may have children that are not traced, and live on */
         int tid = waitpid(-1, &status, __WALL);
         if (tid < 0)
             return errno == ECHILD ? 0 : -errno;

@@ -491,6 +491,16 @@ def test_exit_status_is_the_programs(
     assert read_trace(path)[1] == []
 
 
+def test_children_that_the_tracer_had_already_are_not_waited_for(tmp_path: Path) -> None:
+    """As a shell's background job that `exec amdxdna trace` inherits."""
+    script = 'sleep 100 >/dev/null 2>&1 & echo $!; exec "$0" -m amdxdna trace -q -o "$1" -- sh -c "exit 3"'
+    ended = subprocess.run(
+        ["sh", "-c", script, sys.executable, str(tmp_path / "t")], capture_output=True, text=True, timeout=60
+    )
+    os.kill(int(ended.stdout), signal.SIGKILL)
+    assert ended.returncode == 3, ended.stderr
+
+
 def test_signals_stop_and_continue(file: Path) -> None:
     """A program that is stopped, continued and handles signals is not disturbed by the tracer."""
     ended = trace_python(

@@ -21,6 +21,7 @@ from qwen35.train.network import patches_of  # noqa: E402
 from qwen35.train.trainer import Trainer, TrainError, check_settings  # noqa: E402
 from qwen35.train.wordnet import WordNet  # noqa: E402
 from tests.support import tiny_wordnet  # noqa: E402
+from tests.support.program import python  # noqa: E402
 
 pytestmark = [pytest.mark.peer, pytest.mark.slow]
 STEPS, LAST = 12, 2
@@ -149,7 +150,15 @@ def test_a_finished_run_is_exported_scored_and_installed(
 def test_two_workers_train_one_model(small: Path, tmp_path: Path) -> None:
     words = ["--wordnet", str(small), "--out", str(tmp_path), "--batch", "4", "--no-score", "--workers", "2"]
     more = ["--steps", "4", "--tower-steps", "1", "--more-steps", "1", "--row-steps", "1", "--words", "60"]
-    assert run.main([*words, *more]) == 0
+    # A program of its own: what its workers are started with stays until their starter ends.
+    program = (
+        "import sys\nfrom qwen35.train import run, vocabulary\nbuild = vocabulary.build\n"
+        "vocabulary.build = lambda corpus: build(corpus, 2048, merges=50, samples=50)\n"
+        "if __name__ == '__main__':\n    sys.exit(run.main(sys.argv[1:]))\n"
+    )
+    (tmp_path / "two.py").write_text(program)
+    done = python(tmp_path / "two.py", *words, *more)
+    assert done.returncode == 0, done.stderr
     assert _weights(tmp_path)["step"] == 6
     assert (tmp_path / "log.txt").read_text().count(f"{tmp_path / 'hf'}: 6 steps") == 1
 
