@@ -221,11 +221,11 @@ def memory_fault(error: BaseException) -> str | None:
 def descriptor_fault(error: BaseException) -> str | None:
     """One line for an error of file descriptors that ran out, or one raised for it; else None."""
     seen: BaseException | None = error
-    while seen is not None and getattr(seen, "errno", None) not in (errno.EMFILE, errno.ENFILE):
+    while seen is not None and (number := getattr(seen, "errno", None)) not in (errno.EMFILE, errno.ENFILE):
         seen = seen.__cause__ or seen.__context__
     if seen is None:
         return None
-    if getattr(seen, "errno", None) == errno.ENFILE:
+    if number == errno.ENFILE:
         return "file descriptors ran out on this machine (fs.file-max): end other programs"
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return f"file descriptors ran out: {soft:,} may be open (ulimit -n): raise the limit"

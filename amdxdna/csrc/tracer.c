@@ -105,12 +105,11 @@ static struct thread *lookup(struct xdna_tracer *t, int tid)
 
 static void forget(struct xdna_tracer *t, int tid)
 {
-    for (size_t i = 0; i < t->count; i++)
-        if (t->threads[i].tid == tid) {
-            free(t->threads[i].path);
-            t->threads[i] = t->threads[--t->count];
-            return;
-        }
+    struct thread *thread = known(t, tid);
+    if (!thread)
+        return;
+    free(thread->path);
+    *thread = t->threads[--t->count];
 }
 
 /* Whether a file is a node: an accel device under whatever name, or what one of the paths leads to. */

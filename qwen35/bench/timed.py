@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -45,12 +46,13 @@ def timed_figures(
         host = HOST
         for context in contexts:
             runs = [_token(subject, context, count) for _ in range(repeats)]
-            ratio_figures(out, "timed_token", runs, "ms", f"at most x {LIMITS['token']}", context=context)
+            npu = ratio_figures(
+                out, "timed_token", runs, "ms", f"at most x {LIMITS['token']}", context=context
+            )
             share = median(wall - npu for wall, npu in runs)
             out.add("timed_token_host", share, "ms", f"at most {host:.2f} ms", context=context)
             if context == contexts[0]:
                 host = _GROWTH * share
-            npu = median(npu for _, npu in runs)
             bound = 1 + median(_waited(subject, context, count) for _ in range(repeats)) / npu
             out.add("timed_token_bound", bound, "x", context=context, of=BOUND)
         for length in prompts:
@@ -66,20 +68,13 @@ def timed_figures(
                 patches = np.zeros((grid[0] * grid[1], config.patch_dim), np.float32)
                 if len(patches) > config.max_patches:
                     continue
-                pictures = [(patches, grid)] * together
-                runs = [
-                    subject.timed(lambda all=pictures: tower.encode_all(all))  # type: ignore[misc]
-                    for _ in range(repeats + 1)
-                ]
+                encode = partial(tower.encode_all, [(patches, grid)] * together)
+                runs = [subject.timed(encode) for _ in range(repeats + 1)][1:]
                 limit = f"at most x {LIMITS['vision']}"
                 where: dict[str, Any] = {"patches": len(patches), "pictures": together}
-                ratio_figures(out, "timed_vision", runs[1:], "s", limit, **where)
+                npu = ratio_figures(out, "timed_vision", runs, "s", limit, **where)
                 with subject.mode("null"):
-                    alone = median(
-                        subject.timed(lambda all=pictures: tower.encode_all(all))[0]  # type: ignore[misc]
-                        for _ in runs[1:]
-                    )
-                npu = median(npu for _, npu in runs[1:])
+                    alone = median(subject.timed(encode)[0] for _ in runs)
                 out.add("timed_vision_bound", max(alone / npu, 1), "x", of=BOUND, **where)
 
 
@@ -114,9 +109,10 @@ def prompt_seconds(subject: Subject, length: int) -> tuple[float, float]:
 
 def ratio_figures(
     out: Printer, name: str, runs: Sequence[tuple[float, float]], unit: str, limit: str, **where: Any
-) -> None:
-    """Wall time, the NPU's own, and the median of their ratios."""
+) -> float:
+    """Wall time, the NPU's own, which is returned, and the median of their ratios."""
     walls, npus = zip(*runs, strict=True)
     out.add(name, median(walls), unit, **where)
-    out.add(f"{name}_npu", median(npus), unit, **where)
+    npu = out.add(f"{name}_npu", median(npus), unit, **where).value
     out.add(f"{name}_ratio", median(wall / npu for wall, npu in runs), "x", limit, **where, runs=len(runs))
+    return npu

@@ -142,10 +142,7 @@ def test_a_long_list_of_which_one_fails(emu, folder, failing):
     good, bad = Setup(folder), Setup(folder, "fail.bin")
     steps, runs = pyxrt.runlist(good.context), []
     for number in range(30):
-        code = bad if number in failing else good
-        run = pyxrt.run(good.kernel)
-        for index, value in enumerate((3, code.insts, code.code.nbytes, good.a, good.b)):
-            run.set_arg(index, value)
+        run = good.run(bad if number in failing else good)
         steps.add(run)
         runs.append(run)
     steps.execute()
@@ -263,11 +260,9 @@ def test_a_time_out_leaves_the_run_waitable(emu, folder, gate):
 
 def test_a_run_keeps_its_buffers(emu, folder):
     s = Setup(folder)
-    run = pyxrt.run(s.kernel)
-    for index, value in enumerate((3, s.insts, s.code.nbytes, s.a, s.b)):
-        run.set_arg(index, value)
+    run = s.run()
     view, device, source = s.b.map(), s.device, weakref.ref(s.a)
-    del s, value
+    del s
     gc.collect()
     # Whatever was dropped is given back now.
     others = [pyxrt.bo(device, 4096, flags, 0) for flags in (pyxrt.bo.host_only, pyxrt.bo.cacheable)]
@@ -507,9 +502,7 @@ def test_a_list_that_fails(emu, folder):
     runs = []
     steps = pyxrt.runlist(good.context)
     for code in (good, bad, good):
-        run = pyxrt.run(good.kernel)
-        for index, value in enumerate((3, code.insts, code.code.nbytes, good.a, good.b)):
-            run.set_arg(index, value)
+        run = good.run(code)
         steps.add(run)
         runs.append(run)
     steps.execute()

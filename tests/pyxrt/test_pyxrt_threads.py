@@ -48,9 +48,7 @@ def test_four_threads(emu, folder):
 def test_threads_that_share_a_run(emu, folder):
     """Each waits for a start, its own or the other's: to its end, however soon the next one follows."""
     s = Setup(folder)
-    run = pyxrt.run(s.kernel)
-    for place, value in enumerate((3, s.insts, s.code.nbytes, s.a, s.b)):
-        run.set_arg(place, value)
+    run = s.run()
     run.start()
     seen = []
 

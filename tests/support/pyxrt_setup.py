@@ -31,6 +31,13 @@ class Setup:
         self.a.write(np.arange(1024, dtype=np.int32), 0)
         self.a.sync(TO)
 
+    def run(self, by=None):
+        """A run from a to b, by this control code or another set-up's."""
+        by, run = by or self, pyxrt.run(self.kernel)
+        for index, value in enumerate((3, by.insts, by.code.nbytes, self.a, self.b)):
+            run.set_arg(index, value)
+        return run
+
     def result(self):
         self.b.sync(FROM)
         return self.b.read(4096, 0).view(np.int32)

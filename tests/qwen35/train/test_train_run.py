@@ -154,10 +154,9 @@ def test_two_workers_train_one_model(small: Path, tmp_path: Path) -> None:
     program = (
         "import sys\nfrom qwen35.train import run, vocabulary\nbuild = vocabulary.build\n"
         "vocabulary.build = lambda corpus: build(corpus, 2048, merges=50, samples=50)\n"
-        "if __name__ == '__main__':\n    sys.exit(run.main(sys.argv[1:]))\n"
+        "sys.exit(run.main(sys.argv[1:]))"
     )
-    (tmp_path / "two.py").write_text(program)
-    done = python(tmp_path / "two.py", *words, *more)
+    done = python("-c", program, *words, *more)
     assert done.returncode == 0, done.stderr
     assert _weights(tmp_path)["step"] == 6
     assert (tmp_path / "log.txt").read_text().count(f"{tmp_path / 'hf'}: 6 steps") == 1
