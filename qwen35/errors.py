@@ -116,9 +116,7 @@ def explain(error: BaseException) -> str:
     """One line for any exception that may reach a user: what (where): what to do."""
     if isinstance(error, QwenError):
         return descriptor_fault(error) or str(error)
-    known = memory_fault(error) or library_fault(error) or thread_fault(error)
-    if known is None and getattr(error, "meaning", None) is None:
-        known = descriptor_fault(error)
+    known = memory_fault(error) or library_fault(error) or thread_fault(error) or descriptor_fault(error)
     if known is not None:
         return one_line(known)
     if isinstance(error, MemoryError):
